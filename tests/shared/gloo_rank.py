@@ -18,7 +18,7 @@ import numpy as np
 import torch
 import torch.distributed as distributed
 
-from brimful import LengthTable, PlanSettings, broadcast_plan, plan_packs, shared_plan
+from brimful import LengthTable, PlanSettings, broadcast_plan, open_source, plan_packs, shared_plan
 from brimful.errors import BrimfulError
 from brimful.progress import Progress
 from brimful.shared import SharedPlan, find_ranks
@@ -78,6 +78,23 @@ def cases(folder, rank):
     with shared_plan(None, toy_chat_encoder(), PlanSettings(capacity=128), ahead=False, **options) as plan:
         yield "one call", [plan.plan.fingerprint, plan.metadata.fingerprint, plan.identity]
         distributed.barrier()
+
+    # Ranks 2 and 3 have other texts of equal lengths, or another encoder.
+    chats = [{"prompt": f"{number}{'!' if rank == 2 else '?'}", "completion": "b"} for number in range(9)]
+    encoder = toy_chat_encoder(version=int(rank == 3))
+    samples = open_source(chats, cache_dir=folder / "cache"), encoder
+    unlike = []
+    for share in (
+        lambda: shared_plan(*samples, PlanSettings(capacity=128), ahead=False, **options | {"lengths": None}),
+        lambda: broadcast_plan(plan_packs(LENGTHS, capacity=128) if rank == 0 else None, samples=samples),
+    ):
+        try:
+            share()
+            unlike.append("")
+        except BrimfulError as error:
+            unlike.append(f"{type(error).__name__}: {error}")
+        distributed.barrier()
+    yield "unlike", unlike
 
     plan = plan_packs(LENGTHS, capacity=128, epoch=9) if rank == 1 else None
     sent = broadcast_plan(plan, src=1)

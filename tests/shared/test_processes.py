@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -78,3 +79,16 @@ def test_a_broadcast_plan_is_the_same_everywhere(seen):
     assert [rank["broadcast"] for rank in seen] == [seen[1]["broadcast"]] * WORLD
     assert seen[0]["broadcast"][0] == expected(9)
     assert {rank["broadcast of nothing"] for rank in seen} == {"rank 0 has no plan to send"}
+
+
+def test_a_rank_with_another_source_or_encoder_stops_over_the_store_and_in_a_broadcast(seen):
+    """Without it a node with a stale copy, or another tokenizer, would train its own tokens in packs made for others."""
+    assert [rank["unlike"] for rank in seen[:2]] == [["", ""]] * 2
+    for text in seen[2]["unlike"]:
+        assert re.fullmatch(
+            r"PlanMismatchError: rank 2 has other arguments than rank 0, which made the plan: "
+            r"source \(memory \w{7} on rank 0, memory \w{7} here\)",
+            text,
+        )
+    for text in seen[3]["unlike"]:
+        assert text.endswith("which made the plan: encoder version (0 on rank 0, 1 here)")

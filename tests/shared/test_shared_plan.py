@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -24,6 +25,7 @@ from brimful.shared.folder_channel import FolderChannel
 from brimful.shared.open_channel import open_channel
 from brimful.testing.toys import toy_chat_encoder
 from tests.shared.builds import QUICK, Build, expected, in_threads
+from tests.shared.unlike_rank import CASES
 
 CHATS = [{"prompt": f"{number}+{number}?", "completion": str(2 * number)} for number in range(40)]
 WORLD = 4
@@ -300,3 +302,22 @@ def test_a_plan_opens_without_reading_its_arrays(tmp_path):
     with closed(plans):
         assert isinstance(plans[1].plan, Plan)
         assert not plans[1].plan.sample_ids.flags.owndata
+
+
+def test_a_rank_with_other_arguments_stops_and_names_them(tmp_path):
+    """Two real processes: without it a stale copy of the data on one node is trained in packs that were made for another."""
+    command = [sys.executable, "-m", "tests.shared.unlike_rank"]
+    ranks = [subprocess.Popen([*command, str(rank), str(tmp_path)]) for rank in range(2)]
+    assert [rank.wait(120) for rank in ranks] == [0, 0]
+    first, second = (json.loads((tmp_path / f"seen {rank}.json").read_text()) for rank in range(2))
+    assert first == dict.fromkeys(CASES, [97] * 3)
+    assert second.pop("nothing") == [97] * 3
+    paths = [tmp_path / f"node {rank}" / "chats.jsonl" for rank in range(2)]
+    start = "PlanMismatchError: rank 1 has other arguments than rank 0, which made the plan: "
+    source = second.pop("source")
+    assert re.fullmatch(rf"{start}source \({paths[0]} \w{{7}} on rank 0, {paths[1]} \w{{7}} here\)", source)
+    assert second == {
+        "encoder": start + "encoder version (0 on rank 0, 1 here)",
+        "capacity": start + "capacity (64 on rank 0, 96 here)",
+        "seed": start + "seed (0 on rank 0, 1 here)",
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from pathlib import Path
@@ -10,17 +11,22 @@ from typing import Any
 import numpy as np
 
 from brimful.checks import check_type
+from brimful.encode.encoder import Encoder
 from brimful.errors import CorruptFileError, SettingsError
 from brimful.messages import setting
 from brimful.optional import optional
 from brimful.plan import Plan
+from brimful.shared.arguments import arguments_of, check_arguments
 from brimful.shared.ranks import process_group
+from brimful.sources.source import Source
 
 _CHUNK_BYTES = 64 << 20
 """Bytes of one broadcast: bounds the memory beside the plan, also that of a GPU."""
 
 
-def broadcast_plan(plan: Plan | None, *, src: int = 0, group: Any = None) -> Plan:
+def broadcast_plan(
+    plan: Plan | None, *, src: int = 0, group: Any = None, samples: tuple[Source, Encoder] | None = None
+) -> Plan:
     """Send a plan from one rank to all others of a process group; a collective that every rank calls.
 
     It is open only while the plan is sent: make the plan before, and mind that ranks that wait for it wait in the
@@ -30,6 +36,7 @@ def broadcast_plan(plan: Plan | None, *, src: int = 0, group: Any = None) -> Pla
         plan: on ``src``; None elsewhere.
         src: global rank that has it.
         group: process group; the default one if None. gloo sends from memory, NCCL from the current GPU.
+        samples: source and encoder of this rank, which are compared with those of ``src``; not compared if None.
 
     Returns:
         The plan, held against its fingerprint; on ``src`` the one that was given.
@@ -37,6 +44,7 @@ def broadcast_plan(plan: Plan | None, *, src: int = 0, group: Any = None) -> Pla
     Raises:
         SettingsError: no process group, or ``src`` has no plan: then all ranks raise.
         CorruptFileError: what came is not what was sent.
+        PlanMismatchError: this rank has another source or encoder than ``src``; names what differs, with both values.
     """
     distributed = process_group()
     if distributed is None:
@@ -44,6 +52,7 @@ def broadcast_plan(plan: Plan | None, *, src: int = 0, group: Any = None) -> Pla
     with optional("torch", "torch", "broadcast_plan"):
         import torch
 
+    arguments = {} if samples is None else arguments_of(*samples)
     is_source = distributed.get_rank() == src
     device = "cuda" if "nccl" in str(distributed.get_backend(group)) else "cpu"
 
@@ -59,10 +68,13 @@ def broadcast_plan(plan: Plan | None, *, src: int = 0, group: Any = None) -> Pla
             _saved(plan, path)
             num_bytes = os.path.getsize(path)
         # The size goes first, also that of nothing: a rank that raised alone would leave the others in a collective.
-        num_bytes = int(send(torch.tensor([num_bytes], dtype=torch.int64))[0])
+        document = json.dumps(arguments).encode()
+        num_bytes, document_bytes = send(torch.tensor([num_bytes, len(document)], dtype=torch.int64)).tolist()
         if num_bytes < 0:
             check_type("plan", plan, (Plan, type(None)), "a Plan")
             raise SettingsError(f"rank {src} has no {setting('plan')} to send")
+        letters = torch.frombuffer(bytearray(document if is_source else document_bytes), dtype=torch.uint8)
+        their_arguments = json.loads(send(letters).numpy().tobytes())
         if is_source:
             contents = np.memmap(path, dtype=np.uint8, mode="r")
             for start in range(0, num_bytes, _CHUNK_BYTES):
@@ -80,6 +92,8 @@ def broadcast_plan(plan: Plan | None, *, src: int = 0, group: Any = None) -> Pla
         except CorruptFileError as error:
             raise CorruptFileError(f"the plan that rank {src} sent arrived damaged") from error
         received_plan.path = None
+        if their_arguments and arguments:
+            check_arguments(their_arguments, arguments, distributed.get_rank(), src)
         return received_plan
 
 

@@ -10,13 +10,14 @@ import time
 import traceback
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
 
 from brimful.errors import BrimfulError, TaskFailedError
 from brimful.plan import Plan
 from brimful.progress import Progress
+from brimful.shared.arguments import Arguments
 from brimful.shared.channel import STATUS, Channel
 from brimful.shared.plan_files import forget, send
 from brimful.shared.ranks import Ranks
@@ -38,11 +39,13 @@ class BuiltPlan:
         plan: mapped from its file.
         identity: of everything that decides the plans, but for the epoch.
         files: what the other ranks open: the plan first.
+        arguments: that the other ranks must have too; none if there are no samples.
     """
 
     plan: Plan
     identity: Fingerprint
     files: tuple[PublishedFile, ...]
+    arguments: Arguments = field(default_factory=dict)
 
 
 BuildPlan: TypeAlias = Callable[[int, Progress], BuiltPlan]
@@ -135,7 +138,11 @@ class Builder:
             return error
         self._running = None
         status = EpochStatus(
-            Phase.READY, fingerprint=built_plan.plan.fingerprint, identity=built_plan.identity, files=built_plan.files
+            Phase.READY,
+            fingerprint=built_plan.plan.fingerprint,
+            identity=built_plan.identity,
+            files=built_plan.files,
+            arguments=built_plan.arguments,
         )
         self._tell(epoch, status)
         return built_plan

@@ -18,6 +18,7 @@ from brimful.measure.job import OnBadSample
 from brimful.messages import setting
 from brimful.plan import Plan, PlanSettings
 from brimful.progress import Progress, make_progress
+from brimful.shared.arguments import Arguments, check_arguments
 from brimful.shared.builder import Builder, BuildPlan
 from brimful.shared.channel import Channel
 from brimful.shared.domains import PackMetadata, open_metadata
@@ -61,13 +62,14 @@ def shared_plan(
 ) -> SharedPlan:
     """Return the same plan on every rank; rank 0 alone measures and plans.
 
-    Every rank calls it with the same arguments. No collective is open meanwhile, so a build may take longer than the
+    Every rank calls it with the same arguments; source, encoder and settings are compared with those of rank 0 before
+    anything is served. No collective is open meanwhile, so a build may take longer than the
     timeout of the process group. The others look at a document of rank 0, say how far it is, and map the file of the
     plan; where they do not see that file, it is sent once to each node through the store of the process group. An error
     of rank 0 is raised everywhere within seconds, and so is its death.
 
     Args:
-        source: the samples, or anything that ``open_source`` takes. Followers do not touch it.
+        source: the samples, or anything that ``open_source`` takes. Followers open it, and take its fingerprint.
         encoder: turns them into tokens; or a tokenizer, or its name.
         settings: of the plan; its ``epoch`` must be left at 0.
         directory: for plans, on a file system that all nodes see where there is one; ``shared`` in the cache if None.
@@ -89,6 +91,7 @@ def shared_plan(
         progress: of rank 0's work, and of what followers say; lines or a bar on stderr if None.
 
     Raises:
+        PlanMismatchError: this rank has another source, encoder or setting than rank 0; names each, with both values.
         BuildFailedError: rank 0 failed, and this is another rank; names the class of its error, with its traceback.
         TaskFailedError: rank 0 died, or did not come.
         SettingsError: arguments that contradict each other, or a directory that another job is using.
@@ -144,7 +147,9 @@ def shared_plan(
         waiting=waiting,
         progress=progress,
     )
-    shared.samples = (source, encoder)
+    if not ranks.is_builder:
+        check_arguments(shared.arguments, build.arguments, ranks.rank)
+    shared.samples = (source, encoder) if source is None else build.samples
     return shared
 
 
@@ -159,6 +164,7 @@ class SharedPlan:
 
     Attributes:
         ranks: this process and the others.
+        arguments: of rank 0, with which the plan was made.
         samples: source and encoder, for ``dataset``; None if they were not given.
     """
 
@@ -178,6 +184,7 @@ class SharedPlan:
     ) -> None:
         self.ranks, self.replans = ranks, replan
         self.samples: tuple[Any, Any] | None = None
+        self.arguments: Arguments = {}
         self._directory, self._ahead, self._num_epochs = directory, ahead, num_epochs
         waiting, progress = waiting or Waiting(), progress or Progress()
         self._follower: Follower | None = None
@@ -273,12 +280,12 @@ class SharedPlan:
     def _go_to(self, epoch: int) -> None:
         if self._builder is not None:
             built_plan = self._builder.get(epoch)
-            self._plan, self._identity = built_plan.plan, built_plan.identity
+            self._plan, self._identity, self.arguments = built_plan.plan, built_plan.identity, built_plan.arguments
             self._files: tuple[PublishedFile, ...] = built_plan.files
         else:
             assert self._follower is not None
             self._plan, status = self._follower.get(epoch)
-            self._identity, self._files = status.identity, status.files
+            self._identity, self._files, self.arguments = status.identity, status.files, status.arguments
 
     def __repr__(self) -> str:
         return (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from brimful.cache import exclusive
 from brimful.encode.choose import as_encoder
+from brimful.encode.encoder import Encoder
 from brimful.errors import BrimfulError, SettingsError
 from brimful.fingerprint import fingerprint_array, fingerprint_of
 from brimful.measure import LengthCache, LengthTable, measure_lengths
@@ -19,10 +21,12 @@ from brimful.messages import setting
 from brimful.plan import Plan, PlanSettings, plan_with
 from brimful.plan.policies.budgets import DERIVED
 from brimful.progress import Progress
+from brimful.shared.arguments import Arguments, arguments_of
 from brimful.shared.builder import BuiltPlan
 from brimful.shared.domains import Domains, group_of_packs, save_groups
 from brimful.shared.plan_files import published
 from brimful.sources.open import open_source
+from brimful.sources.source import Source
 from brimful.typing import AnyIntArray, Fingerprint
 
 _VERSION = 1
@@ -32,7 +36,7 @@ _LOSS_TOKENS = "loss_tokens"
 
 
 class SourcePlans:
-    """Function of an epoch that gives its plan; called in the builder alone.
+    """Function of an epoch that gives its plan; called in the builder alone. Every rank asks for ``arguments``.
 
     ::
 
@@ -61,6 +65,17 @@ class SourcePlans:
         self._domains: Domains | None = None
         self._measure_options = measure_options
 
+    @cached_property
+    def samples(self) -> tuple[Source, Encoder]:
+        """Source and encoder, opened."""
+        source = open_source(self._source, cache_dir=self._measure_options.get("cache_dir"))
+        return source, as_encoder(source, self._encoder)
+
+    @property
+    def arguments(self) -> Arguments:
+        """Arguments that all ranks must have; none for plans of lengths without samples."""
+        return {} if self._source is None else arguments_of(*self.samples, self._settings)
+
     def __call__(self, epoch: int, progress: Progress) -> BuiltPlan:
         table = self._lengths(progress)
         settings = replace(self._settings, epoch=epoch)
@@ -77,12 +92,12 @@ class SourcePlans:
                 save_groups(self._directory / groups_path, group_of_packs(plan, self._domains), self._domains.names)
             progress.advance(1)
         paths = [plan_path] if self._domains is None else [plan_path, groups_path]
-        return BuiltPlan(plan, identity, tuple(published(self._directory, each) for each in paths))
+        files = tuple(published(self._directory, each) for each in paths)
+        return BuiltPlan(plan, identity, files, self.arguments)
 
     def _lengths(self, progress: Progress) -> LengthTable:
         if self._table is None:
-            source = open_source(self._source, cache_dir=self._measure_options.get("cache_dir"))
-            encoder = as_encoder(source, self._encoder)
+            source, encoder = self.samples
             budgets = self._settings.budgets or {}
             for name in budgets:
                 if name not in (*DERIVED, _LOSS_TOKENS, *encoder.budgets):

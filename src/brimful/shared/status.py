@@ -57,6 +57,7 @@ class EpochStatus:
         fingerprint: of the plan, once it is ready.
         identity: of everything that decides the plans, but for the epoch.
         files: the plan, and the domains of its packs if there are any.
+        arguments: of rank 0, which all ranks must have (``shared.arguments``).
         error_class, message, traceback: of a failure.
     """
 
@@ -69,6 +70,7 @@ class EpochStatus:
     fingerprint: Fingerprint = ""
     identity: Fingerprint = ""
     files: tuple[PublishedFile, ...] = ()
+    arguments: Mapping[str, str] = field(default_factory=dict)
     error_class: str = ""
     message: str = ""
     traceback: str = ""
