@@ -2,6 +2,7 @@
 
 import inspect
 import sys
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -96,6 +97,16 @@ def test_counts_of_openrlhf_are_enough(seed):
     assert number <= theirs.get_minimum_num_micro_batch_size(lengths, 16384, 2, 1)
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_partitions_of_openrlhf_are_within_the_budget(seed):
+    """Its two functions are called one after the other: the second divides evenly, and knows no budget."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(1, 11, rng.integers(2, 30)).tolist()
+    number = openrlhf.get_minimum_num_micro_batch_size(lengths, 10, 1, 1)
+    parts = openrlhf.get_seqlen_balanced_partitions(lengths, number, False)
+    assert max(sum(lengths[sample] for sample in part) for part in parts) <= 10
+
+
 def schedule_of(lengths, **settings):
     args = SimpleNamespace(**{"use_dynamic_batch_size": True, "max_tokens_per_gpu": 16384, **settings.pop("args", {})})
     parallel = {"dp_size": 4, "cp_size": 2, "vpp_size": 2, "microbatch_group_size_per_vp_stage": 2}
@@ -157,6 +168,15 @@ def test_bins_of_packers(make):
     assert loads.reshape(-1, 8).max(axis=1).sum() <= 1.2 * loads.sum() / 8
 
 
+@pytest.mark.parametrize("make", [nemo_rl.get_packer, skyrl.make_seq_packer])
+@pytest.mark.parametrize("name", ["min_bin_count", "bin_count_multiple"])
+@pytest.mark.parametrize("value", [0, -1])
+def test_counts_of_packers_below_one_are_refused(make, name, value):
+    """NeMo RL raises ValueError; without it 0 passes for a count that was not given."""
+    with pytest.raises(SettingsError, match=f"{name} must be a whole number of at least 1 and is {value}"):
+        make("x", 10, **{name: value})
+
+
 def test_the_packer_of_skyrl():
     """The same arguments and results; theirs pads the count from the largest bins."""
     names = ["PackingStrategy", "SeqPacker", "FirstFitDecreasing", "Balanced", "make_seq_packer"]
@@ -193,6 +213,43 @@ def test_the_batcher_of_trl():
     assert all(sum(len(sample["input_ids"]) for sample in row) <= 8 for rows in batches for row in rows)
     with pytest.warns(UserWarning, match="1 rollouts are too few for 2 rows"):
         assert list(TokenBudgetBatcher(rollouts([3]), 2, 8, {}, rows_of=list)) == []
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 7])
+@pytest.mark.parametrize("window", [1, 4, 16])
+def test_an_empty_rollout_loses_no_other(ranks, window):
+    """Without it one empty rollout kept every later window from being planned, and the samples of a stream piled up."""
+    pytest.importorskip("torch")
+    from brimful.compat.trl import TokenBudgetBatcher
+
+    metrics: dict[str, list[float]] = {}
+    lengths = [int(length) for length in np.random.default_rng(window).integers(1, 9, 301)]
+    lengths[5] = 0
+    taken = []
+
+    def stream():
+        for rollout in rollouts(lengths):
+            taken.append(rollout)
+            yield rollout
+
+    served = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for rows in TokenBudgetBatcher(stream(), ranks, 8, metrics, window=window, rows_of=list):
+            assert [bool(row) for row in rows] == [True] * ranks
+            served += [sample["group_id"] for row in rows for sample in row]
+            assert len(taken) - len(served) <= window + 2 * ranks, "the window grows"
+    assert str(caught[0].message) == "a rollout of 0 tokens is empty and is dropped"
+    assert metrics == {"batch/dropped_empty_total": [1.0]}
+    assert len(set(served)) == len(served) > 300 - ranks
+
+
+def test_a_window_of_no_sample_is_refused():
+    pytest.importorskip("torch")
+    from brimful.compat.trl import TokenBudgetBatcher
+
+    with pytest.raises(SettingsError, match="window"):
+        TokenBudgetBatcher([], 1, 8, {}, window=0)
 
 
 def test_rows_are_those_of_trl():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from brimful.checks import whole_number
 from brimful.plan.step import plan_step
 from brimful.plan.step.step_items import StepCost
 
@@ -16,6 +17,9 @@ class SequencePacker:
 
     Bins come in the order in which NeMo RL deals them: bin ``b`` goes to rank ``b % bin_count_multiple``, and bins that
     are computed at the same time cost the same.
+
+    Raises:
+        SettingsError: ``min_bin_count`` or ``bin_count_multiple`` below 1.
 
     >>> SequencePacker(7, bin_count_multiple=2).pack([3, 3, 5, 6, 1, 1])
     [[3], [2, 4], [1], [0, 5]]
@@ -31,8 +35,8 @@ class SequencePacker:
     ) -> None:
         self.bin_capacity = bin_capacity
         self.collect_metrics = collect_metrics
-        self.min_bin_count = min_bin_count
-        self.bin_count_multiple = bin_count_multiple
+        self.min_bin_count = _count("min_bin_count", min_bin_count)
+        self.bin_count_multiple = _count("bin_count_multiple", bin_count_multiple)
         self.cost = cost
         self.metrics: dict[str, float] = {}
 
@@ -43,13 +47,13 @@ class SequencePacker:
             OversizedSampleError: a sequence exceeds the capacity.
             InvalidLengthsError: fewer sequences than bins.
         """
-        ranks = self.bin_count_multiple or 1
+        ranks = self.bin_count_multiple
         step = plan_step(
             sequence_lengths,
             capacity=self.bin_capacity,
             dp_world_size=ranks,
             cost=self.cost,
-            min_micro_batches=-(-(self.min_bin_count or 1) // ranks),
+            min_micro_batches=-(-self.min_bin_count // ranks),
         )
         if self.collect_metrics:
             self.metrics = {"num_bins": float(step.tokens.size), "bin_utilization": step.fill_ratio}
@@ -57,7 +61,12 @@ class SequencePacker:
         return [by_rank[rank][number].tolist() for number in range(step.num_micro_batches) for rank in range(ranks)]
 
     def __repr__(self) -> str:
-        return f"SequencePacker(capacity {self.bin_capacity:,}, a multiple of {self.bin_count_multiple or 1} bins)"
+        return f"SequencePacker(capacity {self.bin_capacity:,}, a multiple of {self.bin_count_multiple} bins)"
+
+
+def _count(name: str, value: int | None) -> int:
+    """Return a number of bins; 1 if it is not given."""
+    return 1 if value is None else whole_number(name, value, minimum=1)
 
 
 def get_packer(

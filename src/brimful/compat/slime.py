@@ -27,7 +27,8 @@ def build_dp_schedule(
     """Divide the samples of several training steps among ranks and micro-batches.
 
     As slime's, but that no micro-batch exceeds ``max_tokens_per_gpu · cp_size``: a sample that does is refused, where slime
-    lets it stand alone. Ranks are balanced over the step by the FLOPs of the model in ``args``, if it is described there.
+    lets it stand alone. Ranks are balanced over the step: by the FLOPs of the model in ``args``, if it is described there, else by tokens; with
+    ``use_dynamic_batch_size=False`` by tokens in any case.
 
     Args:
         args: with ``use_dynamic_batch_size``, ``max_tokens_per_gpu`` or ``micro_batch_size``, and the names of Megatron

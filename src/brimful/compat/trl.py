@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from brimful.checks import whole_number
 from brimful.errors import InvalidLengthsError
 from brimful.optional import optional
 from brimful.plan.step import StepPlan, plan_step
@@ -23,16 +24,21 @@ class TokenBudgetBatcher(IterableDataset[list[Any]]):
     """Batcher of a stream of rollouts: rows of samples, one for each process, within a budget of tokens.
 
     TRL closes all rows when one sample fits nowhere; here ``window`` samples are planned together, so that rows are full
-    and cost the same. A sample above the budget is dropped with a warning, and counted in ``metrics``, as there. Samples
-    too few for a row of each process wait for the next window; at the end of the stream they are dropped with a warning.
+    and cost the same. A sample above the budget is dropped with a warning, and counted in ``metrics``, as there; so is one
+    without tokens, at which TRL 1.16 fails. At the end of the stream samples that are too few for a
+    row of each process, fewer than there are processes, are dropped with a warning.
 
     Args:
         dataset: rollouts, dictionaries with ``input_ids``.
         num_processes: data-parallel ranks.
         token_budget: tokens of a row at most.
         metrics: TRL's lists by name.
-        window: samples that are planned together; a last, shorter window is planned too.
+        window: samples that are planned together, rounded up to a multiple of the processes; a last, shorter window is
+            planned too.
         cost: as of ``plan_step``.
+
+    Raises:
+        SettingsError: a window or a number of processes below 1.
 
     Yields a list of ``num_processes`` rows at a time: TRL's ``TreeRow`` where it has one, else lists of samples.
 
@@ -54,44 +60,45 @@ class TokenBudgetBatcher(IterableDataset[list[Any]]):
         rows_of: Any = None,
     ) -> None:
         self.dataset = dataset
-        self.num_processes = num_processes
+        self.num_processes = whole_number("num_processes", num_processes, minimum=1)
         self.token_budget = token_budget
         self.metrics = metrics
-        self.window = window
+        # As many samples as there are rows can always be planned: no window waits for another sample.
+        self.window = -(-whole_number("window", window, minimum=1) // self.num_processes) * self.num_processes
         self.cost = cost
         self._rows_of = rows_of or _row
 
     def __iter__(self) -> Iterator[list[Any]]:
         samples: list[dict[str, Any]] = []
         for sample in self.dataset:
-            if len(sample["input_ids"]) > self.token_budget:
-                warnings.warn(
-                    f"a rollout of {len(sample['input_ids']):,} tokens exceeds token_budget={self.token_budget} and is dropped",
-                    stacklevel=2,
+            length = len(sample["input_ids"])
+            if not 1 <= length <= self.token_budget:
+                reason, name = (
+                    (f"exceeds token_budget={self.token_budget}", "oversize") if length else ("is empty", "empty")
                 )
-                self.metrics.setdefault("batch/dropped_oversize_total", []).append(1.0)
+                warnings.warn(f"a rollout of {length:,} tokens {reason} and is dropped", stacklevel=2)
+                self.metrics.setdefault(f"batch/dropped_{name}_total", []).append(1.0)
                 continue
             samples.append(sample)
-            if len(samples) >= self.window:
-                step = self._plan(samples)
-                if step is not None:
-                    yield from self._rows(samples, step)
-                    samples = []
-        step = self._plan(samples) if samples else None
+            if len(samples) == self.window:
+                yield from self._rows(samples, self._plan(samples))
+                samples = []
+        num_beyond = len(samples) % self.num_processes
+        try:
+            step = self._plan(samples) if samples else None
+        except InvalidLengthsError:
+            # Too few, and nothing else: of lengths within the budget no other is refused.
+            warnings.warn(
+                f"{num_beyond} rollouts are too few for {self.num_processes:,} rows and are dropped", stacklevel=2
+            )
+            samples = samples[: len(samples) - num_beyond]
+            step = self._plan(samples) if samples else None
         if step is not None:
             yield from self._rows(samples, step)
-        elif samples:
-            warnings.warn(
-                f"{len(samples):,} rollouts are too few for {self.num_processes:,} rows and are dropped", stacklevel=2
-            )
 
-    def _plan(self, samples: list[dict[str, Any]]) -> StepPlan | None:
-        """Plan a window; None if there are too few samples for a row of each process."""
+    def _plan(self, samples: list[dict[str, Any]]) -> StepPlan:
         lengths = np.array([len(sample["input_ids"]) for sample in samples])
-        try:
-            return plan_step(lengths, capacity=self.token_budget, dp_world_size=self.num_processes, cost=self.cost)
-        except InvalidLengthsError:
-            return None
+        return plan_step(lengths, capacity=self.token_budget, dp_world_size=self.num_processes, cost=self.cost)
 
     def _rows(self, samples: list[dict[str, Any]], step: StepPlan) -> Iterator[list[Any]]:
         by_rank = [step.micro_batches(rank) for rank in range(self.num_processes)]

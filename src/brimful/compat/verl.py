@@ -51,7 +51,7 @@ def micro_batch_indices(
         cost=cost,
         groups=groups,
         groups_share="micro_batch",
-        multiple_of=num_batches_divided_by or 1,
+        multiple_of=1 if num_batches_divided_by is None else num_batches_divided_by,
         min_micro_batches=min_num_micro_batch or 1,
     )
     return [rows.tolist() for rows in step.micro_batches(0)]

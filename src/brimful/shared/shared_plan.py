@@ -143,7 +143,7 @@ def shared_plan(
         epoch=setting_number("epoch", epoch, minimum=0),
         replan=replan,
         ahead=ahead,
-        num_epochs=num_epochs,
+        num_epochs=None if num_epochs is None else setting_number("num_epochs", num_epochs, minimum=1),
         waiting=waiting,
         progress=progress,
     )
