@@ -26,6 +26,9 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _MAX_END_SECONDS = 1.0
 """Seconds that ending other processes may take; after that this process ends all the same."""
 
+_MAX_KEEPING_SECONDS = 20.0
+"""Seconds that a block of ``keeping`` may go on after a signal; Slurm and Kubernetes kill after 30."""
+
 _end_actions: list[Callable[[], None]] = []
 
 
@@ -33,25 +36,40 @@ class _MainThread:
     """The main thread at a signal: it stands still, and leaves the end to the thread that heard it."""
 
     def __init__(self) -> None:
-        self._is_starting = self._is_stopped = False
+        self._num_blocks = 0
+        self._is_stopped = False
+        self._ask: Callable[[], None] | None = None
+        self._may_end = threading.Event()
 
     def stop(self) -> None:
-        """Stand still for ever, at once or behind the block that starts a process."""
+        """Stand still for ever, at once or after the blocks that must come to their end."""
+        if self._is_stopped or not self._num_blocks:
+            self._may_end.set()  # a second signal does not wait for what the first has asked for
         self._is_stopped = True
         # It must not go on: it would see its workers die and report that as an error.
-        while not self._is_starting:
+        while not self._num_blocks:
             time.sleep(_MAX_END_SECONDS)
 
     @contextlib.contextmanager
-    def starting(self) -> Iterator[None]:
-        """Let a block come to its end before the thread stands still."""
-        self._is_starting = True
+    def finishing(self, ask: Callable[[], None] | None = None) -> Iterator[None]:
+        """Let a block come to its end before the thread stands still; a signal calls ``ask``, and waits for the end."""
+        self._num_blocks += 1
+        self._ask = ask or self._ask
         try:
             yield
         finally:
-            self._is_starting = False
-            if self._is_stopped:
-                self.stop()
+            self._num_blocks -= 1
+            if not self._num_blocks:
+                self._ask = None
+                if self._is_stopped:
+                    self.stop()
+
+    def let_finish(self) -> None:
+        """Ask the block to come to its end, if it is one that can be asked, and wait for that. From another thread."""
+        ask = self._ask
+        if ask is not None:
+            ask()
+            self._may_end.wait(_MAX_KEEPING_SECONDS)
 
 
 _main_thread = _MainThread()
@@ -68,7 +86,17 @@ def starting_a_process() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    with _main_thread.starting():
+    with _main_thread.finishing():
+        yield
+
+
+@contextlib.contextmanager
+def keeping(stop: Callable[[], None]) -> Iterator[None]:
+    """Let a block of the main thread keep its work at a signal: ``stop``, called by another thread, lets it come to its end.
+
+    The program ends after the block, after 20 seconds, or at a second signal. It needs ``end_at_signals``.
+    """
+    with _main_thread.finishing(stop):
         yield
 
 
@@ -140,6 +168,7 @@ def _end_at_signal(read_end: int) -> None:
     signum = 0
     while signum not in _SIGNALS:
         signum = os.read(read_end, 1)[0]
+    _main_thread.let_finish()
     thread = threading.Thread(target=_run_end_actions, daemon=True)
     thread.start()
     thread.join(_MAX_END_SECONDS)

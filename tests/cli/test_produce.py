@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -83,5 +84,32 @@ def test_a_signal_loses_nothing(tmp_path: Path, tokenizer: str, signum: int, cod
     _, errors = process.communicate()
     assert process.returncode == code
     assert b"run the same command to go on" in errors
+    assert outcome(*command, "--close")[0] == 0
+    assert sorted(sample for pack in open_packs(out) for sample in pack.sample_ids.tolist()) == list(range(20))
+
+
+def test_sigterm_keeps_what_was_read_and_it_says_what_it_does(tmp_path: Path, tokenizer: str) -> None:
+    """With the defaults, before a shard is due: one is committed, and the account and the due time were told."""
+    (tmp_path / "in").mkdir()
+    write(tmp_path / "in" / "a.jsonl", 20)
+    out = tmp_path / "out"
+    program = "from brimful.cli import produce; from brimful.__main__ import main; produce._LINE_SECONDS = 0.1; main()"
+    command = ["produce", str(tmp_path / "in"), "-o", str(out), "--tokenizer", tokenizer, "--max-length", "64"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, *command, "--lanes", "4"], stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    line = ""
+    while not line.startswith("20 samples read"):
+        line = process.stderr.readline()
+    assert re.fullmatch(r"20 samples read, 0 packs in 0 shards; the next shard is due in \d+ s or less\n", line), line
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=15)
+    assert process.returncode == 143
+    assert "20 samples read, " in errors
+    assert "run the same command to go on" in errors
+    account = json.loads(outcome("inspect", str(out), "--json")[1])
+    assert account["packs"] == 1
+    (tmp_path / "in" / "a.jsonl").unlink()  # carried over: it is not read again
     assert outcome(*command, "--close")[0] == 0
     assert sorted(sample for pack in open_packs(out) for sample in pack.sample_ids.tolist()) == list(range(20))

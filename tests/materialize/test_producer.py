@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -295,6 +297,91 @@ def test_age_lets_everything_leave(tmp_path):
     assert samples_of(stream) == [0, 2, 1]
     clock.sleep(1000)
     assert not one.step()
+
+
+def arriving(tmp_path, lengths, **settings):
+    """A directory with one file of texts, its producer with a clock by hand, and the stream."""
+    source, stream, clock = tmp_path / "in", tmp_path / "out", HandClock()
+    source.mkdir()
+    append(source / "a.jsonl", texts(lengths))
+    one = producer(source, stream, clock=clock, **{"packs_per_shard": None, "lookahead": 1024, **settings})
+    while one.step():
+        pass
+    return one, source, stream, clock
+
+
+@pytest.mark.parametrize("lanes", [1, 4, 16])
+def test_defaults_give_every_lane_its_first_pack_within_a_minute(tmp_path, lanes):
+    """However slowly data comes: the first samples are divided, so that step 1 begins."""
+    one, _, stream, clock = arriving(tmp_path, [2] * 16, lanes=lanes)
+    assert one.seconds_to_shard == 30
+    clock.sleep(29)
+    assert not one.step()
+    clock.sleep(2)
+    while one.step():
+        pass
+    assert sorted(samples_of(stream)) == list(range(16))
+    assert [len(shard) for shard in shards_of(stream)] == ([4] if lanes == 1 else [1] * lanes)
+    assert len(next(iter(StreamLoader(stream, timeout=0.1)))) == lanes
+
+
+def test_packs_that_leave_by_age_keep_the_lanes_level(tmp_path):
+    """Later rounds fill their packs, and a lane that got fewer gets more in its turn."""
+    one, source, stream, clock = arriving(tmp_path, [10] * 6, lanes=4)
+    for number, added in enumerate((3, 2, 7)):
+        clock.sleep(31)
+        while one.step():
+            pass
+        append(source / f"{number}.jsonl", texts([10] * added))
+        one.step()
+    clock.sleep(31)
+    while one.step():
+        pass
+    sizes = [len(shard) for shard in shards_of(stream)]
+    assert sizes[:4] == [2, 2, 1, 1]
+    assert sorted(sum(sizes[lane::4]) for lane in range(4)) == [4, 4, 5, 5]
+
+
+def test_a_full_shard_of_one_lane_lets_the_others_wait_no_longer(tmp_path):
+    """In the first round the age counts from the first sample, also where data comes fast."""
+    one, source, stream, clock = arriving(tmp_path, [], lanes=4, packs_per_shard=4, lookahead=4)
+    for number in range(5):
+        append(source / f"{number}.jsonl", texts([10] * 2))
+        while one.step():
+            pass
+        clock.sleep(6)
+    assert len(shards_of(stream)) == 2
+    clock.sleep(1)
+    while one.step():
+        pass
+    assert [len(shard) for shard in shards_of(stream)] == [4, 4, 1, 1]
+
+
+def test_stopped_it_keeps_what_it_has_read(tmp_path, monkeypatch):
+    """One shard is committed, and the rest is carried over: nothing of it is read again."""
+    one, source, stream, clock = arriving(tmp_path, [10, 3, 10, 4, 5], lanes=2)
+    one.stop()
+    assert one.run().samples_read == 5
+    assert len(records_of(stream)[0]) == 1
+    (source / "a.jsonl").rename(tmp_path / "gone")
+    assert one.run().shards == 1, "nothing new was read, and another shard was made"
+    whole_again = producer(source, stream, clock=clock, packs_per_shard=None, lookahead=1024, lanes=2)
+    assert whole_again.close().samples_packed == 5
+    assert sorted(samples_of(stream)) == list(range(5))
+
+
+def test_age_reads_no_clock_of_the_wall(tmp_path, monkeypatch):
+    """A clock that is set years ahead or back cuts no shard short, and delays none."""
+    append(tmp_path / "a.jsonl", texts([3, 4]))
+    one = producer(tmp_path / "a.jsonl", tmp_path / "out", max_age=0.3, packs_per_shard=None)
+    for seconds in (1e9, 5e9, 0.0):
+        monkeypatch.setattr(time, "time", lambda at=seconds: at)
+        one.step()
+        assert records_of(tmp_path / "out")[0] == []
+    monkeypatch.undo()
+    time.sleep(0.4)
+    one.step()
+    assert sorted(samples_of(tmp_path / "out")) == [0, 1]
 
 
 def test_a_producer_waits_for_training_and_for_disk(tmp_path, monkeypatch):

@@ -1,7 +1,7 @@
 """``brimful produce``: packs while the data still arrives."""
 
 import logging
-import time
+import threading
 from typing import Any
 
 import click
@@ -13,11 +13,14 @@ from brimful.cli.flags import in_flags
 from brimful.cli.options import capacity_option, encoder_options, json_option, media_options, overflow_option
 from brimful.cli.terminal import show
 from brimful.errors import SettingsError
-from brimful.materialize.producer import PackingProducer, ProducerStatistics
+from brimful.materialize.producer import PackingProducer
+from brimful.materialize.producer.settings import MAX_AGE
+from brimful.messages import counted
 from brimful.plan import NoTarget
 from brimful.plan.stream.lookahead import LOOKAHEAD_ALGORITHMS
 from brimful.progress import Progress, make_progress
 from brimful.sources.formats import FORMATS
+from brimful.stopping import keeping
 
 _LINE_SECONDS = 10.0
 """Seconds between two lines of progress."""
@@ -51,12 +54,39 @@ _stream_options = grouped(
     value_option("--producer", "NAME", "Name of this producer: one for each source of a stream.", default="producer"),
     click.option("--close", is_flag=True, help="End the stream where the source ends."),
     value_option("--packs-per-shard", "N", "Packs of one shard (default: 64 MiB).", type=int),
-    value_option("--max-age", "SECONDS", "Without a shard for so long, all samples leave, however full.", type=float),
+    value_option(
+        "--max-age",
+        "SECONDS",
+        f"Without a shard for so long, all samples leave, however full (default: {MAX_AGE:g}; inf for never).",
+        type=float,
+        default=MAX_AGE,
+    ),
     value_option("--lanes", "N", "Packs of the global batch that is trained.", type=int, default=1),
     value_option("--high-water", "SHARDS", "Shards that may be ahead of every --training.", type=int),
     value_option("--training", "NAME", "A training that acknowledges.", "trainings", multiple=True),
     value_option("--min-free-bytes", "BYTES", "Bytes of the disk that stay free.", type=int, default=0),
 )
+
+
+class _Account(threading.Thread):
+    """Says every ten seconds what has come and when the next shard is due, as long as something changes."""
+
+    def __init__(self, producer: PackingProducer, progress: Progress) -> None:
+        super().__init__(daemon=True)
+        self._producer, self._progress = producer, progress
+        self.has_ended = threading.Event()
+
+    def run(self) -> None:
+        """Look until the work has ended."""
+        counts: dict[str, int] = {}
+        while not self.has_ended.wait(_LINE_SECONDS):
+            if counts != (counts := self._producer.counts):
+                self._progress.say(self._line(counts))
+
+    def _line(self, counts: dict[str, int]) -> str:
+        line = f"{counted(counts['samples_read'], 'sample')} read, {counted(counts['packs'], 'pack')} in {counted(counts['shards'], 'shard')}"
+        seconds = self._producer.seconds_to_shard
+        return line if seconds is None else f"{line}; the next shard is due in {seconds:.0f} s or less"
 
 
 class _Warnings(logging.Handler):
@@ -93,14 +123,6 @@ def produce(source: tuple[str, ...], output: str | None, **options: Any) -> None
     if len(source) > 1:
         raise SettingsError("one producer has one source: start one for each, with --producer names of their own")
     progress = make_progress("json" if options["as_json"] else "none" if options["quiet"] else "auto")
-    last_line = time.monotonic()
-
-    def tell(statistics: ProducerStatistics) -> None:
-        nonlocal last_line
-        if time.monotonic() - last_line >= _LINE_SECONDS:
-            last_line = time.monotonic()
-            progress.say(str(statistics))
-
     names = (
         *("producer", "lookahead", "algorithm", "min_fill", "overflow", "no_target", "on_bad_sample", "max_age"),
         *("packs_per_shard", "lanes", "high_water", "trainings", "min_free_bytes", "ignore", "prompt"),
@@ -119,13 +141,18 @@ def produce(source: tuple[str, ...], output: str | None, **options: Any) -> None
         notes={"source": source[0]},
         format=options["format_name"],
         fields=field_names(options) or None,
-        on_shard=tell,
         **{name: options[name] for name in names},
     )
     handler = _Warnings(progress)
     logging.getLogger("brimful").addHandler(handler)
+    account = _Account(producer, progress)
+    account.start()
     try:
-        statistics = producer.run(close=options["close"])
+        with keeping(producer.stop):
+            statistics = producer.run(close=options["close"])
+            if not producer.is_finished:
+                progress.say(str(statistics))
     finally:
+        account.has_ended.set()
         logging.getLogger("brimful").removeHandler(handler)
     show(lambda: {"directory": directory, **statistics.as_dict()}, lambda: [str(statistics)], options["as_json"])

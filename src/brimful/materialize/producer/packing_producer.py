@@ -21,7 +21,7 @@ from brimful.materialize.producer.commit import remove_carry_over, state_behind,
 from brimful.materialize.producer.intake import Intake
 from brimful.materialize.producer.records import SeenRecords
 from brimful.materialize.producer.recovery import FIRST_WAIT, late_looks, recover
-from brimful.materialize.producer.settings import ProducerSettings
+from brimful.materialize.producer.settings import MAX_AGE, ProducerSettings
 from brimful.materialize.producer.statistics import ProducerStatistics
 from brimful.materialize.producer.window import PackingWindow
 from brimful.materialize.registered import Producers, Registration
@@ -58,7 +58,8 @@ class PackingProducer:
         no_target: what becomes of samples without a target (``NoTarget``).
         on_bad_sample: ``error``, or ``skip``: malformed samples are counted and logged.
         packs_per_shard: packs of one shard; as many as 64 MiB hold if None.
-        max_age: seconds without a new shard after which all samples leave, however full their packs are; None for never.
+        max_age: seconds without a new shard after which all samples leave, however full their packs are, divided among the
+            lanes; None for never.
         lanes: groups of shards that readers divide among them: the packs of a global batch. Of the first producer.
         high_water: shards that may be ahead of training, which ``trainings`` names (``BackPressure``).
         trainings: names under which they acknowledge (``StreamLoader.ack``).
@@ -101,7 +102,7 @@ class PackingProducer:
         no_target: NoTarget | str = NoTarget.ERROR,
         on_bad_sample: OnBadSample = "error",
         packs_per_shard: int | None = None,
-        max_age: float | None = None,
+        max_age: float | None = MAX_AGE,
         lanes: int = 1,
         high_water: int | None = None,
         trainings: Sequence[str] = (),
@@ -197,17 +198,35 @@ class PackingProducer:
                 elif not self.is_finished:
                     self._clock.sleep(wait)
                     wait = min(2 * wait, _MAX_WAIT)
+            if self._is_stopped:
+                self._keep()
         return self.statistics
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Counts of what was read and committed until now: ``samples_read``, ``packs``, ``tokens``, ``shards``; of any thread."""
+        return dict(self._window.counts)
+
+    @property
+    def seconds_to_shard(self) -> float | None:
+        """Most seconds until what waits leaves by its age; None if nothing waits, or for ever. Of any thread."""
+        oldest, max_age = self._oldest, self._settings.max_age
+        if oldest is None or max_age is None or self._window.is_empty:
+            return None
+        return max(0.0, oldest + max_age - self._clock.now())
 
     def _tell(self) -> tuple[str, dict[str, Any], dict[str, float]] | None:
         """Return the key, the facts and the counts of a heartbeat, once this producer is registered."""
         if self._registration is None:
             return None
         facts = {"producer": self.name, "waiting_for": self._pressure.reason}
-        return producer_key(self._registration.number), facts, dict(self._window.counts)
+        return producer_key(self._registration.number), facts, self.counts
 
     def stop(self) -> None:
-        """Let ``run`` return after the present step; any thread or signal handler may call this."""
+        """Let ``run`` return after the present step, with one more shard if samples were taken since the last.
+
+        Its record carries over all of them. Any thread or signal handler may call this.
+        """
         self._is_stopped = True
 
     def close(self) -> ProducerStatistics:
@@ -241,10 +260,11 @@ class PackingProducer:
         if max_age is not None and self._oldest is not None and time_now - self._oldest >= max_age:
             self._is_emptied = True
         if self._is_emptied and not is_closing:
-            self._window.finish()
+            self._finish_window()
             if self._window.ready:
-                return self._commit(self._window.packs_of_shard() or len(self._window.ready))
-            self._is_emptied, self._oldest = False, None
+                return self._commit(self._share())
+            self._is_emptied = False
+            self._forget_age()
         if not is_closing:
             first_id = self._own.first_sample_id + self._window.counts["samples_read"]
             samples = self._feed.poll(_BATCH, first_id, is_last=close)
@@ -258,12 +278,39 @@ class PackingProducer:
         self._is_closing = True
         self._window.finish()
         if self._window.ready:
-            # The tail is divided over the lanes that have no shard of this round yet, so that they end together.
-            num_lanes = -len(self._records) % self._num_lanes or self._num_lanes
-            limit = self._window.packs_of_shard() or self._per_shard
-            return self._commit(min(limit, -(-len(self._window.ready) // num_lanes)))
+            return self._commit(self._share())
         self._end()
         return False
+
+    def _forget_age(self, oldest: float | None = None) -> None:
+        """Count the age anew. Until each lane has a shard it is that of the first sample: training cannot begin before."""
+        if len(self._records) >= self._num_lanes:
+            self._oldest = oldest
+
+    def _finish_window(self) -> None:
+        """Let everything that waits leave; while a lane has no shard, in so many packs that each gets one: step 1 begins."""
+        self._window.finish(self._num_lanes - len(self._records))
+
+    def _share(self) -> int:
+        """Return how many of the ready packs the next shard gets, so that its lane is level with the others."""
+        lanes, num_ready = self._num_lanes, len(self._window.ready)
+        totals = [sum(record.packs for record in self._records.shards[lane::lanes]) for lane in range(lanes)]
+        level, num_left = min(totals), num_ready
+        while (num_missing := sum(max(0, level + 1 - total) for total in totals)) <= num_ready:
+            num_left, level = num_ready - num_missing, level + 1
+        share = max(1, level + (num_left > 0) - totals[len(self._records) % lanes])
+        return min(share, num_ready, self._window.packs_of_shard() or self._per_shard)
+
+    def _keep(self) -> None:
+        """Commit a shard if samples were taken since the last one: its record carries over what is not in it."""
+        last = next(self._records.last_own(), None)
+        num_kept = 0 if last is None else last.state["counts"]["samples_read"]
+        if not self._is_current or self.is_finished or self._window.counts["samples_read"] == num_kept:
+            return
+        if not self._window.ready:
+            self._finish_window()
+        if self._window.ready:
+            self._commit(self._share())
 
     @property
     def _own(self) -> Registration:
@@ -328,9 +375,9 @@ class PackingProducer:
         self._feed.settle()
         self._window.drop_committed(num_packs, state["counts"])
         if self._window.is_empty:
-            self._oldest = None
+            self._forget_age()
         elif self._oldest is not None and not self._is_emptied:
-            self._oldest = self._clock.now()
+            self._forget_age(self._clock.now())
         if self._on_shard is not None:
             self._on_shard(self.statistics)
         return True

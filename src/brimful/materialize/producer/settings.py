@@ -11,6 +11,9 @@ from brimful.messages import setting
 from brimful.plan import NoTarget, Overflow
 from brimful.plan.stream.lookahead import Lookahead
 
+MAX_AGE = 30.0
+"""Seconds without a shard after which all samples leave, unless another age is given."""
+
 
 @dataclass(frozen=True)
 class ProducerSettings:
@@ -32,7 +35,7 @@ class ProducerSettings:
     no_target: NoTarget | str = NoTarget.ERROR
     on_bad_sample: OnBadSample = "error"
     packs_per_shard: int | None = None
-    max_age: float | None = None
+    max_age: float | None = MAX_AGE
     lanes: int = 1
 
     def __post_init__(self) -> None:

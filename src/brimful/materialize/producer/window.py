@@ -50,9 +50,15 @@ class PackingWindow:
         self.counts["without_target"] += taken.num_without_target
         self.ready += self._waiting.take(packs)
 
-    def finish(self) -> None:
-        """Let everything that waits leave, full or not."""
-        self.ready += self._waiting.take(self._planner.finish())
+    def finish(self, min_packs: int = 0) -> None:
+        """Let everything that waits leave, full or not, in so many packs that ``min_packs`` are ready, if there are samples."""
+        packs = self._planner.finish()
+        missing = min_packs - len(self.ready) - len(packs)
+        if missing > 0:
+            cuts = np.setdiff1d(np.arange(packs.offsets[-1]), packs.offsets)
+            chosen = cuts[np.unique(np.linspace(0, len(cuts) - 1, min(missing, len(cuts))).astype(np.int64))]
+            packs = replace(packs, offsets=np.union1d(packs.offsets, chosen))
+        self.ready += self._waiting.take(packs)
 
     def packs_of_shard(self) -> int:
         """Return the packs of the next shard, by their number or the bytes of their media; 0 if it is not full yet."""
