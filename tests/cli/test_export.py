@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from brimful import open_source
 from brimful.export import LAYOUTS
 from tests.cli.tools import refused, result_of, shown
 from tests.export.stores import tree
@@ -51,6 +52,53 @@ def test_texts_come_from_the_data(packs, tmp_path):
         "export", packs, "--to", "packed-chats", "-o", tmp_path / "a", "--source", tmp_path / "rows.jsonl"
     )
     assert "rows.jsonl is not the data that was packed, or was changed since: name that as --source" in message
+
+
+def test_a_mixed_data_set_from_the_shell_and_back(media_home, tmp_path):
+    """A folder of pairs, one of texts and a file whose pictures lie elsewhere: without it the last --source wins in silence."""
+    picture = sorted((media_home / "pictures").iterdir())[0]
+
+    def chat(question, *images):
+        turns = [{"role": "user", "content": question}, {"role": "assistant", "content": "A cat."}]
+        return json.dumps({"messages": turns, "images": list(images)}) + "\n"
+
+    sources = [tmp_path / name for name in ("captions", "texts", "else/rows.jsonl")]
+    for folder in (sources[0], sources[1], sources[2].parent):
+        folder.mkdir()
+    (sources[0] / "7.json").write_text(chat("<image>\nwhat?", "7.png"))
+    (sources[0] / "7.png").write_bytes(picture.read_bytes())
+    (sources[1] / "output_00000000.json").write_text(chat("hi"))
+    sources[2].write_text(chat("<image>\nwho?", str(picture)))
+    options = (
+        "--processor",
+        media_home / "processor",
+        "--max-length",
+        512,
+        "--num-proc",
+        1,
+        "--media-outside",
+        "--quiet",
+    )
+    shown("pack", *sources, "-o", tmp_path / "packs", *options)
+
+    def exported(target, *paths):
+        flags = [value for path in paths for value in ("--source", path)]
+        return (
+            "export",
+            tmp_path / "packs",
+            "--to",
+            "packed-chats",
+            "-o",
+            tmp_path / target,
+            *flags,
+            "--media-outside",
+        )
+
+    shown(*exported("export", *sources))
+    samples = open_source(tmp_path / "export", media=True)
+    assert sorted(len(samples[row].media) for row in range(len(samples))) == [0, 1, 1]
+    assert [item.read() for row in range(3) for item in samples[row].media] == [picture.read_bytes()] * 2
+    assert "in the order in which they were packed" in refused(*exported("other", *reversed(sources)))
 
 
 def test_help_names_every_layout():

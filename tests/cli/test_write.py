@@ -36,3 +36,11 @@ def test_write_gives_json(chats: Path, tokenizer: Path, tmp_path: Path) -> None:
         "shards_written": 1,
     }
     assert result_of(*command) == {**first, "shards_written": 0}
+
+
+def test_write_takes_the_options_of_measure(home: Path, tokenizer: Path, tmp_path: Path) -> None:
+    """Without it the flags that left a row out are refused by the next command, which advises --max-samples."""
+    base = (home / "chats.jsonl", "--tokenizer", tokenizer, "--quiet", "--on-bad-sample", "skip")
+    run("measure", *base, "-o", tmp_path / "lengths")
+    run("plan", tmp_path / "lengths", "--max-length", 20, "--overflow", "drop", "-o", tmp_path / "p", "--quiet")
+    assert result_of("write", tmp_path / "p", *base, "-o", tmp_path / "written")["packs"] == 2

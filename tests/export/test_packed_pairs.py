@@ -235,6 +235,20 @@ def test_bad_packs_are_malformed_rows(tmp_path):
     assert "pack 2, sample 0 of it" in str(results[2])
 
 
+def test_a_tar_that_begins_with_an_extended_header(tmp_path):
+    """webdataset writes fractions of seconds, so that its tars begin with one; the first member comes after it."""
+    pack = json.dumps({"images": ["img000.jpg"], "prompts": ["?"], "captions": ["A cat."]}).encode()
+    with tarfile.open(tmp_path / "pretrain-000000.tar", "w", format=tarfile.PAX_FORMAT) as tar:
+        for name, data in (("ps_00000000.img0.jpg", b"jpg"), ("ps_00000000.json", pack)):
+            info = tarfile.TarInfo(name)
+            info.size, info.mtime = len(data), 1.5
+            tar.addfile(info, io.BytesIO(data))
+    assert (tmp_path / "pretrain-000000.tar").read_bytes().startswith(b"././@PaxHeader")
+    for path in (tmp_path, tmp_path / "pretrain-000000.tar"):
+        samples = open_source(path, media=True)
+        assert (len(samples), samples[0].media[0].read()) == (1, b"jpg")
+
+
 class TestPackedPairs(RowsContract):
     num_rows = 300  # blocks of 256 samples
     knows_prefixes = False

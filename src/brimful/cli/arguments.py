@@ -66,20 +66,14 @@ def open_job(data: Sequence[str], options: Mapping[str, Any]) -> Job:
     Progress is a bar on a terminal and lines elsewhere; JSON with ``--json``, nothing with ``--quiet``.
     """
     refuse_as_data(data)
-    names_of_fields = field_names(options)
-    settings = {
-        "format": options["format_name"],
-        "fields": names_of_fields or None,
-        "media": options.get("processor") is not None or options.get("family") is not None,
-        **{name: options[name] for name in _SOURCE_OPTIONS},
-        **{name: options[name] for name in _MEDIA_PLACE_OPTIONS if name in options},
-    }
+    wants_media = options.get("processor") is not None or options.get("family") is not None
+    settings = {**source_settings(options), "media": wants_media}
     mixture: MixtureFile | None = options.get("mixture")
     sources = None
     if mixture is not None and mixture.data:
         source, sources = _open_mixture(data, mixture, settings)
     else:
-        source = open_source(data[0] if len(data) == 1 else [Path(path) for path in data], **settings)
+        source = open_source(one_or_all(data), **settings)
     encoder = encoder_for(
         source,
         options["tokenizer"] or options.get("processor"),
@@ -105,9 +99,8 @@ def _open_mixture(
     opened = {}
     for name, own in mixture.data.items():
         options = {**settings, **{_OWN_NAMES.get(key, key): value for key, value in own.items() if key != "path"}}
-        names = own["path"]
         try:
-            opened[name] = open_source(names[0] if len(names) == 1 else [Path(path) for path in names], **options)
+            opened[name] = open_source(one_or_all(own["path"]), **options)
         except BrimfulError as error:
             raise type(error)(f"{mixture.places[name]}: source {name}: {error.message}") from error
     title = f"the mixture of {mixture.path}"
@@ -133,6 +126,21 @@ _SOURCE_OPTIONS = ("ignore", "prompt", "text_unit", "split", "config", "max_samp
 def field_names(options: Mapping[str, Any]) -> dict[str, str]:
     """Return the keys of rows that ``--field`` names."""
     return dict(pairs("--field", options["fields"], ".+", "NAME=KEY, such as messages=dialogue"))
+
+
+def source_settings(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of ``open_source`` that options give, but whether media are wanted."""
+    names = (*_SOURCE_OPTIONS, *(name for name in _MEDIA_PLACE_OPTIONS if name in options))
+    return {
+        "format": options["format_name"],
+        "fields": field_names(options) or None,
+        **{name: options[name] for name in names},
+    }
+
+
+def one_or_all(paths: Sequence[str]) -> str | list[Path]:
+    """Return the path of one source, or the list of several, as ``open_source`` takes them."""
+    return paths[0] if len(paths) == 1 else [Path(path) for path in paths]
 
 
 def encoder_settings(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,20 +1,23 @@
 """``brimful export``: packs in the layout of another project."""
 
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import click
 
-from brimful.cli.arguments import execution_of, pairs, required
+from brimful.cli.arguments import execution_of, one_or_all, required, source_settings
 from brimful.cli.command import GroupedCommand, grouped, value_option
-from brimful.cli.options import execution_options, job_options, source_options, store_options
+from brimful.cli.options import (
+    execution_options,
+    job_options,
+    media_place_options,
+    source_options,
+    store_options,
+)
 from brimful.cli.terminal import show
 from brimful.export import LAYOUTS, check_export, export_packs
 from brimful.export.whole_samples import open_as_packed
 from brimful.progress import make_progress
-from brimful.serve import PackStore, open_packs
-from brimful.sources import Source
+from brimful.serve import open_packs
 
 
 @click.command(cls=GroupedCommand)
@@ -23,11 +26,18 @@ from brimful.sources import Source
     "Layout",
     value_option("--to", "NAME", f"The layout: {', '.join(LAYOUTS)}."),
     value_option("--packs-per-shard", "N", "Packs in one file (default: those of 64 MiB of tokens).", type=int),
-    value_option("--source", "PATH", "The data that was packed: packed-captions and packed-chats hold their texts."),
-    value_option("--media-dir", "DIR", "Where rows of --source name media (default: beside their own file)."),
+    value_option(
+        "--source",
+        "PATH",
+        "The data that was packed: packed-captions and packed-chats hold their texts. May be given several times, in the "
+        "order in which it was packed.",
+        "sources",
+        multiple=True,
+    ),
     click.option("--check", is_flag=True, help="Read the export back with the reader of its project, and compare."),
 )
 @source_options
+@media_place_options
 @store_options
 @execution_options
 @job_options
@@ -45,7 +55,8 @@ def export(packs: str, output: str | None, to: str | None, check: bool, **option
     directory = required(output, "-o", "name the directory that the export goes to")
     layout = required(to, "--to", "name the layout: " + ", ".join(LAYOUTS))
     store = open_packs(packs)
-    source = _source(options["source"], store, options)
+    names = options["sources"]
+    source = open_as_packed(one_or_all(names), store, **source_settings(options)) if names else None
     progress = make_progress("json" if options["as_json"] else "none" if options["quiet"] else "auto")
     summary = export_packs(
         store,
@@ -60,23 +71,3 @@ def export(packs: str, output: str | None, to: str | None, check: bool, **option
     outcome = check_export(directory, store, source=source, progress=progress) if check else None
     data = {**vars(summary), "checked_by": None if outcome is None else outcome.reader}
     show(lambda: data, lambda: [*summary.lines(), *([] if outcome is None else [str(outcome)])], options["as_json"])
-
-
-_SOURCE_OPTIONS = ("ignore", "text_unit", "split", "config", "max_samples")
-"""Options that are arguments of ``open_source`` of the same name."""
-
-
-def _source(path: str | None, packs: PackStore, options: Mapping[str, Any]) -> Source | None:
-    """Open the source of texts and their media as it was packed; None without one."""
-    if path is None:
-        return None
-    names_of_fields = dict(pairs("--field", options["fields"], ".+", "NAME=KEY, such as messages=dialogue"))
-    arguments = {name: options[name] for name in _SOURCE_OPTIONS}
-    return open_as_packed(
-        Path(path),
-        packs,
-        format=options["format_name"],
-        fields=names_of_fields or None,
-        media_dir=options["media_dir"],
-        **arguments,
-    )

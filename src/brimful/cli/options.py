@@ -86,6 +86,12 @@ encoder_options = grouped(
     ),
 )
 
+media_place_options = grouped(
+    "Media",
+    value_option("--media-dir", "DIR", "Where rows name media (default: beside their own file)."),
+    click.option("--media-outside", is_flag=True, help="Rows may name media outside of that directory."),
+)
+
 media_options = grouped(
     "Media",
     value_option(
@@ -99,13 +105,12 @@ media_options = grouped(
         f"Family of the model: {', '.join(FAMILIES)} (default: as the processor says).",
         "family",
     ),
-    value_option("--media-dir", "DIR", "Where rows name media (default: beside their own file)."),
+    media_place_options,
     click.option(
         "--compare-media/--no-compare-media",
         default=True,
         help="Compare a share of the samples with the model's own processor while measuring (default).",
     ),
-    click.option("--media-outside", is_flag=True, help="Rows may name media outside of that directory."),
     value_option("--min-pixels", "N", "Fewest pixels of a picture, instead of the processor's.", type=int),
     value_option("--max-pixels", "N", "Most pixels of a picture, instead of the processor's.", type=int),
     value_option("--fps", "RATE", "Frames taken of each second of a video.", type=float),

@@ -8,7 +8,7 @@ import click
 from brimful.blobs import open_blob_store
 from brimful.cli.arguments import execution_of, open_job, required
 from brimful.cli.artefacts import PLAN, kind_of, mismatch
-from brimful.cli.command import GroupedCommand
+from brimful.cli.command import GroupedCommand, grouped
 from brimful.cli.options import (
     encoder_options,
     execution_options,
@@ -31,6 +31,15 @@ from brimful.serve import open_packs
 @click.argument("plan_file", metavar="PLAN")
 @click.argument("source", nargs=-1, required=True)
 @source_options
+@grouped(
+    "Source",
+    click.option(
+        "--on-bad-sample",
+        type=click.Choice(["error", "skip"]),
+        expose_value=False,
+        help="As of measure, and taken as said there: the plan names the rows that were left out.",
+    ),
+)
 @encoder_options
 @media_options
 @media_storage_option

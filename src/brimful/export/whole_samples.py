@@ -28,7 +28,8 @@ def source_of_packs(source: Any, packs: FingerprintedPacks) -> Source:
     if identity is not None:
         if identity["source"] != samples.fingerprint:
             raise StoreMismatchError(
-                f"{samples.title} is not the data that was packed, or was changed since: name that as {setting('source')}"
+                f"{samples.title} is not the data that was packed, or was changed since: name that as {setting('source')}, "
+                "several in the order in which they were packed"
             )
         overflow = identity.get("settings", {}).get("overflow")
         if overflow in _CUTS:

@@ -144,11 +144,11 @@ def holds_packed_pairs(path: str | os.PathLike[str]) -> bool:
 
 def _is_tar_of_packs(path: str | os.PathLike[str]) -> bool:
     try:
-        with open(path, "rb") as file:
-            name = file.read(100)  # the field in the first header of a tar
-    except OSError:
+        with tarfile.open(path, "r:") as tar:
+            first = tar.next()  # behind extended headers, with which other writers begin
+    except (OSError, tarfile.TarError):
         return False
-    return _KEY.fullmatch(name.rstrip(b"\0").decode("utf-8", "replace").partition(".")[0]) is not None
+    return first is not None and _KEY.fullmatch(first.name.partition(".")[0]) is not None
 
 
 def rows_of_pack(pack: Any, picture: Callable[[int, int, str], Any]) -> Iterator[Any]:
