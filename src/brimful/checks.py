@@ -3,6 +3,7 @@
 import numbers
 import operator
 import os
+import stat
 from enum import Enum
 from typing import Any, SupportsInt, TypeVar, cast
 
@@ -251,3 +252,17 @@ def positions(index: slice, size: int) -> range:
     [3, 4]
     """
     return range(*index.indices(size))
+
+
+def special_file(mode: int) -> str:
+    """Return the name of what is neither file nor directory, which may never end or answer; empty for these two.
+
+    Args:
+        mode: ``st_mode`` of the path.
+
+    >>> special_file(os.stat(os.curdir).st_mode), special_file(os.stat(os.devnull).st_mode)
+    ('', 'a device')
+    """
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+        return ""
+    return "a named pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"

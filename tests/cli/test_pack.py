@@ -121,3 +121,26 @@ def test_pack_counts_what_filters_leave_out(chats: Path, tokenizer: Path, tmp_pa
     )
     assert "none now). Choose another -o" in error
     assert refused(*words, "--filter", "nonsense").startswith("--filter nonsense is unknown: use refusals")
+
+
+def test_the_same_command_works_again_where_packs_go_into_the_data(chats: Path, tokenizer: Path) -> None:
+    """Without it the second run reads the packs of the first as data."""
+    command = ("pack", chats.parent, "-o", chats.parent / "packs", "--tokenizer", tokenizer, "--max-length", 70)
+    result = result_of(*command)
+    assert result["samples_in"] == 6
+    assert {**result_of(*command), "seconds": 0} == {**result, "seconds": 0}
+
+
+def test_a_directory_of_other_things_takes_no_packs(chats: Path, tokenizer: Path, tmp_path: Path) -> None:
+    """Without it packs are mixed in among them, and summary.json of somebody else is written over."""
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "summary.json").write_text("mine")
+    for command in (
+        ("pack", chats, "-o", tmp_path / "runs", "--tokenizer", tokenizer, "--max-length", 70),
+        ("produce", chats, "-o", tmp_path / "runs", "--tokenizer", tokenizer, "--max-length", 70),
+    ):
+        line = refused(*command, "--quiet")
+        assert line.startswith(f"-o {tmp_path}/runs holds other things (summary.json), among which nothing is written")
+        assert line.endswith(f"such as {tmp_path}/runs/packs")
+        for place in (chats, chats / "packs"):
+            assert refused(*command[:3], place, *command[4:], "--quiet") == f"-o {chats} is a file: name a directory"

@@ -1,5 +1,7 @@
 """A medium is found and read where it lies, and one that is not there says so in a line."""
 
+import os
+
 import pytest
 
 from brimful.media import BadMediumError, MediaKind, Medium
@@ -28,3 +30,14 @@ def test_a_file_that_was_cut_short(tmp_path):
     path.write_bytes(b"..a")
     with pytest.raises(BadMediumError, match="1 bytes and 3 are due"):
         Medium(MediaKind.IMAGE, "a.png", str(path), offset=2, size=3).read()
+
+
+def test_a_named_pipe_is_no_file(tmp_path):
+    """Without it one row that names a pipe lets a job on rows of others wait for ever."""
+    os.mkfifo(tmp_path / "a.png")
+    medium = Medium(MediaKind.IMAGE, "a.png", str(tmp_path / "a.png"))
+    for use in (medium.read, medium.open, lambda: medium.num_bytes, medium.fingerprint, medium.stamp):
+        with pytest.raises(BadMediumError, match="is a named pipe and no file"):
+            use()
+    with pytest.raises(BadMediumError, match="is a device"):
+        Medium(MediaKind.IMAGE, "zero", "/dev/zero").read()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from brimful.errors import SettingsError, SourceNotFoundError
+from brimful.errors import SettingsError, SourceError, SourceNotFoundError
 from brimful.sources import open_source
+from brimful.sources.directory_feed import DirectoryFeed
+from brimful.sources.feed import RowOptions
+from brimful.sources.open_feed import open_feed
 from tests.sources.tools import Put, texts
 
 
@@ -52,3 +56,43 @@ def test_the_configurations_of_a_clone_are_not_mixed(put: Put, tmp_path: Path) -
     assert texts(open_source(clone, config="socratic")) == ["1"]
     with pytest.raises(SourceNotFoundError, match="no folder of"):
         open_source(clone, config="other")
+
+
+def test_what_jobs_wrote_into_a_directory_is_not_its_data(put: Put, tmp_path: Path) -> None:
+    """Without it `brimful pack data -o data/packs` fails on its second run, and so does going on after a kill."""
+    put("a.jsonl", '{"text": "a"}\n')
+    for name in ("packs/stream.json", "packs/log/000000000000.json", "packs/dropped.jsonl", "packs/summary.json"):
+        put(name, "{}")
+    # A job that ended before it began its packs.
+    for name in ("begun/lengths.arrow", "begun/rejects.jsonl", "table", "table.rejects.jsonl"):
+        put(name, "{}")
+    put("rejects.jsonl", '{"text": "b"}\n')  # no lengths beside it: rows
+    assert texts(open_source(tmp_path)) == ["a", "b"]
+    feed = DirectoryFeed(tmp_path, RowOptions())
+    assert not any(name.startswith("packs/") for name, _ in feed._sizes())
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.txt", "a.parquet", "a.tar", "a.jsonl.gz"])
+def test_a_named_pipe_is_refused_before_it_is_opened(name: str, tmp_path: Path) -> None:
+    """Without it the job waits for ever, and says nothing."""
+    os.mkfifo(tmp_path / name)
+    for path in (tmp_path, tmp_path / name):
+        with pytest.raises(
+            SourceError, match="is a named pipe and no file: the rows of a pipe are read as standard input"
+        ):
+            open_source(path)
+    with pytest.raises(SourceError, match="is a named pipe"):
+        DirectoryFeed(tmp_path, RowOptions()).poll(1, 0)
+    with pytest.raises(SourceError, match="is a named pipe"):
+        open_feed(tmp_path / name)
+
+
+@pytest.mark.parametrize("names", [("a.json", "a.jpg"), ("ps_0.json",)])
+def test_a_named_pipe_among_rows_of_files_is_refused(names: tuple[str, ...], tmp_path: Path) -> None:
+    """Pairs and packs of a directory are read by readers of their own."""
+    os.mkfifo(tmp_path / names[0])
+    for name in names[1:]:
+        (tmp_path / name).write_bytes(b"")
+    (tmp_path / "b.json").write_text("{}")
+    with pytest.raises(SourceError, match=f"{names[0]} is a named pipe"):
+        open_source(tmp_path, media=True)

@@ -21,7 +21,8 @@ from brimful.blobs.at_once import at_once
 from brimful.blobs.atomic_file import full_device_explained, make_directory, sync_directory
 from brimful.blobs.folder_use import IN_USE, remove, use_folder
 from brimful.blobs.interface import Blob, BlobStore
-from brimful.errors import StoreError
+from brimful.errors import SettingsError, StoreError
+from brimful.messages import setting
 
 _MAX_WRITE = 1 << 24
 """Bytes of one write; between two of them the fault tests can end the process."""
@@ -121,7 +122,11 @@ class LocalBlobStore(BlobStore):
         with contextlib.ExitStack() as stack:
             # Errors of the block are its own: only those of opening the folder are explained.
             with full_device_explained(folder):
-                use = stack.enter_context(use_folder(folder))
+                try:
+                    use = stack.enter_context(use_folder(folder))
+                except NotADirectoryError as error:
+                    file = next(path for path in folder.parents if path.exists())
+                    raise SettingsError(f"{setting('directory', str(file))} is a file: name a directory") from error
             yield
             if use.alone():
                 for name in set(os.listdir(folder)) - {IN_USE}:

@@ -1,6 +1,7 @@
 """The objects that shared options stand for: a job on a source, and the arguments of a plan."""
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -14,7 +15,7 @@ from brimful.encode import Encoder, encoder_for
 from brimful.errors import BrimfulError, SettingsError
 from brimful.execute import Execution
 from brimful.media.families import Family, family_of_processor, open_family
-from brimful.messages import counted
+from brimful.messages import counted, first_few
 from brimful.plan import Alignment, PlanSettings
 from brimful.progress import Progress, make_progress
 from brimful.sources import Source, open_source
@@ -27,6 +28,27 @@ def required(value: Value | None, flag: str, why: str) -> Value:
     if value is None:
         raise SettingsError(f"{flag} is missing: {why}")
     return value
+
+
+_BEFORE_PACKS = frozenset(("lengths.arrow", "plan.arrow", "rejects.jsonl", "tmp"))
+"""Names of what a job leaves in the directory of its packs before it begins them."""
+
+
+def output_directory(path: str | None, why: str) -> str:
+    """Return the directory of ``-o``: a new one, an empty one, or that of a job to go on with.
+
+    Raises:
+        SettingsError: it is missing, or holds other things, among which packs would be mixed.
+    """
+    directory = required(path, "-o", why)
+    names = set(os.listdir(directory)) if os.path.isdir(directory) else set()
+    others = sorted(name for name in names - _BEFORE_PACKS if not name.startswith("."))
+    if others and names.isdisjoint(("stream.json", ".brimful")):
+        raise SettingsError(
+            f"-o {directory} holds other things ({first_few(others, len(others))}), among which nothing is written: name a "
+            f"new directory, such as {os.path.join(directory, 'packs')}"
+        )
+    return directory
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from brimful.errors import BrimfulError, SettingsError
 from brimful.measure import LengthTable
 from brimful.plan import Plan
 from brimful.remote import is_remote
+from brimful.sources.directory import is_pack_store
 from brimful.tables import open_table
 
 LENGTHS, PLAN, STORE = "length_table", "plan", "store"
@@ -21,7 +22,7 @@ def kind_of(path: str) -> str | None:
     if is_remote(path):
         return None
     if os.path.isdir(path):
-        return STORE if os.path.isfile(os.path.join(path, "stream.json")) else None
+        return STORE if is_pack_store(path) else None
     if not os.path.isfile(path):
         return None
     try:

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from brimful.cli.arguments import execution_of, one_or_all, required, source_settings
+from brimful.cli.arguments import execution_of, one_or_all, output_directory, required, source_settings
 from brimful.cli.command import GroupedCommand, grouped, value_option
 from brimful.cli.options import (
     execution_options,
@@ -52,7 +52,7 @@ def export(packs: str, output: str | None, to: str | None, check: bool, **option
 
       brimful export packs --to energon -o exported --check
     """
-    directory = required(output, "-o", "name the directory that the export goes to")
+    directory = output_directory(output, "name the directory that the export goes to")
     layout = required(to, "--to", "name the layout: " + ", ".join(LAYOUTS))
     store = open_packs(packs)
     names = options["sources"]

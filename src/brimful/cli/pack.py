@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from brimful.cli.arguments import execution_of, open_job, plan_settings, required
+from brimful.cli.arguments import execution_of, open_job, output_directory, plan_settings
 from brimful.cli.command import GroupedCommand
 from brimful.cli.config import SourceArgument, config_option
 from brimful.cli.npy import numbers_from_npy
@@ -48,7 +48,7 @@ def pack(source: tuple[str, ...], output: str | None, groups: str | None, **opti
     `datasets` (saved, or a split of the hub), a directory, a pattern, or - for standard input; several follow each other. Killed at any point, the same
     command finishes the job.
     """
-    directory = required(output, "-o", "name the directory that the packs go to")
+    directory = output_directory(output, "name the directory that the packs go to")
     settings = plan_settings(options)
     job = open_job(source, options)
     # Imported while rows are measured: then the plan need not wait for it. Only here, where it cannot outlive a script.

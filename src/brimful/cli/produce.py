@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from brimful.cli.arguments import encoder_settings, field_names, media_family, required
+from brimful.cli.arguments import encoder_settings, field_names, media_family, output_directory, required
 from brimful.cli.command import GroupedCommand, choice_option, grouped, value_option
 from brimful.cli.config import SourceArgument, config_option
 from brimful.cli.flags import in_flags
@@ -117,7 +117,7 @@ def produce(source: tuple[str, ...], output: str | None, **options: Any) -> None
     input. With --processor its pictures, videos and sounds are packed too; there x.txt is the transcript of x.wav. Lines of .jsonl are taken as they are appended; other files must be complete when they get their name. Stopped
     at any point, the same command goes on; standard input is then to be given from its beginning.
     """
-    directory = required(output, "-o", "name the directory of the stream")
+    directory = output_directory(output, "name the directory of the stream")
     why = "say how many tokens a pack may hold (the sequence length you train with)"
     capacity = required(options["capacity"], "--max-length", why)
     if len(source) > 1:

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from brimful.blobs import open_blob_store
-from brimful.cli.arguments import execution_of, open_job, required
+from brimful.cli.arguments import execution_of, open_job, output_directory
 from brimful.cli.artefacts import PLAN, kind_of, mismatch
 from brimful.cli.command import GroupedCommand, grouped
 from brimful.cli.options import (
@@ -48,7 +48,7 @@ from brimful.serve import open_packs
 @job_options
 def write(plan_file: str, source: tuple[str, ...], output: str | None, **options: Any) -> None:
     """Write the packs of PLAN, made from SOURCE, as a pack store. Killed, the same command goes on."""
-    directory = required(output, "-o", "name the directory that the packs go to")
+    directory = output_directory(output, "name the directory that the packs go to")
     if not os.path.exists(plan_file):
         raise SourceNotFoundError(f"{plan_file}: no such plan (make one with `brimful plan … -o FILE`)")
     # Plan and data are easily swapped: both are paths.

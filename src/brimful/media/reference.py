@@ -11,6 +11,7 @@ from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, BinaryIO
 
+from brimful.checks import special_file
 from brimful.fingerprint import fingerprint_stream, short_digest
 from brimful.typing import Fingerprint
 
@@ -69,6 +70,7 @@ class Medium:
             return io.BytesIO(self.data)
         if self.offset or self.size is not None:
             return io.BytesIO(self.read())
+        self._state()
         try:
             return open(self.path, "rb")
         except OSError as error:
@@ -89,6 +91,7 @@ class Medium:
 
     def _pieces(self, piece_bytes: int) -> Iterator[bytes]:
         """Yield the bytes of a file in pieces, or all at once if ``piece_bytes`` is -1."""
+        self._state()
         try:
             with open(self.path, "rb") as file:
                 # Asked before anything is read: a file that was cut short shows in its size.
@@ -117,10 +120,7 @@ class Medium:
             return len(self.data)
         if self.size is not None:
             return self.size
-        try:
-            return os.stat(self.path).st_size - self.offset
-        except OSError as error:
-            raise _unreadable(error) from error
+        return self._state().st_size - self.offset
 
     def fingerprint(self) -> Fingerprint:
         """Return the fingerprint of its bytes, which reads all of them, a piece at a time.
@@ -164,10 +164,15 @@ class Medium:
         return time.time() - self._state().st_ctime
 
     def _state(self) -> os.stat_result:
+        """Return the state of its file, before which none is opened: a pipe would be waited for, a device read without end."""
         try:
-            return os.stat(self.path)
+            state = os.stat(self.path)
         except OSError as error:
             raise _unreadable(error) from error
+        kind = special_file(state.st_mode)
+        if kind:
+            raise BadMediumError(f"is {kind} and no file: {self.path!r}")
+        return state
 
 
 def _unreadable(error: OSError) -> BadMediumError:

@@ -6,7 +6,7 @@ and configurations. A directory that names its files by split is opened one spli
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from brimful.errors import SettingsError, SourceNotFoundError
 from brimful.messages import setting
@@ -16,13 +16,34 @@ _ABOUT = re.compile(r"(readme|licen[cs]e|changelog|changes|contributing|citation
 _DESCRIPTIONS = ("dataset_infos.json", "dataset_info.json", "dataset_dict.json", "state.json", "config.json")
 
 
+def is_pack_store(directory: str) -> bool:
+    """Return true for a directory that holds packs, of whichever job."""
+    return os.path.isfile(os.path.join(directory, "stream.json"))
+
+
+def walk_data(directory: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield each folder of a directory with the names of its files, folders in the order of their names.
+
+    Hidden files and folders are passed over, and what jobs wrote below the directory that they packed: their stores, and
+    lists of rejected rows beside lengths. So the same command finds the same data again.
+    """
+    for folder, subfolders, names in os.walk(directory):
+        subfolders[:] = sorted(
+            name for name in subfolders if not name.startswith(".") and not is_pack_store(os.path.join(folder, name))
+        )
+        lists = {f"{name}.rejects.jsonl" for name in names}
+        if "lengths.arrow" in names:
+            lists.add("rejects.jsonl")
+        yield folder, [name for name in names if not name.startswith(".") and name not in lists]
+
+
 def data_files(
     directory: str, kind_of: Callable[[str], str | None], *, split: str | None, config: str | None
 ) -> list[str]:
     """Find the files of a directory that hold its data, in the order of their names; all are of one kind.
 
     Args:
-        directory: searched with all folders below it; hidden ones are passed over.
+        directory: searched with all folders below it, as of ``walk_data``.
         kind_of: kind of a file by its name; None for none of ours.
         split: only files of that split; ``all`` for every one.
         config: only files in a folder of that name.
@@ -33,9 +54,9 @@ def data_files(
     """
     candidates = sorted(
         os.path.join(folder, name)
-        for folder, _, names in os.walk(directory)
+        for folder, names in walk_data(directory)
         for name in names
-        if not name.startswith(".") and "/." not in folder[len(directory) :] and kind_of(name) is not None
+        if kind_of(name) is not None
     )
     # A directory of nothing but descriptions is taken at its word: its readme is the text to pack.
     paths = [path for path in candidates if not _is_description(path, kind_of)] or candidates

@@ -12,6 +12,7 @@ from typing import Any
 from brimful.errors import BadSampleError, SourceError
 from brimful.fingerprint import fingerprint_bytes, fingerprint_of
 from brimful.sources.arriving_pairs import ROW, TRANSCRIPT, row_beside, stem_of
+from brimful.sources.directory import is_pack_store
 from brimful.sources.fast_json import parser_for
 from brimful.sources.feed import Cursor, Feed, RowOptions, numbered, row_of_line, sample_of
 from brimful.sources.media_files import media_kind
@@ -20,6 +21,7 @@ from brimful.sources.reading import Reading
 from brimful.sources.rows import MAX_ROW_BYTES, oversized
 from brimful.sources.sample import MalformedRowError, Sample
 from brimful.sources.source import Source
+from brimful.sources.stamp import require_file
 from brimful.sources.unpack import begins_like_array
 
 _CHECKED_BYTES = 4096
@@ -160,9 +162,12 @@ class DirectoryFeed(Feed):
                     if entry.name.startswith("."):
                         continue
                     if entry.is_dir():
-                        folders.append(f"{name}/")
+                        if not is_pack_store(entry.path):
+                            folders.append(f"{name}/")
                     elif arrival_of(entry.name) is not None:
-                        sizes.append((name, entry.stat().st_size))
+                        status = entry.stat()
+                        require_file(entry.path, status)
+                        sizes.append((name, status.st_size))
                     elif media_kind(entry.name) is not None:
                         self._media.setdefault(stem_of(name), []).append(entry.name)
         return sizes

@@ -26,6 +26,7 @@ from brimful.sources.rows import ChainedRows, FirstRows, Rows
 from brimful.sources.source import Source
 from brimful.sources.splits import require_split
 from brimful.sources.spool import rows_of_iterable, rows_of_pipe
+from brimful.sources.stamp import require_file
 from brimful.sources.table import TableRows, is_table
 from brimful.sources.tars import TarRows
 from brimful.sources.text_files import TextFiles
@@ -239,6 +240,8 @@ def _from_path(path: str, options: _Options) -> Rows:
 def _from_files(paths: Sequence[str], title: str, options: _Options) -> Rows:
     """Open several files as one; texts of one document each share their blocks, for there may be millions."""
     if options.text_unit == "file" and all(_kind(path) == "text" for path in paths):
+        for path in paths:
+            require_file(path)
         return TextFiles([_plain(path, options) for path in paths], title, titles=paths)
     return ChainedRows([_from_file(path, options) for path in paths], title)
 
@@ -272,6 +275,7 @@ def _plain(path: str, options: _Options) -> str:
 
 
 def _from_file(path: str, options: _Options) -> Rows:
+    require_file(path)
     kind = _kind(path)
     if kind in ("parquet", "tar") and is_remote(path):
         name = "Parquet" if kind == "parquet" else "a tar"

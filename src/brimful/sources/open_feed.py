@@ -13,6 +13,7 @@ from brimful.sources.feed import Feed, RowOptions
 from brimful.sources.media import MediaPlace
 from brimful.sources.open import STANDARD_INPUT, arrival_of
 from brimful.sources.row_feed import IteratorFeed, PipeFeed
+from brimful.sources.stamp import require_file
 
 
 def open_feed(
@@ -58,6 +59,7 @@ def open_feed(
             return PipeFeed(sys.stdin.fileno(), "standard input", options)
         if os.path.isdir(path):
             return DirectoryFeed(path, options, cache_dir=cache_dir)
+        require_file(path)
         if not os.path.isfile(path):
             raise SourceNotFoundError(f"{path}: no such file or directory; what arrives is followed on this machine")
         if arrival_of(path) is None:

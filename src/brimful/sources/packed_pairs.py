@@ -31,7 +31,7 @@ from brimful.fingerprint import canonical_json, fingerprint_bytes
 from brimful.sources.media import MARK
 from brimful.sources.rows import UniformBlockRows
 from brimful.sources.sample import MalformedRowError
-from brimful.sources.stamp import Stamp, changed
+from brimful.sources.stamp import Stamp, changed, require_file
 from brimful.typing import Fingerprint
 
 _PICTURE = re.compile(r"img(\d+)(?:_(?:sub)?(\d+))?\.\w+")
@@ -138,7 +138,7 @@ def holds_packed_pairs(path: str | os.PathLike[str]) -> bool:
             if _KEY.fullmatch(entry.name.removesuffix(".json")) and entry.name.endswith(".json"):
                 return True
             if entry.name.endswith(".tar"):
-                return _is_tar_of_packs(entry.path)
+                return entry.is_file() and _is_tar_of_packs(entry.path)
     return False
 
 
@@ -202,8 +202,10 @@ def _num_samples(pack: Any) -> int:
 
 def _files(path: Path) -> list[Path]:
     if path.is_dir():
-        files = [*path.glob("*.tar"), *path.glob("ps_*.json")]
-        return sorted(files)
+        files = sorted([*path.glob("*.tar"), *path.glob("ps_*.json")])
+        for file in files:
+            require_file(file)
+        return files
     if path.is_file():
         return [path]
     raise SourceNotFoundError(f"{path}: no such file or directory")

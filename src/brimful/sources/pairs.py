@@ -23,10 +23,11 @@ import xxhash
 from brimful.errors import BrimfulError, SourceNotFoundError
 from brimful.messages import setting
 from brimful.sources.catalogue import CatalogueRows, has_media_of_its_own, kept_catalogue, line_of, media_values, shown
+from brimful.sources.directory import walk_data
 from brimful.sources.media_files import COLUMN_OF_KIND, media_kind
 from brimful.sources.rows import MAX_ROW_BYTES, ChainedRows, oversized
 from brimful.sources.splits import ALL_SPLITS, several_splits, split_of_file
-from brimful.sources.stamp import changed
+from brimful.sources.stamp import changed, require_file
 from brimful.tables import open_table, write_table
 
 _ENDING = ".json"
@@ -48,10 +49,9 @@ def pair_folders(directory: str) -> list[str]:
     """
     folders: list[str] = []
     is_layout = False
-    for folder, subfolders, names in os.walk(directory):
-        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
+    for folder, names in walk_data(directory):
         # Rows of another layout beside these: whoever asked for files by their kind says what is mixed.
-        if any(name.lower().endswith(_OTHER_ROWS) for name in names if not name.startswith(".")):
+        if any(name.lower().endswith(_OTHER_ROWS) for name in names):
             return []
         media_stems = {name.rpartition(".")[0] for name in names if media_kind(name) is not None}
         rows = [name for name in names if _is_row(name, media_stems)]
@@ -155,6 +155,7 @@ class _Listing:
                 except FileNotFoundError:
                     continue  # a link to nothing, or deleted just now: a row that names it says so
                 if is_row:
+                    require_file(entry.path, status)
                     rows.append((name[: -len(_ENDING)], name, status.st_size, status.st_ctime_ns))
                 else:
                     media[name] = status.st_size
@@ -194,6 +195,7 @@ def _is_row(name: str, media_stems: Mapping[str, Any] | set[str]) -> bool:
 
 
 def _begins_like_array(path: str) -> bool:
+    require_file(path)
     with open(path, "rb") as file:
         return file.read(4096).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 
+from brimful.checks import special_file
 from brimful.errors import SourceError
 
 
@@ -58,3 +59,22 @@ class Stamp:
             raise changed(title, "was deleted") from error
         if present != self:
             raise changed(title)
+
+
+def require_file(path: str | os.PathLike[str], status: os.stat_result | None = None) -> None:
+    """Refuse a pipe, a device or a socket before it is opened: its rows may never come, or never end.
+
+    Args:
+        path: that is about to be opened; a URL, or a path that does not exist, is left to the reader.
+        status: of the path, if it is known.
+
+    Raises:
+        SourceError: names the path and what it is.
+    """
+    try:
+        kind = special_file((status or os.stat(path)).st_mode)
+    except OSError:
+        return
+    if kind:
+        name = os.fspath(path)
+        raise SourceError(f"{name} is {kind} and no file: the rows of a pipe are read as standard input (- < {name})")
