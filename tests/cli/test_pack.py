@@ -8,7 +8,7 @@ from pathlib import Path
 from brimful.measure import LengthTable
 from brimful.plan import Plan
 from brimful.serve import open_packs
-from tests.cli.tools import LENGTHS, refused, rendered, result_of, run, value
+from tests.cli.tools import LENGTHS, outcome, refused, rendered, result_of, run, value
 
 
 def test_pack_prints_the_account_of_the_whole_job(chats: Path, tokenizer: Path, tmp_path: Path) -> None:
@@ -144,3 +144,12 @@ def test_a_directory_of_other_things_takes_no_packs(chats: Path, tokenizer: Path
         assert line.endswith(f"such as {tmp_path}/runs/packs")
         for place in (chats, chats / "packs"):
             assert refused(*command[:3], place, *command[4:], "--quiet") == f"-o {chats} is a file: name a directory"
+
+
+def test_a_format_is_not_announced_where_the_first_row_is_none(tmp_path: Path, tokenizer: Path) -> None:
+    """Without it a directory of a tokenizer is said to hold texts."""
+    (tmp_path / "a.jsonl").write_text('{\n"a text"\n"another"\n')
+    options = ("-o", tmp_path / "p", "--tokenizer", tokenizer, "--max-length", 70)
+    code, _, err = outcome("pack", tmp_path / "a.jsonl", *options)
+    assert code == 2
+    assert "detected" not in err

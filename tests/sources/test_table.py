@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from brimful.sources import Sample, open_source
@@ -49,3 +52,16 @@ def test_a_missing_value_of_a_table_is_no_value() -> None:
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame([{"text": "a", "image": None}, {"text": "b", "image": None}])
     assert open_source(frame)[0] == Sample(0, text="a")
+
+
+def test_a_text_that_is_no_utf8_is_one_bad_row(tmp_path: Path) -> None:
+    """Without it one broken text ends the job with a traceback, also with on_bad_sample="skip"."""
+    broken = pa.StringArray.from_buffers(3, pa.py_buffer(np.int32([0, 1, 3, 4]).tobytes()), pa.py_buffer(b"a\xffbc"))
+    table = pa.table({"text": broken})
+    pq.write_table(table, tmp_path / "a.parquet")
+    for data in (table, tmp_path / "a.parquet"):
+        source = open_source(data)
+        first, bad, last = source.read(0, 3)
+        assert [first.text, last.text] == ["a", "c"]
+        assert bad.reason == "column 'text': invalid UTF-8 at byte 0 (invalid start byte)"
+        assert "row 1" in str(bad)

@@ -12,7 +12,7 @@ from brimful.cli.artefacts import refuse_as_data
 from brimful.cli.flags import flag_of
 from brimful.cli.mixture import MixtureFile
 from brimful.encode import Encoder, encoder_for
-from brimful.errors import BrimfulError, SettingsError
+from brimful.errors import BadSampleError, BrimfulError, SettingsError
 from brimful.execute import Execution
 from brimful.media.families import Family, family_of_processor, open_family
 from brimful.messages import counted, first_few
@@ -104,7 +104,8 @@ def open_job(data: Sequence[str], options: Mapping[str, Any]) -> Job:
         **encoder_settings(options),
     )
     progress = make_progress("json" if options["as_json"] else "none" if options["quiet"] else "auto")
-    if source.detected:
+    # A format that was found by a few rows among others is not announced before the first row is one.
+    if source.detected and not isinstance(next(source.read(0, 1)), BadSampleError):
         progress.say(f"{source.title}: {counted(len(source), 'sample')}, format {source.format_name} (detected)")
     return Job(source, encoder, progress, sources)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import bisect
+import codecs
 import json
 import os
 import weakref
@@ -55,6 +56,8 @@ class _Lines(Rows):
         self._index = open_line_index(self._path, (cache or cache_dir()) / "indexes" / name)
         if not self._index.matches(self._stamp):
             raise changed(self.title)
+        if _Lines._bytes(self, 0, min(2, self._index.size)) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+            raise SourceError(f"{self.title} looks like UTF-16: write it as UTF-8 first (iconv -f UTF-16 -t UTF-8)")
 
     @classmethod
     def _reopen(cls, path: str, index_path: str, title: str, fingerprint: Fingerprint, stamp: Stamp) -> _Lines:
@@ -187,14 +190,22 @@ def json_row(parse: Callable[[bytes], Any], line: bytes) -> Any:
     except UnicodeDecodeError:
         raise
     except json.JSONDecodeError as error:
-        return MalformedRowError(f"no JSON: {error.msg} at column {error.colno}")
+        return MalformedRowError(f"no JSON: {error.msg} at column {error.colno}{_kind_of_whole(line)}")
     except RecursionError:
         return MalformedRowError("no JSON that can be read: nested too deeply")
     except ValueError as error:  # a number of thousands of digits
         return MalformedRowError(f"no JSON that can be read: {error}")
     if not isinstance(value, (dict, str)):
-        return MalformedRowError(f"a row must be an object and is {type(value).__name__}")
+        return MalformedRowError(f"a row must be an object and is {type(value).__name__}{_kind_of_whole(line)}")
     return value
+
+
+def _kind_of_whole(line: bytes) -> str:
+    """Say what a file of other JSON looks like by a line that is no row of it; empty if by nothing."""
+    text = line.strip()
+    if text.startswith(b"[") and text[1:].lstrip()[:1] in (b"", b"{"):
+        return ": it looks like a JSON array, which is read under a name that ends in .json"
+    return ": it looks like one JSON object on several lines, and each row is one line" if text == b"{" else ""
 
 
 class JsonArray(JsonLines):

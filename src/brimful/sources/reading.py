@@ -20,7 +20,7 @@ from typing import Any
 
 from brimful.media import MediaKind
 from brimful.messages import setting
-from brimful.sources.formats import RowFormat
+from brimful.sources.formats import RowFormat, suggested
 from brimful.sources.media import MEDIA_COLUMNS, MediaPlace, place_media
 from brimful.sources.mismatches import RowAndOther
 from brimful.sources.sample import MalformedRowError, Message, PlainMessages, Sample, unusual_messages
@@ -35,7 +35,7 @@ _REASONS = {
     **dict.fromkeys(
         ("label", "kto_tag"),
         "says which answers are wanted, and packing would train all of them: keep the rows you want, name "
-        f"a format of KTO ({setting('format', 'kto')}), or ",
+        "a format of KTO ({suggestion}), or ",
     ),
 }
 """Reason to refuse a column that changes what the sample means, up to the way out."""
@@ -133,10 +133,16 @@ class Reading:
             if self.media is not None:
                 media_columns = [column for column in unread if column in MEDIA_COLUMNS]
                 unread = [column for column in unread if column not in media_columns]
-            reason = refusal(unread)
+            reason = refusal(unread, row)
             if reason is not None:
                 raise MalformedRowError(reason)
-        content = self.format.convert(row) if side is None else self.format.convert_side(row, side)
+        try:
+            content = self.format.convert(row) if side is None else self.format.convert_side(row, side)
+        except MalformedRowError as error:
+            suggestion = "" if self.format.matches(row) else suggested(row)
+            if not suggestion:
+                raise
+            raise MalformedRowError(f"{error}: its keys are those of {suggestion}") from error
         if self.format.has_sides and media_columns:
             raise MalformedRowError(
                 f"column {media_columns[0]!r} holds media, and preferences are packed as text so far: leave it out with "
@@ -223,8 +229,13 @@ def _with_marks(messages: Sequence[Message], columns: Mapping[str, Any]) -> list
     return [{**first, "content": f"{marks}\n{first['content']}"}, *others]
 
 
-def refusal(columns: Sequence[str]) -> str | None:
-    """Return the reason to refuse a row with these unread columns; None if it can be packed without them."""
+def refusal(columns: Sequence[str], row: Any = None) -> str | None:
+    """Return the reason to refuse a row with these unread columns; None if it can be packed without them.
+
+    Args:
+        columns: that its format does not read.
+        row: whose keys say which format reads them, if one does.
+    """
     for column in columns:
         if column in MEDIA_COLUMNS:
             words = _MEDIA_WORDS[MEDIA_COLUMNS[column]]
@@ -232,7 +243,9 @@ def refusal(columns: Sequence[str]) -> str | None:
                 f"column {column!r} holds {words}, {_NEEDS_MEDIA}, or leave it out with {setting('ignore', [column])}"
             )
         if column in _REASONS:
-            return f"column {column!r} {_REASONS[column]}leave it out with {setting('ignore', [column])}"
+            suggestion = suggested(row)
+            reason = _REASONS[column].format(suggestion=suggestion if "kto" in suggestion else setting("format", "kto"))
+            return f"column {column!r} {reason}leave it out with {setting('ignore', [column])}"
     return None
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from brimful.errors import SourceError
 from brimful.fingerprint import fingerprint_bytes
 from brimful.sources.rows import UniformBlockRows, block_ranges
+from brimful.sources.sample import MalformedRowError
 from brimful.typing import Fingerprint
 
 _BATCH_ROWS = 1024
@@ -22,9 +23,26 @@ def is_table(data: Any) -> bool:
 
 
 def rows_of_table(table: Any, start: int, stop: int) -> Iterator[Any]:
-    """Yield rows ``start … stop-1`` of an Arrow table as dictionaries."""
+    """Yield rows ``start … stop-1`` of an Arrow table as dictionaries; one with a value that is no such as the error."""
     for begin, end in block_ranges(start, stop, _BATCH_ROWS):
-        yield from table.slice(begin, end - begin).to_pylist()
+        rows = table.slice(begin, end - begin)
+        try:
+            yield from rows.to_pylist()
+        except (ValueError, OverflowError):
+            yield from map(_row_of_table, [rows.slice(index, 1) for index in range(end - begin)])
+
+
+def _row_of_table(row: Any) -> Any:
+    """Return the only row of a table, or the error that names the column that Python cannot hold, as text that is no UTF-8."""
+    values = {}
+    for name in row.column_names:
+        try:
+            values[name] = row.column(name).to_pylist()[0]
+        except UnicodeDecodeError as error:
+            return MalformedRowError(f"column {name!r}: invalid UTF-8 at byte {error.start} ({error.reason})")
+        except (ValueError, OverflowError) as error:
+            return MalformedRowError(f"column {name!r} cannot be read: {error}")
+    return values
 
 
 def table_fingerprint(table: Any) -> Fingerprint:

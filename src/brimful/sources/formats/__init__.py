@@ -27,7 +27,7 @@ from brimful.sources.formats.text import Text
 from brimful.sources.formats.tokens import Tokens
 from brimful.sources.formats.transcript import Transcript
 
-__all__ = ["FORMATS", "RowFormat", "detect", "format_named"]
+__all__ = ["FORMATS", "RowFormat", "detect", "format_named", "suggested"]
 
 FORMATS: dict[str, type[RowFormat]] = {
     format_class.name: format_class
@@ -81,21 +81,81 @@ def detect(rows: Sequence[Any], fields: Mapping[str, str] | None = None, prompt:
     matches = [sum(map(candidate.matches, rows)) for candidate in candidates]
     if any(matches):
         return candidates[matches.index(max(matches))]
-    keys = [str(key) for key in rows[0]] if rows and isinstance(rows[0], Mapping) else []
+    row = rows[0] if rows and isinstance(rows[0], Mapping) else {}
+    keys = [str(key) for key in row]
     summary = f"has keys {sorted(keys)}" if keys else f"is {type(rows[0]).__name__ if rows else 'none'}"
-    example = f"{setting('format', 'messages')} {setting('fields', {'messages': 'dialogue'})}"
-    if fields and "messages" not in fields:
+    suggestion = suggested(row)
+    example = suggestion or _named("messages", {"messages": "dialogue"})
+    if not suggestion and fields and "messages" not in fields:
         example = f"{setting('format')} beside {setting('fields', dict(fields))}"
     raise UnknownFormatError(
-        f"the rows have no format that brimful knows; the first {summary}. {_hint(keys)}Name the format and its fields, for example "
+        f"the rows have no format that brimful knows; the first {summary}. {'' if suggestion else _hint(row)}Name the format and its fields, for example "
         f"{example} (formats: {', '.join(FORMATS)})"
     )
 
 
-def _hint(keys: Sequence[str]) -> str:
-    """Return a sentence on rows that cannot be packed so far; empty for others."""
-    if any(key.startswith(("chosen", "rejected")) for key in keys):
-        return "These are preferences: name both sides, as chosen and rejected. "
-    if any(key in ("image", "images", "video", "videos", "audio", "audios") for key in keys):
-        return "They hold media, which cannot be packed so far. "
+def suggested(row: Any) -> str:
+    """Return the settings by which a row can be read, by its keys and values; empty if none are known.
+
+    >>> from brimful.messages import in_python
+    >>> in_python(suggested({"problem": "1+1?", "solution": "2"}))
+    'format="question_answer" fields={"question": "problem", "answer": "solution"}'
+    >>> in_python(suggested({"messages": [], "label": True}))
+    'format="messages_kto"'
+    """
+    if not isinstance(row, Mapping):
+        return ""
+    # First rows of KTO, which look like those of other formats but for their label.
+    labels = [name for name in ("label", "kto_tag") if isinstance(row.get(name), bool)]
+    candidates = [kto({"label": name}) for name in labels for kto in FORMATS.values() if kto.is_unpaired]
+    candidates += [format_class() for format_class in FORMATS.values() if format_class.is_detected]
+    known_format = next((candidate for candidate in candidates if candidate.matches(row)), None)
+    if known_format is not None:
+        new_keys = {name: key for name, key in known_format.fields.items() if known_format.default_fields[name] != key}
+        return _named(known_format.name, new_keys)
+    for key, value in row.items():
+        turn = value[0] if isinstance(value, list) and value else None
+        for name, field, keys in _TURNS:
+            if isinstance(turn, Mapping) and keys <= turn.keys():
+                return _named(name, {field: key})
+    for name, synonyms in _SYNONYMS:
+        fields = {field: key for field, keys in synonyms.items() for key in keys[::-1] if isinstance(row.get(key), str)}
+        if len(fields) == len(synonyms):
+            return _named(name, {field: key for field, key in fields.items() if field != key})
     return ""
+
+
+def _named(name: str, fields: Mapping[str, str]) -> str:
+    return f"{setting('format', name)} {setting('fields', dict(fields))}" if fields else setting("format", name)
+
+
+_TURNS = (
+    ("messages", "messages", {"role", "content"}),
+    ("sharegpt", "conversations", {"from", "value"}),
+)
+"""Formats whose turns may stand under any key: name, field, and the keys of a turn."""
+
+_SYNONYMS: tuple[tuple[str, Mapping[str, Sequence[str]]], ...] = (
+    (
+        "question_answer",
+        {
+            "question": ("question", "problem", "query", "instruction", "prompt", "input", "user"),
+            "answer": ("answer", "solution", "response", "output", "completion", "target", "assistant"),
+        },
+    ),
+    ("text", {"text": ("text", "content", "document", "body", "article")}),
+)
+"""Keys that data sets use for the fields of a format, the likeliest first."""
+
+
+_MOST_KEYS_AROUND_ROWS = 4
+"""Keys of an object that is around rows rather than one, as ``{"data": [ … ], "version": 1}``; other files of JSON have more."""
+
+
+def _hint(row: Mapping[str, Any]) -> str:
+    """Return a sentence on rows that are no samples as they stand; empty for others."""
+    if any(str(key).startswith(("chosen", "rejected")) for key in row):
+        return "These are preferences: name both sides, as chosen and rejected. "
+    lists = [key for key, value in row.items() if isinstance(value, list) and value and suggested(value[0])]
+    key = lists[0] if lists and len(row) <= _MOST_KEYS_AROUND_ROWS else None
+    return "" if key is None else f"Rows seem to be under {key!r}: write that list to a .json file of its own. "
