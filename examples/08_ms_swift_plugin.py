@@ -19,7 +19,6 @@ import tempfile
 from pathlib import Path
 
 from brimful.demo import make_chats, train_tokenizer
-from brimful.errors import missing_extra
 
 PLUGIN = "from brimful.trainers.ms_swift import install\ninstall()\n"
 
@@ -29,8 +28,6 @@ def main() -> None:
     try:
         from swift.pipelines import sft_main
     except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] == "swift":
-            sys.exit(str(missing_extra("ms-swift", "ms-swift", "this example")))
         sys.exit(f"ms-swift cannot be imported: {error}; pip install ms-swift")
     from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 

@@ -42,7 +42,7 @@ MAY_IMPORT = {
     "serve": {"base", "media", "sources", "encode", "measure", "plan", "shards"},
     "shared": {"base", "sources", "encode", "measure", "plan", "shards", "serve"},
     "collate": {"base", "media", "plan", "shards"},
-    "trainers": {"base", "plan", "serve", "collate", "shards"},
+    "trainers": {"base", "sources", "encode", "plan", "serve", "shared", "collate", "shards"},
     "compat": {"base", "plan"},
 }
 ANYTHING = {"report", "cli", "testing", "demo", "verify", "export", "__init__", "__main__"}

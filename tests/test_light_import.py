@@ -50,7 +50,10 @@ def test_a_missing_extra_prints_the_line_that_installs_it():
         "try: brimful.PackCollator\n"
         "except ImportError as error: print(error)"
     )
-    assert run(code) == "PackCollator needs torch, which is not installed: pip install 'brimful[torch]'"
+    assert (
+        run(code)
+        == "PackCollator needs torch, which is not installed: pip install -e '.[torch]' in the checkout of brimful"
+    )
 
 
 def test_shards_with_media_load_no_pandas():

@@ -61,11 +61,11 @@ def shown(text, *languages):
 
 @pytest.fixture(scope="module")
 def demo_directory(tmp_path_factory):
-    """A directory as ``brimful demo`` leaves it, and a model beside it: chats.jsonl, tokenizer, packs, model."""
+    """A directory as ``brimful demo`` leaves it: chats.jsonl, tokenizer, packs, model."""
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
     from brimful.demo.tokenizer import train_tokenizer
-    from tests.trainers import tiny
+    from brimful.demo.train import make_model
 
     here = tmp_path_factory.mktemp("readme")
     rows = [
@@ -73,9 +73,13 @@ def demo_directory(tmp_path_factory):
         for a in range(30)
         for b in range(10)
     ]
+    rows += [
+        {"messages": [{"role": "user", "content": "Count."}, {"role": "assistant", "content": "1 2 3 4 5 6 7 " * 400}]}
+    ]  # longer than a pack, as some docstrings are
     (here / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    train_tokenizer([str(row) for row in rows], here / "tokenizer", vocab_size=900)
-    tiny.model().save_pretrained(here / "model")
+    vocab_size = train_tokenizer([str(row) for row in rows], here / "tokenizer", vocab_size=900)
+    make_model(vocab_size).save_pretrained(here / "model")
+    shutil.copytree(here / "tokenizer", here / "model", dirs_exist_ok=True)
     (here / "processor").mkdir()
     (here / "processor" / "preprocessor_config.json").write_text('{"image_processor_type": "Qwen2VLImageProcessor"}')
     with _inside(here):

@@ -73,7 +73,7 @@ def test_remote_parquet_is_refused_by_name() -> None:
 
 
 def test_every_extra_that_is_named_exists() -> None:
-    """Without it an error asks for ``brimful[ms-swift]``, which installs nothing."""
+    """Without it an error asks for ``.[ms-swift]``, which installs nothing."""
     import re
 
     root = Path(__file__).parents[1]
@@ -88,7 +88,7 @@ def test_every_extra_that_is_named_exists() -> None:
         path.read_text("utf-8") for folder in ("src", "docs") for path in (root / folder).rglob("*.[pm][yd]")
     )
     sources += (root / "README.md").read_text("utf-8")
-    named = {name for found in re.findall(r"brimful\[([\w,-]+)\]", sources) for name in found.split(",")}
+    named = {name for found in re.findall(r"'\.\[([\w,-]+)\]'", sources) for name in found.split(",")}
     named |= {name for found in re.findall(r'missing_extra\([^,]+, "([\w,-]+)"', sources) for name in found.split(",")}
     assert {"text", "torch", "optimal", "trl"} <= named
     assert named <= listed

@@ -13,6 +13,7 @@ from brimful.errors import MissingExtraError, SettingsError
 
 @pytest.mark.long
 def test_a_short_demo_runs_end_to_end(tmp_path) -> None:
+    transformers = pytest.importorskip("transformers")
     lines: list[str] = []
     packed, padded = run_demo(tmp_path / "demo", lines.append, limit=300, steps=3)
     text = "\n".join(lines)
@@ -32,7 +33,11 @@ def test_a_short_demo_runs_end_to_end(tmp_path) -> None:
     assert packed.fill_ratio == 1.0
     assert padded.fill_ratio < 0.9
 
-    assert sorted(path.name for path in (tmp_path / "demo").iterdir()) == ["cache", "chats.jsonl", "packs", "tokenizer"]
+    assert sorted(path.name for path in (tmp_path / "demo").iterdir()) == ["cache", "chats.jsonl", "model", "packs", "tokenizer"]
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "demo" / "model")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "demo" / "model")
+    assert model.config.vocab_size == len(tokenizer)
+    assert sum(path.stat().st_size for path in (tmp_path / "demo" / "model").iterdir()) < 2_000_000
     assert len(open_packs(tmp_path / "demo" / "packs")) > 3
 
 
@@ -53,6 +58,6 @@ def test_a_missing_package_is_one_line_with_the_way_out(tmp_path, monkeypatch, c
     with pytest.raises(SystemExit) as stopped:
         main(["demo", "-o", str(tmp_path / "demo")])
     assert stopped.value.code == 2
-    line = "error: brimful demo needs torch, which is not installed: pip install 'brimful[text,torch]'\n"
+    line = "error: brimful demo needs torch, which is not installed: pip install -e '.[text,torch]' in the checkout of brimful\n"
     assert capsys.readouterr().err == line
     assert not (tmp_path / "demo").exists()

@@ -1,6 +1,7 @@
 """The code of every page in docs/trainers runs as it stands, where its trainer is installed."""
 
 import importlib
+import json
 import re
 import subprocess
 import sys
@@ -15,7 +16,6 @@ pytest.importorskip("accelerate")
 from brimful import PackCollator, PackLoader, PlanSettings, open_packs, open_source, pack_dataset  # noqa: E402
 from brimful.collate import Padding  # noqa: E402
 from brimful.trainers import attention  # noqa: E402
-from tests.trainers import tiny  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -31,16 +31,18 @@ def blocks(page):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A directory with ``model`` and ``packs``."""
+    """A directory as ``brimful demo`` leaves it: ``chats.jsonl``, ``model`` and ``packs``."""
     from transformers import AutoTokenizer
 
     from brimful import ChatEncoder
     from brimful.demo import make_chats, train_tokenizer
+    from brimful.demo.train import make_model
 
     here = tmp_path_factory.mktemp("pages")
     chats = make_chats(limit=60)
-    train_tokenizer([turn["content"] for chat in chats for turn in chat["messages"]], here / "model", vocab_size=900)
-    tiny.model().save_pretrained(here / "model")
+    (here / "chats.jsonl").write_text("".join(json.dumps(chat) + "\n" for chat in chats))
+    texts = [turn["content"] for chat in chats for turn in chat["messages"]]
+    make_model(train_tokenizer(texts, here / "model", vocab_size=900)).save_pretrained(here / "model")
     encoder = ChatEncoder(AutoTokenizer.from_pretrained(here / "model"))
     pack_dataset(
         open_source(chats),
@@ -97,7 +99,7 @@ def test_the_page_runs_as_shown(page, made, monkeypatch, capsys):
     names = {}
     for code in blocks(page):
         if "# goes on from" not in code:
-            names = {"module": lightning_module()} if page == "lightning.md" else {}
+            names = {}
         if page == "ms_swift.md":  # which changes every Trainer of the process that imports it
             done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=False)
             if done.returncode:
@@ -105,23 +107,6 @@ def test_the_page_runs_as_shown(page, made, monkeypatch, capsys):
                 pytest.skip(done.stderr.strip().splitlines()[-1])
             continue
         exec(compile(code, page, "exec"), names)
-
-
-def lightning_module():
-    import lightning.pytorch as pl
-
-    class Module(pl.LightningModule):
-        def __init__(self):
-            super().__init__()
-            self.model = tiny.model()
-
-        def training_step(self, batch, index):
-            return self.model(**batch).loss
-
-        def configure_optimizers(self):
-            return torch.optim.SGD(self.parameters(), lr=1e-2)
-
-    return Module()
 
 
 # What the code of a page leaves, for each page whose trainer need not be installed: the dialect it shows and the packs.

@@ -33,7 +33,7 @@ def test_packs_are_shown_as_trl_wants_them():
         PackCollator()([packs.select([0]).with_format(None)._getitem(0)])
 
 
-def make_trainer(folder, *, steps=3, data=None, **options):
+def make_trainer(folder, *, steps=3, data=None, prepared=for_packs, collator=True, **options):
     trl = pytest.importorskip("trl", minversion="1.10")
     from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast
@@ -60,10 +60,10 @@ def make_trainer(folder, *, steps=3, data=None, **options):
     )
     return trl.SFTTrainer(
         tiny.model(),
-        for_packs(arguments),
+        prepared(arguments),
         train_dataset=SFTPacks(data or tiny.packs(6)),
         eval_dataset=SFTPacks(tiny.packs(4, seed=50)),
-        data_collator=PackCollator(),
+        data_collator=PackCollator() if collator else None,
         processing_class=tokenizer,
     )
 
@@ -102,6 +102,13 @@ def test_evaluation_packed_and_one_by_one(tmp_path):
 def test_packing_twice_is_refused(tmp_path, setting):
     with pytest.raises(SettingsError, match=f"{setting}=True does not go with packs"):
         make_trainer(tmp_path, **{setting: True})
+
+
+@pytest.mark.parametrize("packing", [True, False])
+def test_a_config_that_for_packs_did_not_see_is_refused_where_trl_prepares_the_packs(tmp_path, packing):
+    """TRL takes the data set for rows, and would end in an ``AttributeError`` of ``datasets``."""
+    with pytest.raises(SettingsError, match=r"pass the SFTConfig through for_packs\(args\)"):
+        make_trainer(tmp_path, prepared=lambda args: args, collator=not packing, packing=packing)
 
 
 @pytest.mark.long

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 from brimful.demo.chats import Chat, make_chats
 from brimful.demo.commands import Say, run_command, show_title
 from brimful.demo.tokenizer import train_tokenizer
-from brimful.demo.train import TrainingRun, compare_training, draw_comparison
+from brimful.demo.train import TrainingRun, compare_training, draw_comparison, make_model
 from brimful.errors import SettingsError, missing_extra
 from brimful.messages import setting
 from brimful.serve import PackStore, open_packs
@@ -30,7 +31,7 @@ def run_demo(
     """Make chats and a tokenizer, pack, report, inspect, and train a tiny model packed and padded.
 
     Args:
-        directory: new or empty; gets everything: ``chats.jsonl``, ``tokenizer/``, ``packs/``, ``cache/``.
+        directory: new or empty; gets everything: ``chats.jsonl``, ``tokenizer/``, ``packs/``, ``model/``, ``cache/``.
         say: takes each line.
         limit: largest number of chats; None for all.
         steps: optimizer steps of each training.
@@ -86,6 +87,10 @@ def run_demo(
     show_title(say, 6, "Train: a tiny model with random weights, the same samples at every step, packed and padded")
     say("packed         4 packs a step, one a forward")
     say("padded         the samples of the same packs, shuffled, 8 a forward, padded to the longest of the 8")
+    # With its tokenizer, as the models of the hub: the code of the docs trains it.
+    make_model(vocab_size).save_pretrained(home / "model")
+    shutil.copytree(home / "tokenizer", home / "model", dirs_exist_ok=True)
+    say("model/         its first weights, and the tokenizer: the model that the code of the docs loads")
     runs = compare_training(home / "packs", vocab_size=vocab_size, steps=steps)
     for line in (
         "",
@@ -93,7 +98,7 @@ def run_demo(
         "",
         f"The demo took {time.monotonic() - start:.0f} s. What to do next:",
         "  pack your data     brimful pack chats.jsonl -o packs --tokenizer DIR|ID --max-length 8192 --overflow drop",
-        '  train with it      DataLoader(PackedDataset("packs"), batch_size=1, collate_fn=PackCollator())',
+        '  train with it      Trainer(model, train_dataset=PackedDataset("packs"), data_collator=collator_for(model))',
         "  see every option   brimful pack --help",
     ):
         say(line)

@@ -115,7 +115,7 @@ def _pack_automatically(items: Histogram, options: CountOptions, bound: int) -> 
         return PackResult(runs, bound, PlanOutcome("best_fit_decreasing, within 0.1 % of the bound"))
     if not installed_solver():
         distance = f"best_fit_decreasing, {counted(above, 'pack')} above the bound"
-        advice = "with pip install 'brimful[optimal]' fewer may be found"
+        advice = "with pip install -e '.[optimal]' fewer may be found"
         return PackResult(runs, bound, PlanOutcome(f"{distance}; {advice}"))
     operations = _OPERATIONS if options.time_limit is None else None
     capacity, seconds = options.capacity, options.time_limit

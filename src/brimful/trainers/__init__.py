@@ -18,12 +18,18 @@ __all__ = [
     "collator_for",
     "evaluate_samples",
     "one_by_one",
+    "packed_for_lightning",
+    "packed_for_transformers",
+    "packed_for_trl",
 ]
 
 _NAMES_OF = {
     "attention": ("AttentionChoice", "choose_attention", "collator_for"),
     "evaluation": ("SampleLosses", "evaluate_samples", "one_by_one"),
+    "lightning": ("packed_for_lightning",),
     "refusals": ("check_arguments",),
+    "transformers": ("packed_for_transformers",),
+    "trl": ("packed_for_trl",),
 }
 _MODULE_OF = {name: f"{__name__}.{module}" for module, names in _NAMES_OF.items() for name in names}
 """Module of each name; it is imported when the name is used, as most need torch."""
@@ -31,7 +37,10 @@ _MODULE_OF = {name: f"{__name__}.{module}" for module, names in _NAMES_OF.items(
 if TYPE_CHECKING:
     from brimful.trainers.attention import AttentionChoice, choose_attention, collator_for
     from brimful.trainers.evaluation import SampleLosses, evaluate_samples, one_by_one
+    from brimful.trainers.lightning import packed_for_lightning
     from brimful.trainers.refusals import check_arguments
+    from brimful.trainers.transformers import packed_for_transformers
+    from brimful.trainers.trl import packed_for_trl
 
 
 def __getattr__(name: str) -> Any:

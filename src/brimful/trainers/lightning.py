@@ -11,11 +11,13 @@ from brimful.optional import optional
 from brimful.plan.schedule import Tail
 from brimful.serve import PackLoader, StreamLoader, mark_completed
 from brimful.shards import FingerprintedPacks, Pack
+from brimful.trainers.attention import collator_for
+from brimful.trainers.one_file import packs_of_file
 
 with optional("lightning", "lightning", "PackDataModule"):
     import lightning.pytorch as pl
 
-__all__ = ["AckCheckpoints", "PackDataModule", "StreamDataModule"]
+__all__ = ["AckCheckpoints", "PackDataModule", "StreamDataModule", "packed_for_lightning"]
 
 
 class PackDataModule(pl.LightningDataModule):  # type: ignore[misc]  # lightning is not typed here
@@ -71,6 +73,30 @@ class PackDataModule(pl.LightningDataModule):  # type: ignore[misc]  # lightning
         if kwargs:
             return int(kwargs["rank"]), int(kwargs["num_replicas"])
         return int(self.trainer.global_rank), int(self.trainer.world_size)
+
+
+def packed_for_lightning(
+    model: Any, tokenizer: Any, source: Any, *, max_length: int, device: Any = None, **options: Any
+) -> PackDataModule:
+    """Return a data module of a file of rows, packed.
+
+    ::
+
+        pl.Trainer().fit(module, packed_for_lightning(module.model, tokenizer, "chats.jsonl", max_length=4096))
+
+    Args:
+        model: of Transformers, loaded; it is switched to an attention that isolates samples (``collator_for``).
+        tokenizer: of the model.
+        source: anything that ``open_source`` takes.
+        max_length: tokens of a pack.
+        device: as of ``collator_for``; of the ``Trainer``, where it is not the machine's accelerator.
+        **options: ``train_on``, ``overflow``, ``no_target``, ``num_proc``, as of ``packs_of_file``.
+
+    Raises:
+        BrimfulError: as of ``packs_of_file`` and ``collator_for``.
+    """
+    collator = collator_for(model, device=device)
+    return PackDataModule(packs_of_file(source, tokenizer, max_length=max_length, **options), collator)
 
 
 class _ValidationLoader:

@@ -38,6 +38,11 @@ def _of_trl(name: str, reason: str, way_out: str) -> Refusal:
     return Refusal(f"{name}=True", _has(name, True), reason, way_out, ("trl",))
 
 
+def _of_trl_with(name: str, reason: str, way_out: str) -> Refusal:
+    """Return the refusal of any value of a setting that TRL alone has."""
+    return Refusal(name, _has(name), reason, way_out, ("trl",))
+
+
 def _accelerator_has(name: str) -> Callable[[Any, Any], bool]:
     return lambda args, collator: bool(getattr(getattr(args, "accelerator_config", None), name, False))
 
@@ -65,12 +70,34 @@ REFUSALS = (
     _of_trl(
         "assistant_only_loss",
         "TRL looks for conversations, and packs hold tokens",
-        "ChatEncoder(tokenizer, train_on='assistant') when packing, which is the default",
+        "leave it out; only answers of packed samples are targets, unless train_on said otherwise when packing",
     ),
     _of_trl(
         "completion_only_loss",
         "TRL looks for prompts and completions, and packs hold tokens",
         "leave it out; prompts of packed samples are no targets already",
+    ),
+    _of_trl_with(
+        "eos_token",
+        "packs hold the tokens of the tokenizer as it was",
+        "leave it out; set tokenizer.eos_token before packing",
+    ),
+    _of_trl_with(
+        "chat_template_path",
+        "packs hold the tokens of the tokenizer as it was",
+        "leave it out; set tokenizer.chat_template before packing",
+    ),
+    _of_trl_with(
+        "pad_to_multiple_of",
+        "TRL's own collator pads, and packs need PackCollator",
+        "PackCollator(padding=Padding(multiple_of=…))",
+    ),
+    Refusal(
+        "truncation_mode='keep_end'",
+        _has("truncation_mode", "keep_end"),
+        "samples are cut when they are packed, at their end",
+        "leave it out",
+        ("trl",),
     ),
     Refusal(
         "neftune_noise_alpha",

@@ -15,13 +15,57 @@ from brimful.errors import SettingsError, StateError
 from brimful.messages import setting
 from brimful.plan.schedule import DEFAULT_WINDOW_STEPS, Tail
 from brimful.serve import LazyShardedDataset, mark_completed
+from brimful.trainers.attention import collator_for
+from brimful.trainers.one_file import packs_of_file
 from brimful.trainers.pack_metrics import PackMetrics, log_packing
 from brimful.trainers.pack_sampler import PackSampler, ServedPacks
+from brimful.trainers.refusals import check_arguments
 
-__all__ = ["AckCheckpoints", "PackMetrics", "follow_epochs", "follow_schedule", "log_packing"]
+__all__ = [
+    "AckCheckpoints",
+    "PackMetrics",
+    "follow_epochs",
+    "follow_schedule",
+    "log_packing",
+    "packed_for_transformers",
+]
 
 _SCHEDULE = "brimful_schedule"
 """Key of the order of packs in ``trainer_state.json``."""
+
+
+def packed_for_transformers(
+    model: Any, tokenizer: Any, source: Any, args: transformers.TrainingArguments, *, max_length: int, **options: Any
+) -> dict[str, Any]:
+    """Return the arguments of ``Trainer`` that train a model on a file of rows, packed.
+
+    ::
+
+        Trainer(**packed_for_transformers(model, tokenizer, "chats.jsonl", TrainingArguments("out"), max_length=4096))
+
+    Args:
+        model: of Transformers, loaded; it is switched to an attention that isolates samples (``collator_for``).
+        tokenizer: of the model.
+        source: anything that ``open_source`` takes.
+        args: of the trainer.
+        max_length: tokens of a pack.
+        **options: ``train_on``, ``overflow``, ``no_target``, ``num_proc``, as of ``packs_of_file``.
+
+    Returns:
+        ``model``, ``args``, ``train_dataset``, ``data_collator`` and ``processing_class``.
+
+    Raises:
+        SettingsError: a setting that is wrong with packs (``check_arguments``).
+        BrimfulError: as of ``packs_of_file``.
+    """
+    check_arguments(args)
+    return {
+        "model": model,
+        "args": args,
+        "data_collator": collator_for(model, device=args.device),
+        "train_dataset": packs_of_file(source, tokenizer, max_length=max_length, **options),
+        "processing_class": tokenizer,
+    }
 
 
 def follow_epochs(trainer: Any) -> None:

@@ -6,14 +6,17 @@ from typing import Any, TypeVar
 import numpy as np
 
 from brimful.errors import SettingsError
+from brimful.messages import setting
 from brimful.optional import optional
 from brimful.shards import Pack, PackSequence
+from brimful.trainers.attention import collator_for
+from brimful.trainers.one_file import packs_of_file
 from brimful.trainers.refusals import check_arguments
 
 with optional("datasets", "trl", "SFTPacks"):
     import datasets
 
-__all__ = ["SFTPacks", "for_packs"]
+__all__ = ["SFTPacks", "for_packs", "packed_for_trl"]
 
 _Arguments = TypeVar("_Arguments")
 
@@ -23,8 +26,8 @@ class SFTPacks(datasets.Dataset):  # type: ignore[misc]  # datasets is not typed
 
     TRL takes no other kind, and reads the keys of the first sample to tell conversations and images from tokens.
     Iterating gives the rows of TRL's own packed data set, with ``seq_lengths``; indexing, as in training, gives the
-    packs. ``PackCollator`` takes both. The results of ``select``, ``map`` or ``shuffle`` are no data sets of packs,
-    and ``PackCollator`` refuses them.
+    packs. ``PackCollator`` takes both. The results of ``select`` or ``shuffle`` are not data sets of packs, and
+    ``PackCollator`` refuses them; ``map``, which TRL calls to tokenize or pack, is refused.
 
     Args:
         packs: a ``PackedDataset``, a ``PackStore``, or ``one_by_one`` of them.
@@ -62,8 +65,48 @@ class SFTPacks(datasets.Dataset):  # type: ignore[misc]  # datasets is not typed
                 "seq_lengths": np.diff(pack.cu_seqlens).tolist(),
             }
 
+    def map(self, *arguments: Any, **options: Any) -> Any:
+        raise SettingsError(
+            "SFTTrainer prepares its data set, and SFTPacks are prepared: pass the SFTConfig through for_packs(args)"
+        )
+
     def __repr__(self) -> str:
         return f"SFTPacks({self._packs!r})"
+
+
+def packed_for_trl(model: Any, tokenizer: Any, source: Any, args: Any, **options: Any) -> dict[str, Any]:
+    """Return the arguments of ``SFTTrainer`` that train a model on a file of rows, packed.
+
+    ::
+
+        SFTTrainer(**packed_for_trl(model, tokenizer, "chats.jsonl", SFTConfig("out", max_length=4096)))
+
+    Args:
+        model: of Transformers, loaded; it is switched to an attention that isolates samples (``collator_for``).
+        tokenizer: of the model.
+        source: anything that ``open_source`` takes.
+        args: an ``SFTConfig``, which ``for_packs`` changes. Its ``max_length`` is the capacity of the packs, and its
+            ``dataset_num_proc`` the number of processes that measure.
+        **options: ``train_on``, ``overflow``, ``no_target``, as of ``packs_of_file``.
+
+    Returns:
+        ``model``, ``args``, ``train_dataset``, ``data_collator`` and ``processing_class``.
+
+    Raises:
+        SettingsError: an ``SFTConfig`` without ``max_length``, or a setting that is wrong with packs (``check_arguments``).
+        BrimfulError: as of ``packs_of_file``.
+    """
+    args = for_packs(args)
+    if args.max_length is None:
+        raise SettingsError(f"{setting('max_length')} of the SFTConfig is None: give it the tokens of a pack")
+    options = {"max_length": args.max_length, "num_proc": args.dataset_num_proc, **options}
+    return {
+        "model": model,
+        "args": args,
+        "data_collator": collator_for(model, device=args.device),
+        "train_dataset": SFTPacks(packs_of_file(source, tokenizer, **options)),
+        "processing_class": tokenizer,
+    }
 
 
 def for_packs(args: _Arguments) -> _Arguments:

@@ -179,7 +179,9 @@ def test_same_packs_with_and_without_numba():
 def test_without_a_solver_it_says_what_to_install(monkeypatch):
     """Not a ModuleNotFoundError from the depth, and not only on data that happen to need the solver."""
     monkeypatch.setattr(search_module, "installed_solver", lambda: "")
-    with pytest.raises(MissingExtraError, match=r"algorithm=\"optimal\" needs scipy.*pip install 'brimful\[optimal\]'"):
+    with pytest.raises(
+        MissingExtraError, match=r"algorithm=\"optimal\" needs scipy.*pip install -e '\.\[optimal\]' in the checkout"
+    ):
         pack_optimally(histogram({5: 2}), capacity=10, time_limit=60)
 
 
