@@ -17,7 +17,14 @@ from brimful.plan.settings import PlanSettings
 from tests.library import Module, modules
 
 SPEAKS_FLAGS = (
-    *("cli/", "demo/steps.py", "demo/multimodal.py", "measure/length_cache.py", "measure/shares.py"),
+    *(
+        "cli/",
+        "demo/steps.py",
+        "demo/multimodal.py",
+        "measure/command.py",
+        "measure/length_cache.py",
+        "measure/shares.py",
+    ),
     "trainers/ms_swift",
 )
 """The command line, what shows a command to run, and the plugins whose users set ms-swift's own flags."""

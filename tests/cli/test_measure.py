@@ -10,6 +10,7 @@ import pytest
 
 from brimful.errors import CacheMismatchError
 from brimful.measure import LengthCache, LengthTable
+from brimful.serve import open_packs
 from tests.cli.tools import LENGTHS, refused, result_of, run, value
 
 
@@ -75,5 +76,42 @@ def test_lengths_for_a_training_with_augmentation(chats: Path, tokenizer: Path, 
     assert cache.lengths(str(chats), str(tokenizer)).tokens.tolist() == LengthTable.open(path).tokens.tolist()
     with pytest.raises(CacheMismatchError, match="augmentation crop") as caught:
         LengthCache(path, {"crop": 336, "scale": [0.8, 1.0], "mirror": True}).lengths(str(chats), str(tokenizer))
-    assert f"brimful measure {chats} --tokenizer {tokenizer} -o {path} --augmentation crop=336" in caught.value.message
+    assert f"brimful measure {chats} --tokenizer {tokenizer} --augmentation crop=336 " in caught.value.message
     assert "crop=224" in refused("measure", chats, "--tokenizer", tokenizer, "--augmentation", "crop")
+
+
+def test_transforms_are_measured_planned_and_packed(
+    chats: Path, tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it lengths that augmentation changes can only be measured by a script."""
+    (tmp_path / "halving.py").write_text(
+        "from dataclasses import replace\n"
+        "def half(sample):\n"
+        "    *turns, last = sample.messages\n"
+        '    return replace(sample, messages=[*turns, {**last, "content": last["content"][::2]}])\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    options = ("--tokenizer", tokenizer, "--transform", "halving:half", "--quiet")
+    run("measure", chats, "-o", "lengths.arrow", *options)
+    halves = [length - (length - 23) // 2 for length in LENGTHS]
+    assert LengthTable.open("lengths.arrow").tokens.tolist() == halves
+    run("plan", "lengths.arrow", "--max-length", 70, "-o", "plan.arrow")
+    run("write", "plan.arrow", chats, "-o", "written", *options)
+    run("pack", chats, "-o", "packs", "--max-length", 70, *options)
+    written, packs = open_packs("written"), open_packs("packs")
+    assert list(written) == list(packs)
+    assert packs.num_tokens == sum(halves)
+    assert "encodes to 50 tokens and was planned with 37" in refused(
+        "write", "plan.arrow", chats, "-o", "plain", "--tokenizer", tokenizer, "--quiet"
+    )
+
+
+def test_transforms_are_named_as_modules_name_them(chats: Path, tokenizer: Path) -> None:
+    """Without it the error is a traceback of the import."""
+    for text, words in [
+        ("half", "--transform 'half' must be MODULE:NAME"),
+        ("nowhere_to_be_found:half", "--transform nowhere_to_be_found:half: No module named"),
+        ("json:half", "--transform json:half: module 'json' has no attribute 'half'"),
+        ("math:pi", "transforms[0] must be a function from a sample to a sample"),
+    ]:
+        assert words in refused("measure", chats, "--tokenizer", tokenizer, "--transform", text)

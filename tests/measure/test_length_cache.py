@@ -59,15 +59,14 @@ def test_a_file_that_does_not_fit_is_refused_with_the_command_that_writes_it(pat
     before = path.read_bytes()
     with pytest.raises(CacheMismatchError, match=part) as caught:
         LengthCache(path, augmentation).lengths(rows, toy_chat_encoder())
-    command = " ".join(f"--augmentation {name}={str(value).lower()}" for name, value in augmentation.items())
-    assert f"-o {path} {command}`" in caught.value.message
+    assert f"Write it with `measure_lengths(source, encoder, path={str(path)!r}, augmentation=" in caught.value.message
     assert 'on_mismatch="rebuild"' in str(caught.value)
     assert path.read_bytes() == before
 
 
 def test_a_missing_file_goes_by_the_policy(tmp_path):
     path = tmp_path / "lengths.arrow"
-    with pytest.raises(CacheMismatchError, match=r"lengths.arrow is not there. Write it with `brimful measure "):
+    with pytest.raises(CacheMismatchError, match=r"lengths.arrow is not there. Write it with `measure_lengths"):
         LengthCache(path, CROP).lengths(TEXTS, toy_chat_encoder())
     with pytest.warns(UserWarning, match="is not there: lengths are measured without it"):
         table = LengthCache(path, CROP, on_mismatch="fallback").lengths(TEXTS, toy_chat_encoder())

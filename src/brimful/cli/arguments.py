@@ -1,8 +1,10 @@
 """The objects that shared options stand for: a job on a source, and the arguments of a plan."""
 
+import importlib
 import json
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -96,6 +98,7 @@ def open_job(data: Sequence[str], options: Mapping[str, Any]) -> Job:
         source, sources = _open_mixture(data, mixture, settings)
     else:
         source = open_source(one_or_all(data), **settings)
+    source = source.augmented(_transforms(options.get("transforms", ())))
     encoder = encoder_for(
         source,
         options["tokenizer"] or options.get("processor"),
@@ -171,6 +174,24 @@ def encoder_settings(options: Mapping[str, Any]) -> dict[str, Any]:
     settings = {name: options[name] for name in _ENCODER_OPTIONS}
     form = "NAME=VALUE, such as enable_thinking=false"
     return {"template_kwargs": _json_values("--template-arg", options["template_args"], form), **settings}
+
+
+def _transforms(texts: Sequence[str]) -> list[Any]:
+    """Import the functions that ``--transform`` names, from the present directory too."""
+    functions = []
+    for text in texts:
+        module, _, name = text.partition(":")
+        if not module or not name:
+            raise SettingsError(
+                f"--transform {text!r} must be MODULE:NAME, such as augment:half for half in augment.py"
+            )
+        if os.getcwd() not in sys.path:
+            sys.path.insert(0, os.getcwd())
+        try:
+            functions.append(getattr(importlib.import_module(module), name))
+        except (ImportError, AttributeError) as error:
+            raise SettingsError(f"--transform {text}: {error}") from error
+    return functions
 
 
 def augmentation_of(texts: Sequence[str]) -> dict[str, Any] | None:

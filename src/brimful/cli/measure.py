@@ -16,6 +16,7 @@ from brimful.cli.options import (
     job_options,
     media_options,
     source_options,
+    transform_option,
 )
 from brimful.cli.terminal import show
 from brimful.measure import measure_lengths
@@ -25,6 +26,7 @@ from brimful.report.text.lengths import describe_lengths
 @click.command(cls=GroupedCommand)
 @click.argument("source", nargs=-1, required=True, cls=SourceArgument)
 @source_options
+@transform_option
 @bad_sample_option
 @filter_option
 @grouped("Source", value_option("--rejects", "FILE", "Where skipped rows are listed (default: beside the table)."))

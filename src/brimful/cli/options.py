@@ -44,6 +44,17 @@ source_options = grouped(
     value_option("--max-samples", "N", "Take the first N samples: a trial run.", type=int),
 )
 
+transform_option = grouped(
+    "Source",
+    value_option(
+        "--transform",
+        "MODULE:NAME",
+        "A function from a sample to the sample that is trained, which is run before it is encoded; may be given several times.",
+        "transforms",
+        multiple=True,
+    ),
+)
+
 encoder_options = grouped(
     "Encoding",
     value_option("--tokenizer", "DIR|ID", "Tokenizer: a directory or a hub id."),

@@ -21,6 +21,7 @@ from brimful.cli.options import (
     plan_options,
     source_options,
     store_options,
+    transform_option,
 )
 from brimful.cli.terminal import show
 from brimful.materialize import pack_dataset
@@ -30,6 +31,7 @@ from brimful.plan.optimal.master_problem import import_solver
 @click.command(cls=GroupedCommand)
 @click.argument("source", nargs=-1, required=True, cls=SourceArgument)
 @source_options
+@transform_option
 @bad_sample_option
 @filter_option
 @encoder_options

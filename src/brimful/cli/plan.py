@@ -18,6 +18,7 @@ from brimful.cli.options import (
     media_options,
     plan_options,
     source_options,
+    transform_option,
 )
 from brimful.cli.terminal import show, show_lines
 from brimful.cli.training_options import make_run, training_options
@@ -37,6 +38,7 @@ from brimful.report.text.plan import describe_plan
 @click.argument("lengths", nargs=-1, required=True, cls=SourceArgument)
 @plan_options
 @source_options
+@transform_option
 @encoder_options
 @media_options
 @max_patches_option

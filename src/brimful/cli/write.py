@@ -17,6 +17,7 @@ from brimful.cli.options import (
     media_storage_option,
     source_options,
     store_options,
+    transform_option,
 )
 from brimful.cli.terminal import show
 from brimful.errors import SettingsError, SourceNotFoundError
@@ -40,6 +41,7 @@ from brimful.serve import open_packs
         help="As of measure, and taken as said there: the plan names the rows that were left out.",
     ),
 )
+@transform_option
 @encoder_options
 @media_options
 @media_storage_option

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,14 +19,12 @@ from brimful.encode.encoder import Encoder
 from brimful.errors import AugmentationError, BadSampleError
 from brimful.media import MediaKind, Medium
 from brimful.media.images import load_image
+from brimful.sources.augmented import Transform, as_transforms, name_of, not_a_sample
 from brimful.sources.sample import Sample
 from brimful.sources.source import Source
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-
-Transform: TypeAlias = Callable[[Sample], Sample]
-"""Function from a sample to the sample that is trained; each call may draw another one."""
 
 _ROWS_PER_SAMPLE = 16
 """Rows that are looked at for each sample to probe: most may be texts, of which a transform of pictures says nothing."""
@@ -47,13 +45,20 @@ def on_pictures(transform: Callable[[Image], Image]) -> Transform:
     if not callable(transform):
         check_type("transform", transform, (), "a function from a picture to a picture")
 
-    def apply(sample: Sample) -> Sample:
+    return _OnPictures(transform)
+
+
+class _OnPictures:
+    """Transform of the pictures of a sample. A class and not a function in a function, so that workers can have it."""
+
+    def __init__(self, transform: Callable[[Image], Image]) -> None:
+        self._transform = transform
+        self.__name__ = name_of(transform)
+
+    def __call__(self, sample: Sample) -> Sample:
         if not any(medium.kind is MediaKind.IMAGE for medium in sample.media):
             return sample
-        return replace(sample, media=tuple(_transformed(medium, transform) for medium in sample.media))
-
-    apply.__name__ = _name_of(transform)
-    return apply
+        return replace(sample, media=tuple(_transformed(medium, self._transform) for medium in sample.media))
 
 
 def _transformed(medium: Medium, transform: Callable[[Image], Image]) -> Medium:
@@ -62,26 +67,6 @@ def _transformed(medium: Medium, transform: Callable[[Image], Image]) -> Medium:
     file = io.BytesIO()
     transform(load_image(medium)).save(file, "PNG")
     return Medium(medium.kind, medium.name, data=file.getvalue())
-
-
-def as_transforms(transforms: Sequence[Transform]) -> tuple[Transform, ...]:
-    """Return transforms; a type error names the first that is no function."""
-    for number, transform in enumerate(transforms):
-        if not callable(transform):
-            check_type(f"transforms[{number}]", transform, (), "a function from a sample to a sample")
-    return tuple(transforms)
-
-
-def names_of(transforms: Sequence[Transform]) -> str:
-    """Return the names of transforms, for messages."""
-    return ", ".join(map(_name_of, transforms))
-
-
-def not_a_sample(transform: Transform, place: str, sample_id: int, result: Any) -> AugmentationError:
-    """Return the error for a transform that made something else of a sample."""
-    return AugmentationError(
-        f"{_name_of(transform)} makes no sample of {place} (sample {sample_id}) but {type(result).__name__}: return a Sample"
-    )
 
 
 def check_augmentation(
@@ -119,7 +104,7 @@ def check_augmentation(
     num_changed: dict[str, int] = {}
     probes = list(_probes(source, encoder, samples))
     for number, transform in enumerate(as_transforms(transforms)):
-        name = _name_of(transform)
+        name = name_of(transform)
         if name in num_changed:
             name = f"{name} (transform {number})"
         num_changed[name] = 0
@@ -167,9 +152,5 @@ def _compare(
             raise AugmentationError(
                 f"{name} changes lengths: {place} takes {size:,} {budget} as it is, and {other_sizes[budget]:,} after it. "
                 f"Packs are planned with the lengths of samples as they are: let it keep the size of what it changes, or "
-                f"apply it to the features behind the processor"
+                f"measure, plan and serve with it: source.augmented([{name}])"
             )
-
-
-def _name_of(transform: Any) -> str:
-    return str(getattr(transform, "__name__", type(transform).__name__))

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 from brimful.checks import position
-from brimful.encode.augmentation import Transform, as_transforms, not_a_sample
 from brimful.encode.choose import as_encoder
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoder import Encoder
 from brimful.errors import BadSampleError, EncodersDifferError
 from brimful.messages import counted, setting
+from brimful.sources.augmented import Transform, as_transforms, transformed
 from brimful.sources.open import open_source
 from brimful.sources.sample import Sample
 from brimful.sources.source import Source
@@ -93,14 +92,7 @@ class EncodedSamples:
 
     def _sample(self, sample_id: int) -> Sample:
         """Return a sample as training sees it this time."""
-        sample = self.source[sample_id]
-        for transform in self.transforms:
-            transformed_sample = transform(sample)
-            if not isinstance(transformed_sample, Sample):
-                raise not_a_sample(transform, self.source.where(sample_id), sample_id, transformed_sample)
-            # Packs name samples by their ids, whatever a transform makes of them.
-            sample = replace(transformed_sample, sample_id=sample_id)
-        return sample
+        return transformed(self.source[sample_id], self.transforms, self.source.where)
 
     def __repr__(self) -> str:
         return f"EncodedSamples({counted(len(self), 'sample')} of {self.source.title!r})"

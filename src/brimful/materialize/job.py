@@ -14,7 +14,7 @@ from brimful.arguments import CAPACITY_NAMES, understands
 from brimful.blobs import open_blob_store
 from brimful.cache import exclusive
 from brimful.checks import check_type, choice_of
-from brimful.encode.augmentation import Transform, check_augmentation
+from brimful.encode.augmentation import check_augmentation
 from brimful.encode.choose import as_encoder
 from brimful.encode.encoded_samples import EncodedSamples
 from brimful.encode.encoder import Encoder
@@ -52,6 +52,7 @@ from brimful.plan.policies.budgets import DERIVED
 from brimful.plan.policies.groups import as_groups, check_mismatches_keep_beginning
 from brimful.progress import Progress
 from brimful.shards import MediaCensus, StreamLog, recorded_root
+from brimful.sources.augmented import Transform
 from brimful.sources.open import open_source
 from brimful.sources.source import Source
 from brimful.sources.text_files import TextFiles
@@ -108,7 +109,8 @@ def pack_dataset(
         num_proc, cache_dir, on_bad_sample, filters, progress: as of ``measure_lengths``.
         execution: ``ray``, for a cluster. Shares need the plan between measuring and writing: call those two by themselves.
         transforms: what training will apply to samples each time they are served. A few samples are probed, so that none of
-            them changes a length (``encode.augmentation``); packs hold the samples as they are.
+            them changes a length (``encode.augmentation``); packs hold the samples as they are. For packs of transformed
+            samples give ``source.augmented(…)``.
 
     Raises:
         AugmentationError: a transform changes the length of a sample.

@@ -93,12 +93,13 @@ def measure_block(context: BlockContext, task: BlockTask) -> int:
     errors: list[BadSampleError] = []
     account = Account()
     judgement = _Judgement(context, task, account)
-    samples = context.source.read(task.start, task.stop)
+    samples = context.source.read_plain(task.start, task.stop)
     states = np.zeros(len(task) if context.encoder.takes_media else 0, dtype=np.int64)
     if context.encoder.takes_media:
         # In front of the filters: one that looks at a picture leaves its row out as long as it is that picture.
         samples = noted(samples, states, task.start)
-    batches = _batches(judgement.kept(samples, errors), errors)
+    # Files and filters are of the samples as they are: a transform may put bytes in the place of a file.
+    batches = _batches(context.source.augment(judgement.kept(samples, errors)), errors)
     columns: dict[str, Any] = {}
     if context.needs_labels:
         stamps: dict[int, list[int]] = {}

@@ -26,6 +26,7 @@ from brimful.measure.shares import forget_shares
 from brimful.measure.table import LengthTable
 from brimful.messages import setting
 from brimful.progress import Progress
+from brimful.sources.augmented import Transform
 from brimful.sources.open import open_source
 from brimful.sources.source import Source
 
@@ -60,6 +61,7 @@ def measure_lengths(
     rejects_path: str | os.PathLike[str] | None = None,
     filters: Sequence[Filter | str] | None = None,
     augmentation: Mapping[str, Any] | None = None,
+    transforms: Sequence[Transform] = (),
     on_mismatch: OnMismatch = "error",
     execution: ExecutionLike = LOCAL,
     progress: Progress | None = None,
@@ -86,6 +88,7 @@ def measure_lengths(
             of them leaves out are rejected under either ``on_bad_sample``, with its reason.
         augmentation: settings of what training applies to samples, which changes no length (``check_augmentation``): recorded
             in the table, and compared when it is opened for another training (``LengthCache``).
+        transforms: functions from a sample to a sample, run before it is measured: short for ``source.augmented(transforms)``.
         on_mismatch: reaction to a ``path`` with lengths of other data or another encoder: ``error`` names the
             parts that differ, ``rebuild`` replaces the table.
         execution: ``ray``, for a cluster, or an ``Execution``, for one share of the job. The source and ``cache_dir`` must lie
@@ -105,6 +108,8 @@ def measure_lengths(
     ([22], [2])
     """
     source = open_source(source, cache_dir=cache_dir)
+    if transforms:
+        source = source.augmented(transforms)
     return measure_and_keep(
         source,
         as_encoder(source, encoder),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from brimful.checks import check_type
 from brimful.encode.choose import as_encoder
 from brimful.encode.encoder import Encoder
 from brimful.errors import CacheMismatchError, SettingsError
+from brimful.measure.command import measure_command
 from brimful.measure.filters import Filter, as_filters
 from brimful.measure.job import OnBadSample, budgets_of, measure_lengths
 from brimful.measure.provenance import augmentation_settings, open_earlier, provenance_of
@@ -118,8 +118,11 @@ class LengthCache:
                 # Files of media, which are looked at last, and once.
                 misfit = _without_remedy(error.message.removeprefix(f"{os.fspath(self.path)} "))
         if self.on_mismatch == "error":
+            options = {"filter": list(filters or ()), "budget": [name for name in budgets if name != "tokens"]}
+            settings = augmentation_settings(self.augmentation)
+            command = measure_command(source, encoder, os.fspath(self.path), options, settings)
             raise CacheMismatchError(
-                f"{os.fspath(self.path)} {misfit}. Write it with `{self._command(source, encoder)}`, or choose "
+                f"{os.fspath(self.path)} {misfit}. Write it with `{command}`, or choose "
                 f"{setting('on_mismatch', 'rebuild')} or {setting('on_mismatch', 'fallback')}"
             )
         warnings.warn(f"{os.fspath(self.path)} {misfit}: lengths are measured without it", stacklevel=2)
@@ -141,14 +144,6 @@ class LengthCache:
         if encoder.takes_media and table.media_states is None:
             return "is of an earlier version, which did not note the files of media that it measured"
         return ""
-
-    def _command(self, source: Source, encoder: Encoder) -> str:
-        """Return the command line that writes the file, as far as this process knows it."""
-        tokenizer = getattr(encoder, "tokenizer", None)
-        place = getattr(tokenizer, "place", None) or "DIR"
-        flags = [f"{name}={text}" for name, text in augmentation_settings(self.augmentation).items()]
-        words = ["brimful", "measure", source.title, "--tokenizer", place, "-o", os.fspath(self.path)]
-        return shlex.join([*words, *(word for flag in flags for word in ("--augmentation", flag))])
 
 
 def _without_remedy(misfit: str) -> str:

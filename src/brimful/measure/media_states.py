@@ -105,7 +105,7 @@ def runs_of_states(states: Int64Array) -> list[StatedRows]:
 
 def _first_changed(source: Source, rows: StatedRows) -> int:
     """Return the first sample with other files than were measured, in any process; -1 if there is none."""
-    for sample in source.read(rows.start, rows.start + len(rows.states)):
+    for sample in source.read_plain(rows.start, rows.start + len(rows.states)):
         due = int(rows.states[sample.sample_id - rows.start])
         if due and (not isinstance(sample, Sample) or state_of(sample) != due):
             return sample.sample_id

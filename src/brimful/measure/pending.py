@@ -167,7 +167,11 @@ def changed_blocks_of(
     if not context.looks_at_media:
         return set()
     # Tokens that are kept have states of their own, which are looked at with them.
-    measured_tasks = [task for task in tasks if task.encoded_path is None and has_lengths(task, context)]
+    # But not of files whose pictures a transform has read.
+    is_augmented = context.source.augmentation is not None
+    measured_tasks = [
+        task for task in tasks if (task.encoded_path is None or is_augmented) and has_lengths(task, context)
+    ]
     runs = [StatedRows(task.start, open_table(task.part_path).flat(STATES)) for task in measured_tasks]
     changes = changed_samples(context.source, runs, num_proc=num_proc, execution=execution, progress=progress)
     return {rows.start for rows, _ in changes}

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from brimful.checks import check_type
-from brimful.encode.augmentation import Transform, names_of
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoded_samples import EncodedSamples
 from brimful.encode.encoder import Encoder
@@ -21,6 +20,7 @@ from brimful.plan.plan import Segment
 from brimful.plan.policies.groups import check_mismatches_keep_beginning
 from brimful.serve.pack_store import IndexedPacks, PackStore, open_packs
 from brimful.shards import Pack, assemble_pack
+from brimful.sources.augmented import Transform, names_of
 from brimful.sources.source import Source
 from brimful.typing import Fingerprint
 
@@ -72,7 +72,8 @@ class _PlannedPacks:
                 raise
             raise AugmentationError(
                 f"{error.message.split(': the data', 1)[0]}: {names_of(self._samples.transforms)} changed its length, or the "
-                f"data changed since. Packs have room for samples as they were measured: let transforms keep lengths"
+                f"data changed since. Measure with the same transforms; if their lengths are drawn anew each time, measure, "
+                f"plan and serve source.augmented(transforms, epoch=…), whose draws stay"
             ) from error
         slices = [slice(segment.start, segment.start + segment.length) for segment in segments]
         return assemble_pack(
@@ -136,8 +137,9 @@ class PackedDataset(IndexedPacks):
             source: the samples, or anything that ``open_source`` takes.
             encoder: the one that measured them; or a tokenizer, or its name.
             plan: over the lengths of this source.
-            transforms: random augmentation, applied to each sample at each access; it must not change lengths
-                (``check_augmentation``), which are held against the plan each time.
+            transforms: augmentation, drawn anew for each sample at each access. The lengths after it must be those that
+                were measured, with these transforms or without: they are held against the plan each time. Where lengths
+                are drawn by chance, give the source that was measured, ``source.augmented(…)``, and no transforms.
 
         Raises:
             AugmentationError: at access; a transform changed the length of a sample.

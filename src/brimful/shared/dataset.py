@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from brimful.checks import check_type
-from brimful.encode.augmentation import Transform
 from brimful.errors import SettingsError
 from brimful.fingerprint import short
 from brimful.messages import counted
@@ -18,6 +17,7 @@ from brimful.serve.pack_store import IndexedPacks
 from brimful.shards import Pack
 from brimful.shared.domains import PackMetadata
 from brimful.shared.shared_plan import SharedPlan
+from brimful.sources.augmented import Transform
 from brimful.typing import Fingerprint
 
 _MAX_PATH = 4096

@@ -31,8 +31,8 @@ from brimful.shared.waiting import Waiting
 from brimful.typing import AnyIntArray, Fingerprint
 
 if TYPE_CHECKING:
-    from brimful.encode.augmentation import Transform
     from brimful.shared.dataset import SharedPackedDataset
+    from brimful.sources.augmented import Transform
 
 
 def shared_plan(

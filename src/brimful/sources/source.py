@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import bisect
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from itertools import accumulate, groupby, islice
 from operator import itemgetter
 from typing import Any
 
-from brimful.checks import index_of
+from brimful.checks import index_of, setting_number
 from brimful.errors import BadSampleError, SettingsError, SourceError, UnknownFormatError
 from brimful.fingerprint import fingerprint_of, short
 from brimful.messages import counted, setting
+from brimful.sources.augmented import Augmentation, Transform, as_transforms
 from brimful.sources.formats import FORMATS, RowFormat, detect, format_named
 from brimful.sources.media import MediaPlace
 from brimful.sources.mismatches import MismatchedRows
@@ -88,7 +90,13 @@ class Source:
 
     @classmethod
     def chained(cls, sources: Sequence[Source], title: str) -> Source:
-        """Join several sources one behind the other, each with its own formats and ignored columns."""
+        """Join several sources one behind the other, each with its own formats and ignored columns.
+
+        Raises:
+            SettingsError: one is augmented, whose draws would be those of other sample ids.
+        """
+        if any(source.augmentation is not None for source in sources):
+            raise SettingsError("join sources as they are, and augment what is joined: open_source([…]).augmented(…)")
         self = cls.__new__(cls)
         rows = ChainedRows([source.rows for source in sources], title)
         self._set_rows(rows, [part for source in sources for part in source._sized_readings])
@@ -99,6 +107,8 @@ class Source:
         """Set the rows: for each file, its number of rows and its reading."""
         self.rows = rows
         self.title = rows.title
+        self.augmentation: Augmentation | None = None
+        """Transforms of the samples, and what decides their draws; None for samples as they are."""
         self._sized_readings = sized_readings
         formats = [reading.format for _, reading in sized_readings]
         self.group_size = len(SIDES) if any(row_format.has_sides for row_format in formats) else 1
@@ -116,6 +126,36 @@ class Source:
             if num_rows and (not self._runs or self._runs[-1][1] != reading):
                 self._runs.append((start, reading))
             start += num_rows
+
+    def augmented(self, transforms: Sequence[Transform], *, seed: int = 0, epoch: int = 0) -> Source:
+        """Return the same samples after transforms, for measuring, planning, writing and serving alike.
+
+        A sample is the same one each time it is read, in every process: what transforms draw from ``random``,
+        ``numpy.random`` and PyTorch is decided by seed, epoch and sample. The fingerprint is of the transforms too. To draw
+        anew for an epoch, measure and plan the source that is augmented for it.
+
+        Args:
+            transforms: functions from a sample to a sample, applied in their order; none gives the samples as they are.
+            seed, epoch: of the draws.
+
+        Raises:
+            SettingsError: these samples are augmented already.
+
+        >>> def half(sample):
+        ...     return replace(sample, text=sample.text[: len(sample.text) // 2])
+        >>> from brimful.sources import open_source
+        >>> source = open_source([{"text": "abcdef"}])
+        >>> source.augmented([half])[0].text, source[0].text
+        ('abc', 'abcdef')
+        """
+        if self.augmentation is not None:
+            raise SettingsError(
+                f"{self.title} is augmented already: give all transforms in one call, to the samples as they are"
+            )
+        numbers = (setting_number("seed", seed), setting_number("epoch", epoch, minimum=0))
+        self = copy(self)
+        self.augmentation = Augmentation(as_transforms(transforms), *numbers) if transforms else None
+        return self
 
     @property
     def has_mismatches(self) -> bool:
@@ -143,6 +183,11 @@ class Source:
         places = [reading.media for _, reading in self._sized_readings if reading.media is not None]
         return list(dict.fromkeys(os.path.abspath(place.directory) for place in places))
 
+    @property
+    def has_media_outside(self) -> bool:
+        """True if rows may name media outside of these directories."""
+        return any(reading.media is not None and reading.media.allow_outside for _, reading in self._sized_readings)
+
     def __len__(self) -> int:
         return len(self.rows)
 
@@ -157,12 +202,27 @@ class Source:
         if not 0 <= sample_id < len(self):
             raise IndexError(f"sample {sample_id} is not in 0 … {len(self) - 1}")
         result = self._convert(sample_id, self.rows.get(sample_id), self._reading_of(sample_id))
+        (result,) = self.augment([result])
         if isinstance(result, BadSampleError):
             raise result
         return result
 
     def read(self, start: int, stop: int) -> Iterator[Sample | BadSampleError]:
         """Yield samples ``start … stop-1`` in order; a malformed one comes as the error, not raised."""
+        return iter(self.augment(self.read_plain(start, stop)))
+
+    def augment(self, samples: Iterable[Sample | BadSampleError]) -> Iterable[Sample | BadSampleError]:
+        """Return samples of this source after its transforms; the samples themselves without any."""
+        augmentation = self.augmentation
+        if augmentation is None:
+            return samples
+        return (
+            sample if isinstance(sample, BadSampleError) else augmentation.apply(sample, self.where)
+            for sample in samples
+        )
+
+    def read_plain(self, start: int, stop: int) -> Iterator[Sample | BadSampleError]:
+        """Yield samples as ``read`` does, before transforms."""
         # Nearly every source is one run: its reading need not be looked up for each row.
         single_reading = self._runs[0][1] if len(self._runs) == 1 else None
         rows = iter(self.rows.read(start, stop))
@@ -198,9 +258,10 @@ class Source:
     @property
     def row_settings(self) -> dict[str, Any]:
         """The settings that decide, beside the rows, the content of the samples."""
+        augmentation = {} if self.augmentation is None else {"transforms": self.augmentation.settings}
         if len(self._runs) == 1:
-            return self._runs[0][1].settings
-        return {"formats": [[start, reading.settings] for start, reading in self._runs]}
+            return {**self._runs[0][1].settings, **augmentation}
+        return {"formats": [[start, reading.settings] for start, reading in self._runs], **augmentation}
 
     @property
     def blocks(self) -> Sequence[Block]:
@@ -217,7 +278,11 @@ class Source:
         # A block never reaches over the end of a file, and so has one reading.
         for reading, group in groupby(blocks, lambda block: self._reading_of(block.start)):
             settings = fingerprint_of(reading.settings)
-            result += [replace(run, fingerprint=fingerprint_of([run.fingerprint, settings])) for run in group]
+            # Draws are of the sample's number: the same rows elsewhere have others.
+            draws = [] if self.augmentation is None else [self.augmentation.settings]
+            for run in group:
+                identity = [run.fingerprint, settings, *([*draws, run.start] if draws else [])]
+                result.append(replace(run, fingerprint=fingerprint_of(identity)))
         return result
 
     def begins_with(self, count: int, fingerprint: Fingerprint) -> bool:

@@ -1,0 +1,99 @@
+"""The command line that measures as a call does: printed where a training finds no lengths, to be pasted."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from brimful.encode.choose import encoder_for
+from brimful.encode.encoder import Encoder
+from brimful.errors import BrimfulError
+from brimful.media.families import open_family
+from brimful.sources.augmented import Transform
+from brimful.sources.open import open_source
+from brimful.sources.source import Source
+
+
+def measure_command(
+    source: Source, encoder: Encoder, path: str, options: Mapping[str, Sequence[Any]], augmentation: Mapping[str, str]
+) -> str:
+    """Return the command that writes the lengths of a source; the call in Python where no command measures the same.
+
+    The command is proved: what it would open, and how it would encode, is made here once and has the settings of these.
+
+    Args:
+        source, encoder: as of ``measure_lengths``.
+        path: of the table.
+        options: further flags by their names, each with its texts.
+        augmentation: settings as texts.
+    """
+    transforms = () if source.augmentation is None else source.augmentation.transforms
+    paths = [title for title, _ in source.rows.members]
+    flags: dict[str, Sequence[Any]] = {
+        **options,
+        "transform": [*map(_importable, transforms)],
+        "augmentation": [f"{name}={text}" for name, text in augmentation.items()],
+    }
+    try:
+        settings = _settings_of(source, encoder, paths)
+    except BrimfulError:
+        settings = None
+    texts = [text for values in flags.values() for text in values]
+    if settings is None or not all(isinstance(text, str) for text in texts):
+        record = f", augmentation={dict(augmentation)!r}" if augmentation else ""
+        return f"measure_lengths(source, encoder, path={path!r}{record}, on_mismatch='rebuild', …)"
+    words = [
+        f"--{name.replace('_', '-')} {shlex.quote(text)}" for name, text in settings.items() if isinstance(text, str)
+    ]
+    words += [f"--{name.replace('_', '-')}" for name, value in settings.items() if value is True]
+    words += [f"--{name} {shlex.quote(text)}" for name, values in flags.items() for text in values]
+    return " ".join(["brimful measure", shlex.join(paths), *words, "-o", shlex.quote(path), "--on-mismatch rebuild"])
+
+
+def _settings_of(source: Source, encoder: Encoder, paths: Sequence[str]) -> dict[str, Any] | None:
+    """Return the options that open these paths, and make this encoder, as they are; None if none do."""
+    place = getattr(getattr(encoder, "tokenizer", None), "place", None)
+    family = getattr(encoder, "family", None)
+    processor = None if family is None or family.directory is None else os.fspath(family.directory)
+    directories = source.media_directories
+    is_beside = directories == list(dict.fromkeys(os.path.dirname(os.path.abspath(path)) for path in paths))
+    opening = {
+        "format": None if source.detected or len(source.formats) > 1 else source.format_name,
+        "media_dir": None if is_beside or not directories else directories[0],
+        "media_outside": source.has_media_outside,
+    }
+    train_on = getattr(getattr(encoder, "train_on", None), "value", None)
+    encoding = {
+        "mode": "completion" if encoder.length_settings.get("encoder") == "completion" else None,
+        "train_on": None if train_on in ("assistant", "completion", "labels") else train_on,
+        "system": getattr(encoder, "_system", None),
+        "chat_template": getattr(encoder, "_template", None),
+    }
+    chosen = {name: value for name, value in (opening | encoding).items() if value}
+    given = {name: chosen[name] for name in encoding if name in chosen}
+    if not all(map(os.path.exists, paths)):
+        return None
+    alike = open_source(paths[0] if len(paths) == 1 else paths, media=bool(directories), **opening)
+    same = encoder_for(alike, place, media=family and open_family(family.name, processor), **given)
+    settings = [{**item.length_settings, **item.label_settings} for item in (encoder, same)]
+    plain = {name: value for name, value in source.row_settings.items() if name != "transforms"}
+    draws = source.augmentation
+    if settings[0] != settings[1] or alike.row_settings != plain or alike.media_directories != directories:
+        return None
+    if draws is not None and (draws.seed or draws.epoch):
+        return None  # the command draws with the first of both
+    models = {"tokenizer": None if place == processor else place, "processor": processor}
+    return {**models, "encoder": None if family is None else family.name, **chosen}
+
+
+def _importable(transform: Transform) -> str | None:
+    """Return the ``module:name`` by which a command imports a transform; None if it has none."""
+    for module_name, module in list(sys.modules.items()):
+        if module_name != "__main__" and not module_name.startswith("brimful"):
+            for name, value in list(getattr(module, "__dict__", {}).items()):
+                if value is transform:
+                    return f"{module_name}:{name}"
+    return None
