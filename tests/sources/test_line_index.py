@@ -143,7 +143,7 @@ def test_an_index_is_made_once(put, monkeypatch):
     """Without it every rank and every worker would scan the file again."""
     path = put("a.jsonl", b"".join(LINES))
     open_source(path)
-    monkeypatch.setattr(line_index, "_build", lambda *args: pytest.fail("scanned again"))
+    monkeypatch.setattr(line_index, "index_of_lines", lambda *args: pytest.fail("scanned again"))
     assert len(open_source(path)) == 6
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 
 import pyarrow as pa
@@ -10,9 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from brimful.errors import BadSampleError, SettingsError, SourceError, UnknownFormatError
-from brimful.sources import Sample, Source, open_source, parquet
+from brimful.fingerprint import fingerprint_bytes
+from brimful.sources import Sample, Source, open_source, rows, source
+from brimful.sources import open as sources_open
 from brimful.sources.memory import MemoryRows
-from brimful.sources.rows import Block
+from brimful.sources.rows import Block, ChainedRows
 
 ROWS = [{"text": text} for text in "abcdef"]
 
@@ -139,7 +142,7 @@ def test_a_source_introduces_itself():
 )
 def test_parquet_row_groups_join_to_blocks_and_come_back_in_any_order(tmp_path, monkeypatch, block_rows, blocks):
     """Without it a row could be looked for in a neighbouring group."""
-    monkeypatch.setattr(parquet, "BLOCK_ROWS", block_rows)
+    monkeypatch.setattr(rows, "BLOCK_ROWS", block_rows)
     path = tmp_path / "a.parquet"
     pq.write_table(pa.Table.from_pylist(ROWS), path, row_group_size=2)
     source = open_source(path)
@@ -153,7 +156,7 @@ def test_parquet_row_groups_join_to_blocks_and_come_back_in_any_order(tmp_path, 
 
 def test_small_row_groups_of_much_text_are_blocks(tmp_path, monkeypatch):
     """Without it one task would have all pictures of a file, and its memory."""
-    monkeypatch.setattr(parquet, "BLOCK_BYTES", 1)
+    monkeypatch.setattr(rows, "BLOCK_BYTES", 1)
     path = tmp_path / "a.parquet"
     pq.write_table(pa.Table.from_pylist(ROWS), path, row_group_size=2)
     assert [len(block) for block in open_source(path).blocks] == [2, 2, 2]
@@ -161,13 +164,126 @@ def test_small_row_groups_of_much_text_are_blocks(tmp_path, monkeypatch):
 
 def test_a_parquet_fingerprint_is_of_the_content(tmp_path, monkeypatch):
     """Without it a copy would be another data set, or an edit the same one."""
-    monkeypatch.setattr(parquet, "BLOCK_ROWS", 2)
-    for name, rows in (("a", ROWS), ("b", ROWS), ("c", [*ROWS[:5], {"text": "g"}])):
-        pq.write_table(pa.Table.from_pylist(rows), tmp_path / f"{name}.parquet", row_group_size=2)
+    monkeypatch.setattr(rows, "BLOCK_ROWS", 2)
+    for name, content in (("a", ROWS), ("b", ROWS), ("c", [*ROWS[:5], {"text": "g"}])):
+        pq.write_table(pa.Table.from_pylist(content), tmp_path / f"{name}.parquet", row_group_size=2)
     a, b, c = (open_source(tmp_path / f"{name}.parquet") for name in "abc")
     assert (a.fingerprint, a.blocks) == (b.fingerprint, b.blocks)
     assert a.fingerprint != c.fingerprint
     assert [x.fingerprint == y.fingerprint for x, y in zip(a.blocks, c.blocks, strict=True)] == [True, True, False]
+
+
+def _small_files(put, contents):
+    """Files of the directory ``data``, each of one or more texts."""
+    for number, texts in enumerate(contents):
+        put(f"data/{number:03}.jsonl", "".join(json.dumps({"text": text}) + "\n" for text in texts))
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """``few(3)``: files of a source that share nothing."""
+
+    def change(number):
+        monkeypatch.setattr(source, "FEW_FILES", number)
+        monkeypatch.setattr(sources_open, "FEW_FILES", number)
+
+    return change
+
+
+def test_the_small_files_of_many_share_blocks_and_have_no_index(put, tmp_path, few):
+    """Without it each of a million files costs two files in the cache, five flushes and a comparison."""
+    _small_files(put, [["a", "b"], ["c"], ["d", "e"], ["f"], ["g", "h"]])
+    few(5)
+    apart = open_source(tmp_path / "data", cache_dir=tmp_path / "cache")
+    assert len(os.listdir(tmp_path / "cache" / "indexes")) == 10, "an index and its lock"
+    few(2)
+    shared = open_source(tmp_path / "data", cache_dir=tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+    assert [(block.start, block.stop) for block in shared.blocks] == [(0, 2), (2, 3), (3, 8)]
+    assert shared.blocks[:2] == apart.blocks[:2], "what was measured of the first files is found again"
+    assert sum(block.num_bytes for block in shared.blocks) == 8 * len('{"text": "a"}\n')
+    assert shared.fingerprint == apart.fingerprint
+    again = pickle.loads(pickle.dumps(shared))
+    assert (again.blocks, [sample.text for sample in again.read(0, 8)]) == (shared.blocks, list("abcdefgh"))
+    assert again.where(4) == str(tmp_path / "data" / "002.jsonl:2")
+    put("data/002.jsonl", "changed")
+    with pytest.raises(SourceError, match=r"002\.jsonl changed while it was being read"):
+        list(again.read(0, 8))
+
+
+def test_files_that_are_read_otherwise_share_no_block(put, tmp_path, few):
+    """Without it a row of one format would be kept as one of another."""
+    few(0)
+    _small_files(put, [["a"], ["b"], [], ["d"], ["e"]])
+    put("data/002.jsonl", '{"prompt": "p", "completion": "c"}\n')
+    shared = open_source(tmp_path / "data")
+    assert [(block.start, block.stop) for block in shared.blocks] == [(0, 2), (2, 3), (3, 5)]
+    assert [sample.kind for sample in shared.read(0, 5)] == ["text", "text", "chat", "text", "text"]
+
+
+def test_blocks_of_small_files_are_bounded(put, tmp_path, few, monkeypatch):
+    """Without it one task would be the whole data set."""
+    few(0)
+    _small_files(put, [["a", "b"], ["c"], ["d", "e"], ["f"], ["g", "h"]])
+    monkeypatch.setattr(rows, "BLOCK_ROWS", 3)
+    assert [len(block) for block in open_source(tmp_path / "data").blocks] == [3, 3, 2]
+
+
+def test_an_edited_file_moves_no_block_after_the_next_cut(put, tmp_path, few):
+    """Without it one more row in the first of a million files would have all of them measured again."""
+    few(0)
+    # One of 256 contents ends a block.
+    cut = next(text for text in map(str, range(9999)) if _of_line(text).endswith("00"))
+    _small_files(put, [["a"], ["b"], [cut], ["d"], ["e"]])
+    before = open_source(tmp_path / "data").blocks
+    _small_files(put, [["a", "more"]])
+    after = open_source(tmp_path / "data").blocks
+    assert [len(block) for block in (*before, *after)] == [3, 2, 4, 2]
+    assert before[0].fingerprint != after[0].fingerprint
+    assert before[1].fingerprint == after[1].fingerprint
+
+
+def _of_line(text):
+    return fingerprint_bytes(json.dumps({"text": text}).encode() + b"\n")
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="open files are counted as Linux shows them")
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+def test_files_are_not_held_open(put, tmp_path, ending):
+    """Without it a data set of more files than a process may hold open (1,024 by default) cannot be read."""
+    _small_files(put, [["a"], ["b"], ["c"]])
+    if ending == "parquet":
+        for path in sorted((tmp_path / "data").iterdir()):
+            pq.write_table(pa.Table.from_pylist([{"text": "a"}]), path.with_suffix(".parquet"))
+            path.unlink()
+    before = len(os.listdir("/proc/self/fd"))
+    data = open_source(tmp_path / "data")
+    assert len(list(data.read(0, 3))) == 3
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_reading_touches_the_files_of_its_rows_alone():
+    """Without it the time of a job grows with the square of its files."""
+
+    class Counted(MemoryRows):
+        times = 0
+
+        def __len__(self):
+            self.times += 1
+            return super().__len__()
+
+    parts = [Counted([{"text": text}]) for text in "abcdef"]
+    chain = ChainedRows(parts, "many")
+    before = [part.times for part in parts]
+    assert [row["text"] for row in chain.read(2, 4)] == ["c", "d"]
+    assert [part.times > count for part, count in zip(parts, before, strict=True)] == [
+        False,
+        False,
+        True,
+        True,
+        False,
+        False,
+    ]
 
 
 def test_a_dataset_fingerprint_is_of_the_content(tmp_path):

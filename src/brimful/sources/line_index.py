@@ -31,7 +31,7 @@ class LineIndex:
     """Offsets of the non-blank lines of one file.
 
     Attributes:
-        index_path: of the index itself, for other processes to map.
+        index_path: of the index itself, for other processes to map; empty if it is kept nowhere.
         starts: ``int64[num_lines]``, first byte of each line that is not blank.
         size: bytes in the file.
         mtime_ns, ctime_ns: times of the file's last change, in nanoseconds (``Stamp``).
@@ -74,7 +74,7 @@ def open_line_index(data_path: str, index_path: Path) -> LineIndex:
         # Another process may have made the index while this one waited for the lock.
         index = load_line_index(index_path)
         if index is None or not index.is_current(Stamp.of(data_path)):
-            _build(data_path, index_path, index)
+            _write(index_of_lines(data_path, index), index_path)
             index = load_line_index(index_path)
     if index is None:
         raise SourceError(f"{data_path}: its index, {index_path}, cannot be read back: is the disk failing?")
@@ -105,8 +105,12 @@ def load_line_index(index_path: Path) -> LineIndex | None:
     )
 
 
-def _build(data_path: str, index_path: Path, previous: LineIndex | None) -> None:
-    """Write the index of a file, from the previous one where lines were only appended."""
+def index_of_lines(data_path: str, previous: LineIndex | None = None) -> LineIndex:
+    """Return the index of a file, from the previous one where lines were only appended. It is kept nowhere.
+
+    Raises:
+        SourceError: the file is being written to.
+    """
     stamp = Stamp.of(data_path)
     with open(data_path, "rb") as file:
         base, hasher = _NO_LINES, xxhash.xxh3_128()
@@ -122,18 +126,22 @@ def _build(data_path: str, index_path: Path, previous: LineIndex | None) -> None
         _cut_blocks(file, starts, stamp.size, blocks)
     # What was read is only the file's content if it is still the same file.
     stamp.check(data_path)
+    return LineIndex("", starts, stamp.size, stamp.mtime_ns, stamp.ctime_ns, blocks, hasher.hexdigest(), blank_lines)
+
+
+def _write(index: LineIndex, index_path: Path) -> None:
     meta = {
         "kind": _KIND,
         "version": _VERSION,
-        "size": stamp.size,
-        "mtime_ns": stamp.mtime_ns,
-        "ctime_ns": stamp.ctime_ns,
-        "fingerprint": hasher.hexdigest(),
-        "blank_lines": blank_lines,
-        "block_edges": [0, *(block.stop for block in blocks)],
-        "block_fingerprints": [block.fingerprint for block in blocks],
+        "size": index.size,
+        "mtime_ns": index.mtime_ns,
+        "ctime_ns": index.ctime_ns,
+        "fingerprint": index.fingerprint,
+        "blank_lines": index.blank_lines,
+        "block_edges": [0, *(block.stop for block in index.blocks)],
+        "block_fingerprints": [block.fingerprint for block in index.blocks],
     }
-    write_table(index_path, {"start": starts}, meta)
+    write_table(index_path, {"start": index.starts}, meta)
 
 
 def _pieces(file: IO[bytes], start: int, stop: int, hasher: Any) -> Iterator[bytes]:

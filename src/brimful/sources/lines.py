@@ -7,9 +7,8 @@ import bisect
 import codecs
 import json
 import os
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,16 @@ from brimful.cache import cache_dir
 from brimful.errors import SourceError, SourceNotFoundError
 from brimful.fingerprint import fingerprint_of
 from brimful.sources.fast_json import parser_for, rows_at_once
-from brimful.sources.line_index import load_line_index, open_line_index
+from brimful.sources.line_index import LineIndex, index_of_lines, load_line_index, open_line_index
 from brimful.sources.rows import MAX_ROW_BYTES, Block, Rows, oversized
 from brimful.sources.sample import MalformedRowError
 from brimful.sources.stamp import Stamp, changed
 from brimful.typing import Fingerprint
 
 _BOM = b"\xef\xbb\xbf"
-_PIECE_BYTES = 1 << 18
+_SMALL_BYTES = _PIECE_BYTES = 1 << 18
+"""Maximum bytes of a file of many that is read as soon as its index would be, and of one reading of another."""
+
 _PIECE_ROWS = 1024
 """Maximum lines of one reading: few enough that the first comes at once, enough that a look at the file's stamp
 behind each reading costs nothing."""
@@ -45,34 +46,40 @@ class _Lines(Rows):
         cache: Path | None = None,
         title: str | None = None,
         original: str | None = None,
+        is_one_of_many: bool = False,
     ) -> None:
+        """``is_one_of_many``: if it is small, the file is read again wherever it is opened, and no index of it is kept."""
         self._path = os.path.realpath(path)
         if not os.path.isfile(self._path):
             raise SourceNotFoundError(f"{os.fspath(path)}: no such file")
         self.title = title or os.fspath(path)
-        # The index of a copy is that of its original: the next copy extends it, and keeps the blocks that are measured.
-        name = f"{fingerprint_of(original or self._path)[:16]}.lines.arrow"
         self._stamp = Stamp.of(self._path)
-        self._index = open_line_index(self._path, (cache or cache_dir()) / "indexes" / name)
+        if is_one_of_many and self._stamp.size <= _SMALL_BYTES:
+            self._index = index_of_lines(self._path)
+        else:
+            # The index of a copy is that of its original: the next copy extends it, and keeps the blocks that are measured.
+            name = fingerprint_of(original or self._path)[:16]
+            folder = (cache or cache_dir()) / "indexes"
+            self._index = open_line_index(self._path, folder / f"{name}.lines.arrow")
         if not self._index.matches(self._stamp):
             raise changed(self.title)
         if _Lines._bytes(self, 0, min(2, self._index.size)) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
             raise SourceError(f"{self.title} looks like UTF-16: write it as UTF-8 first (iconv -f UTF-16 -t UTF-8)")
 
     @classmethod
-    def _reopen(cls, path: str, index_path: str, title: str, fingerprint: Fingerprint, stamp: Stamp) -> _Lines:
-        """Map, in a worker process, the index that the parent made; refuse a file that changed since."""
+    def _reopen(cls, path: str, kept: str | LineIndex, title: str, fingerprint: Fingerprint, stamp: Stamp) -> _Lines:
+        """Map, in a worker process, the index that the parent made, or take it whole; refuse a file that changed since."""
         self = cls.__new__(cls)
         self._path, self.title, self._stamp = path, title, stamp
         stamp.check(path, title)
-        index = load_line_index(Path(index_path))
+        index = load_line_index(Path(kept)) if isinstance(kept, str) else kept
         if index is None or index.fingerprint != fingerprint or not index.matches(stamp):
             raise changed(title)
         self._index = index
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        state = (self._path, self._index.index_path, self.title, self._index.fingerprint, self._stamp)
+        state = (self._path, self._index.index_path or self._index, self.title, self._index.fingerprint, self._stamp)
         return type(self)._reopen, state
 
     def __len__(self) -> int:
@@ -100,20 +107,15 @@ class _Lines(Rows):
         hasher.update(self._bytes(end - 1, 1))
         return [hasher.hexdigest(), without_end]
 
-    @cached_property
-    def _descriptor(self) -> int:
-        """The open file; closed with this object."""
+    def _bytes(self, start: int, length: int) -> bytes:
+        """Return bytes of the indexed file; refuse a file that changed."""
         try:
-            descriptor = os.open(self._path, os.O_RDONLY)
+            # Opened each time: a data set has more files than a process may hold open.
+            with open(self._path, "rb", buffering=0) as file:
+                data = os.pread(file.fileno(), length, start)
         except OSError:
             self._stamp.check(self._path, self.title)
             raise
-        weakref.finalize(self, os.close, descriptor)
-        return descriptor
-
-    def _bytes(self, start: int, length: int) -> bytes:
-        """Return bytes of the indexed file; refuse a file that changed."""
-        data = os.pread(self._descriptor, length, start)
         self._stamp.check(self._path, self.title)
         if len(data) != length:
             raise SourceError(f"{self.title} could be read in part only ({len(data):,} of {length:,} bytes): run again")

@@ -4,7 +4,7 @@ import glob
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -22,7 +22,7 @@ from brimful.sources.packed_chunks import PackedChunk, holds_packed_chunk
 from brimful.sources.packed_pairs import PackedPairs, holds_packed_pairs
 from brimful.sources.pairs import pair_folders, pair_rows
 from brimful.sources.parquet import ParquetRows
-from brimful.sources.rows import ChainedRows, FirstRows, Rows
+from brimful.sources.rows import FEW_FILES, ChainedRows, FirstRows, Rows
 from brimful.sources.source import Source
 from brimful.sources.splits import require_split
 from brimful.sources.spool import rows_of_iterable, rows_of_pipe
@@ -62,6 +62,7 @@ class _Options:
     config: str | None
     cache: Path | None
     media_outside: bool = False
+    is_one_of_many: bool = False
 
 
 def open_source(
@@ -197,6 +198,7 @@ def _from_list(data: Sequence[Any], options: _Options) -> Rows:
         raise SourceNotFoundError(f"{text!r} of the list is no file, and others are: give paths or texts")
     # Chains are flattened: each file is a part with a format of its own.
     parts: list[Rows] = []
+    options = replace(options, is_one_of_many=len(data) > FEW_FILES)
     for item in data:
         rows = _from_path(os.fspath(item), options)
         parts += rows.parts if isinstance(rows, ChainedRows) else [rows]
@@ -243,6 +245,7 @@ def _from_files(paths: Sequence[str], title: str, options: _Options) -> Rows:
         for path in paths:
             require_file(path)
         return TextFiles([_plain(path, options) for path in paths], title, titles=paths)
+    options = replace(options, is_one_of_many=options.is_one_of_many or len(paths) > FEW_FILES)
     return ChainedRows([_from_file(path, options) for path in paths], title)
 
 
@@ -293,8 +296,11 @@ def _from_file(path: str, options: _Options) -> Rows:
     original = path if is_remote(path) else os.path.realpath(path)
     if kind == "array" and begins_like_array(path):
         copy = unpacked_json_array(path, options.cache)
-        return JsonArray(copy, cache=options.cache, title=path, original=original)
+        return JsonArray(
+            copy, cache=options.cache, title=path, original=original, is_one_of_many=options.is_one_of_many
+        )
     if kind == "text" and options.text_unit == "file":
         return TextFiles([_plain(path, options)], path, titles=[path])
     lines = TextLines if kind == "text" else JsonLines
-    return lines(_plain(path, options), cache=options.cache, title=path, original=original)
+    plain = _plain(path, options)
+    return lines(plain, cache=options.cache, title=path, original=original, is_one_of_many=options.is_one_of_many)

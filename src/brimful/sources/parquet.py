@@ -11,7 +11,7 @@ from brimful.errors import SourceError, SourceNotFoundError
 from brimful.fingerprint import fingerprint_bytes, fingerprint_of
 from brimful.ragged import offsets_of
 from brimful.sources.kept_digests import kept_digests
-from brimful.sources.rows import BLOCK_BYTES, BLOCK_ROWS, Block, Rows, block_ranges
+from brimful.sources.rows import Block, Rows, block_ranges, joined
 from brimful.sources.stamp import Stamp
 from brimful.sources.table import rows_of_table
 from brimful.typing import Fingerprint
@@ -40,13 +40,13 @@ class ParquetRows(Rows):
         # Checked before, for a message that names the change, and after, so that the open file is the stamped one.
         self._stamp.check(self._path)
         try:  # not mapped: a file that is cut short meanwhile would kill the process with a bus error
-            self._file = pq.ParquetFile(self._path)
+            with pq.ParquetFile(self._path) as file:
+                self._metadata, self._schema = file.metadata, file.schema_arrow
         except (OSError, pa.ArrowException) as error:
             raise SourceError(f"{self.title} is no Parquet file: {str(error).splitlines()[0]}") from error
         self._stamp.check(self._path)
         self._groups: dict[int, Any] = {}
-        metadata = self._file.metadata
-        self._group_metadata = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
+        self._group_metadata = [*map(self._metadata.row_group, range(self._metadata.num_row_groups))]
         self._offsets = offsets_of([group.num_rows for group in self._group_metadata])
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -60,9 +60,11 @@ class ParquetRows(Rows):
         table = self._groups.get(group)
         if table is None:
             import pyarrow as pa
+            import pyarrow.parquet as pq
 
-            try:
-                table = self._file.read_row_group(group)
+            try:  # opened each time: a data set has more files than a process may hold open
+                with pq.ParquetFile(self._path, metadata=self._metadata) as file:
+                    table = file.read_row_group(group)
             except (OSError, pa.ArrowException) as error:
                 # A file that was written over fails to decode as well: the change is the better message.
                 self._stamp.check(self._path)
@@ -105,40 +107,16 @@ class ParquetRows(Rows):
 
     @cached_property
     def blocks(self) -> Sequence[Block]:
-        return [*_joined(self._pieces)]
+        return [*joined(self._pieces)]
 
     @property
     def block_bytes(self) -> Sequence[int]:
         """Bytes of text of each block, by the footer of the file alone: nothing is hashed."""
-        return [block.num_bytes or 0 for block in _joined(self._cut([""] * len(self._group_metadata)))]
+        return [block.num_bytes or 0 for block in joined(self._cut([""] * len(self._group_metadata)))]
 
     @property
     def fingerprint(self) -> Fingerprint:
-        return fingerprint_of([str(self._file.schema_arrow), [piece.fingerprint for piece in self._pieces]])
-
-
-def _joined(pieces: Sequence[Block]) -> Iterator[Block]:
-    """Yield pieces as blocks, small ones that follow each other as one: a block has files and a comparison of its own.
-
-    >>> [(block.start, block.stop) for block in _joined([Block(0, 1000, "a", 10), Block(1000, 2000, "b", 10)])]
-    [(0, 2000)]
-    """
-    run: list[Block] = []
-    num_bytes = 0
-    for piece in pieces:
-        if run and (piece.stop - run[0].start > BLOCK_ROWS or num_bytes + (piece.num_bytes or 0) > BLOCK_BYTES):
-            yield _one_block(run, num_bytes)
-            run, num_bytes = [], 0
-        run.append(piece)
-        num_bytes += piece.num_bytes or 0
-    if run:
-        yield _one_block(run, num_bytes)
-
-
-def _one_block(pieces: Sequence[Block], num_bytes: int) -> Block:
-    if len(pieces) == 1:
-        return pieces[0]
-    return Block(pieces[0].start, pieces[-1].stop, fingerprint_of([piece.fingerprint for piece in pieces]), num_bytes)
+        return fingerprint_of([str(self._schema), [piece.fingerprint for piece in self._pieces]])
 
 
 def _group_fingerprint(file: Any, group: Any) -> Fingerprint:

@@ -3,7 +3,7 @@
 import abc
 import bisect
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -21,6 +21,9 @@ BLOCK_ROWS = 4096
 
 BLOCK_BYTES = 8 << 20
 """Bytes after which a block ends even with fewer rows: for long documents."""
+
+FEW_FILES = 64
+"""Files of one source, from the first on, that share nothing: their lengths stay, whatever is added beside them."""
 
 MAX_ROW_BYTES = 64 << 20
 """Maximum bytes of one unpacked row of a file: some fifteen million tokens. A longer row is malformed: two megabytes
@@ -53,6 +56,36 @@ def block_ranges(start: int, stop: int, max_rows: int = BLOCK_ROWS) -> list[tupl
     [(0, 4), (4, 8), (8, 10)]
     """
     return [(begin, min(begin + max_rows, stop)) for begin in range(start, stop, max_rows)]
+
+
+def joined(blocks: Iterable[Block], is_last: Callable[[Block], bool] = lambda _: False) -> Iterator[Block]:
+    """Yield small blocks that follow each other as one: a block has files and a comparison of its own.
+
+    Args:
+        blocks: whose bytes are known.
+        is_last: true for a block after which another one begins in any case.
+
+    >>> [(block.start, block.stop) for block in joined([Block(0, 1000, "a", 10), Block(1000, 2000, "b", 10)])]
+    [(0, 2000)]
+    """
+    run: list[Block] = []
+    num_bytes = 0
+    for block in blocks:
+        size = block.num_bytes or 0
+        is_full = run and (block.stop - run[0].start > BLOCK_ROWS or num_bytes + size > BLOCK_BYTES)
+        if is_full or (run and is_last(run[-1])):
+            yield _one_block(run, num_bytes)
+            run, num_bytes = [], 0
+        run.append(block)
+        num_bytes += size
+    if run:
+        yield _one_block(run, num_bytes)
+
+
+def _one_block(run: Sequence[Block], num_bytes: int) -> Block:
+    if len(run) == 1:
+        return run[0]
+    return Block(run[0].start, run[-1].stop, fingerprint_of([block.fingerprint for block in run]), num_bytes)
 
 
 class Rows(abc.ABC):
@@ -164,10 +197,12 @@ class ChainedRows(Rows):
         return self.parts[part_index], index - self.starts[part_index]
 
     def read(self, start: int, stop: int) -> Iterator[Any]:
-        for part, part_start in zip(self.parts, self.starts, strict=True):
-            begin, end = max(start - part_start, 0), min(stop - part_start, len(part))
-            if begin < end:
-                yield from part.read(begin, end)
+        while start < stop:
+            index = bisect.bisect_right(self.starts, start) - 1
+            part, part_start = self.parts[index], self.starts[index]
+            end = min(stop - part_start, len(part))
+            yield from part.read(start - part_start, end)
+            start = part_start + end
 
     def get(self, index: int) -> Any:
         part, part_row = self._locate(index)

@@ -20,7 +20,7 @@ from brimful.sources.formats import FORMATS, RowFormat, detect, format_named
 from brimful.sources.media import MediaPlace
 from brimful.sources.mismatches import MismatchedRows
 from brimful.sources.reading import Reading
-from brimful.sources.rows import Block, ChainedRows, Rows
+from brimful.sources.rows import FEW_FILES, Block, ChainedRows, Rows, joined
 from brimful.sources.sample import MalformedRowError, Sample
 from brimful.sources.sides import SIDES, SideRows
 from brimful.typing import Fingerprint
@@ -275,12 +275,20 @@ class Source:
         if edges[-1] != len(self) or edges[:-1] != [block.start for block in blocks]:
             raise SourceError(f"{self.title}: its blocks do not cover its {len(self):,} rows, each once and in order")
         result: list[Block] = []
-        # A block never reaches over the end of a file, and so has one reading.
-        for reading, group in groupby(blocks, lambda block: self._reading_of(block.start)):
+        file_edges = set([*accumulate((num_rows for num_rows, _ in self._sized_readings), initial=0)][FEW_FILES:])
+
+        def kind(block: Block) -> tuple[Reading, bool]:
+            is_file = file_edges.issuperset((block.start, block.stop)) and block.num_bytes is not None
+            return self._reading_of(block.start), is_file
+
+        # A block reaches over the ends of files only if it holds whole ones that are read alike.
+        for (reading, is_of_files), runs in groupby(blocks, kind):
             settings = fingerprint_of(reading.settings)
+            if is_of_files:
+                runs = joined(runs, _ends_block)
             # Draws are of the sample's number: the same rows elsewhere have others.
             draws = [] if self.augmentation is None else [self.augmentation.settings]
-            for run in group:
+            for run in runs:
                 identity = [run.fingerprint, settings, *([*draws, run.start] if draws else [])]
                 result.append(replace(run, fingerprint=fingerprint_of(identity)))
         return result
@@ -300,6 +308,11 @@ class Source:
     def __repr__(self) -> str:
         size = counted(len(self), "sample")
         return f"Source({self.title!r}, {size}, format {self.format_name}, {short(self.fingerprint)})"
+
+
+def _ends_block(file: Block) -> bool:
+    """Return true for one of 256 files, by its content: an edited file moves no block after the next such file."""
+    return file.fingerprint.endswith("00")
 
 
 def _detect_all(
