@@ -14,7 +14,9 @@ import pytest
 
 from brimful.errors import SourceError
 from brimful.measure import measure_lengths
+from brimful.shared.arguments import kept_fingerprint
 from brimful.sources import huggingface, line_index, lines, open_source
+from brimful.sources.source import Source
 from brimful.sources.stamp import Stamp
 from tests.measure.encoders import Letters
 
@@ -168,14 +170,19 @@ def test_a_stamp_is_size_time_and_file(tmp_path):
         stamp.check(path)
 
 
-def test_a_file_of_old_size_and_times_is_read_again(case):
-    """Without it a store would name the old contents: a tool may set the times back, and the system's own it cannot."""
-    data, file, make = case
-    before = open_source(data, format="text").fingerprint
+def _changed_with_its_times(file, data):
+    """Write over a file, and set its times back, as a tool may; the system's own it cannot."""
     stamp = os.stat(file)
     with open(file, "r+b") as opened:
-        opened.write(make(OTHERS))
+        opened.write(data)
     os.utime(file, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+
+
+def test_a_file_of_old_size_and_times_is_read_again(case):
+    """Without it a store would name the old contents."""
+    data, file, make = case
+    before = open_source(data, format="text").fingerprint
+    _changed_with_its_times(file, make(OTHERS))
     assert open_source(data, format="text").fingerprint != before
 
 
@@ -189,11 +196,20 @@ def test_a_file_whose_mode_changes_is_read_to_its_end(case):
     assert open_source(data, format="text").fingerprint == before
 
 
-def test_fingerprints_are_taken_once_for_each_state_of_the_files(case, monkeypatch):
+def test_a_fingerprint_is_taken_once_for_each_state_of_the_files(case, monkeypatch):
     """Without it every rank of a job would read all bytes to compare its source with that of rank 0."""
-    data, _, _ = case
-    before = open_source(data, format="text").fingerprint
-    for name in ("huggingface.table_fingerprint", "text_files.fingerprint_bytes", "parquet._group_fingerprint"):
-        monkeypatch.setattr(f"brimful.sources.{name}", lambda *_: pytest.fail("read again"))
-    monkeypatch.setattr(line_index, "_build", lambda *_: pytest.fail("read again"))
-    assert open_source(data, format="text").fingerprint == before
+    data, file, make = case
+    before = kept_fingerprint(open_source(data, format="text"))
+    with monkeypatch.context() as patch:
+        patch.setattr(Source, "fingerprint", property(lambda _: pytest.fail("read again")))
+        assert kept_fingerprint(open_source(data, format="text")) == before
+    _changed_with_its_times(file, make(OTHERS))
+    changed = kept_fingerprint(open_source(data, format="text"))
+    assert changed == open_source(data, format="text").fingerprint != before
+
+
+def test_rows_in_memory_are_not_known_by_a_file_of_their_title(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("memory").touch()
+    first, second = (open_source([{"text": text}]) for text in TEXTS[:2])
+    assert kept_fingerprint(first) != kept_fingerprint(second)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
+from brimful.blobs import atomic_file
+from brimful.cache import cache_dir, exclusive
 from brimful.encode.encoder import Encoder
 from brimful.errors import PlanMismatchError
-from brimful.fingerprint import differing_keys, fingerprint_of, short
+from brimful.fingerprint import canonical_json, differing_keys, fingerprint_of, short
 from brimful.plan import PlanSettings
 from brimful.sources.source import Source
+from brimful.sources.stamp import Stamp
+from brimful.typing import Fingerprint
 
 Arguments: TypeAlias = Mapping[str, str]
 """Texts by name that decide the tokens of packs, long ones as fingerprints; and ``title`` of the source, which may differ."""
@@ -18,8 +22,10 @@ Arguments: TypeAlias = Mapping[str, str]
 _LONGEST_SHOWN = 40
 
 
-def arguments_of(source: Source, encoder: Encoder, settings: PlanSettings | None = None) -> Arguments:
-    """Return the arguments of this rank. Fingerprints of files are read from the cache if it has them.
+def arguments_of(
+    source: Source, encoder: Encoder, settings: PlanSettings | None = None, cache: str | os.PathLike[str] | None = None
+) -> Arguments:
+    """Return the arguments of this rank.
 
     >>> from brimful import open_source
     >>> from brimful.testing.toys import toy_chat_encoder
@@ -27,10 +33,33 @@ def arguments_of(source: Source, encoder: Encoder, settings: PlanSettings | None
     >>> arguments_of(source, toy_chat_encoder(), PlanSettings(capacity=64))["capacity"]
     '64'
     """
-    labels = encoder.label_settings
-    encoding = {f"encoder {name}": value for name, value in {**encoder.length_settings, **labels}.items()}
-    values = {**encoding, **({} if settings is None else settings.as_dict())}
-    return {"title": source.title, "source": source.fingerprint, **{name: _text(values[name]) for name in values}}
+    values = {f"encoder {name}": value for name, value in (encoder.length_settings | encoder.label_settings).items()}
+    if settings is not None:
+        values |= settings.as_dict()
+    texts = {
+        name: value if isinstance(value, str) else canonical_json(value).decode() for name, value in values.items()
+    }
+    texts = {name: text if len(text) <= _LONGEST_SHOWN else fingerprint_of(text) for name, text in texts.items()}
+    return {"title": source.title, "source": kept_fingerprint(source, cache), **texts}
+
+
+def kept_fingerprint(source: Source, cache: str | os.PathLike[str] | None = None) -> Fingerprint:
+    """Return the fingerprint of a source; of all processes that share a cache one reads the bytes of its files.
+
+    It is kept until somebody writes to the files. Rows that lie in none, such as those in memory, are read by each process.
+    """
+    members = source.rows.members
+    paths = [path for title, _ in members for path in _files(title)]
+    if not source.rows.lies_in_files or not all(map(os.path.exists, dict(members))):
+        return source.fingerprint
+    # Taken before the bytes are read, and what reads them refuses a file that changes meanwhile.
+    stamps = [[os.path.abspath(path), repr(Stamp.of(path))] for path in paths]
+    path = cache_dir(cache) / "fingerprints" / fingerprint_of([members, source.unit, source.row_settings, stamps])
+    with exclusive(path):
+        if not path.exists():
+            with atomic_file(path) as file:
+                file.write(source.fingerprint.encode())
+        return path.read_text()
 
 
 def check_arguments(theirs: Arguments, own: Arguments, rank: int, their_rank: int = 0) -> None:
@@ -50,9 +79,10 @@ def check_arguments(theirs: Arguments, own: Arguments, rank: int, their_rank: in
         )
 
 
-def _text(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
-    return text if len(text) <= _LONGEST_SHOWN else fingerprint_of(text)
+def _files(title: str) -> list[str]:
+    """Return the path of a file, or of all files below a directory."""
+    names = [os.path.join(folder, name) for folder, _, names in os.walk(title) for name in sorted(names)]
+    return names or [title]
 
 
 def _shown(arguments: Arguments, name: str) -> str:

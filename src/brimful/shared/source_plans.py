@@ -74,7 +74,8 @@ class SourcePlans:
     @property
     def arguments(self) -> Arguments:
         """Arguments that all ranks must have; none for plans of lengths without samples."""
-        return {} if self._source is None else arguments_of(*self.samples, self._settings)
+        cache = self._measure_options.get("cache_dir")
+        return {} if self._source is None else arguments_of(*self.samples, self._settings, cache)
 
     def __call__(self, epoch: int, progress: Progress) -> BuiltPlan:
         table = self._lengths(progress)

@@ -39,7 +39,6 @@ class HuggingFaceRows(UniformBlockRows):
         self._files = _Files([(path, Stamp.of(path)) for path in paths], ends)
         self._dataset = dataset
         self.title = title or "datasets.Dataset"
-        self.version = getattr(dataset, "_fingerprint", None)
 
     @classmethod
     def from_directory(cls, path: str | os.PathLike[str], *, split: str | None = None) -> HuggingFaceRows:
@@ -61,7 +60,9 @@ class HuggingFaceRows(UniformBlockRows):
             dataset = datasets.load_from_disk(name)
         except Exception as error:  # datasets raises errors of many kinds over what it reads
             raise SourceError(f"{name} cannot be opened by datasets: {str(error).split(chr(10), 1)[0]}") from error
-        return cls(dataset, title=name, files=files)
+        rows = cls(dataset, title=name, files=files)
+        rows.lies_in_files = True
+        return rows
 
     @classmethod
     def from_hub(cls, name: str, *, split: str, config: str | None = None) -> HuggingFaceRows:
@@ -121,10 +122,6 @@ class HuggingFaceRows(UniformBlockRows):
             raise SourceError(f"{self.title}: rows {start:,} to {stop - 1:,} are damaged: {detail}") from error
         return table
 
-    @property
-    def stamps(self) -> Mapping[str, Stamp]:
-        return self._files.stamps
-
     def block_fingerprint(self, start: int, stop: int) -> Fingerprint:
         fingerprint = table_fingerprint(self._checked(start, stop))
         self._files.check(start, stop)
@@ -160,11 +157,6 @@ class _Files:
         self.__dict__.update(state)
         for path, stamp in self._stamps:
             stamp.check(path)
-
-    @property
-    def stamps(self) -> dict[str, Stamp]:
-        """State of each file by its path."""
-        return dict(self._stamps)
 
     def check(self, start: int, stop: int) -> None:
         """Refuse a change of the files that some rows lie in."""

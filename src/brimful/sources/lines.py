@@ -39,6 +39,8 @@ class _Lines(Rows):
     The file is read and not mapped: of a mapped one that is cut short meanwhile, reading kills the process.
     """
 
+    lies_in_files = True
+
     def __init__(
         self,
         path: str | os.PathLike[str],

@@ -144,10 +144,9 @@ def open_source(
         if format is not None or fields is not None or ignore or prompt is not None or max_samples is not None:
             raise SettingsError("open sources take no further options: give them where each is opened")
         return sources[0] if len(sources) == 1 else Source.chained(sources, "several sources")
-    cache = None if cache_dir is None else Path(cache_dir)
-    rows = _rows(data, _Options(text_unit, split, config, cache, media_outside))
-    for part in rows.parts if isinstance(rows, ChainedRows) else [rows]:
-        part.cache = cache
+    rows = _rows(
+        data, _Options(text_unit, split, config, Path(cache_dir) if cache_dir is not None else None, media_outside)
+    )
     if max_samples is not None:
         rows = _first_rows(rows, max_samples)
     place = MediaPlace(os.fspath(media_dir or ""), media_outside) if media or media_dir is not None else None

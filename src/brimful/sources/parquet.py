@@ -10,7 +10,6 @@ import numpy as np
 from brimful.errors import SourceError, SourceNotFoundError
 from brimful.fingerprint import fingerprint_bytes, fingerprint_of
 from brimful.ragged import offsets_of
-from brimful.sources.kept_digests import kept_digests
 from brimful.sources.rows import Block, Rows, block_ranges, joined
 from brimful.sources.stamp import Stamp
 from brimful.sources.table import rows_of_table
@@ -25,6 +24,8 @@ _GROUPS_IN_MEMORY = 2
 
 class ParquetRows(Rows):
     """Rows of one Parquet file. The last row groups read stay decoded."""
+
+    lies_in_files = True
 
     def __init__(self, path: str | os.PathLike[str], stamp: Stamp | None = None) -> None:
         """``stamp``: in a worker process, that of the file in the parent; a file that changed since is refused."""
@@ -86,13 +87,10 @@ class ParquetRows(Rows):
     @cached_property
     def _pieces(self) -> Sequence[Block]:
         """Row groups, each with the fingerprint of its content; one that is large in several pieces."""
-        return self._cut(kept_digests({self._path: self._stamp}, "row groups", self.cache, self._group_fingerprints))
-
-    def _group_fingerprints(self) -> list[Fingerprint]:
         with open(self._path, "rb") as file:
-            digests = [_group_fingerprint(file, group) for group in self._group_metadata]
+            pieces = self._cut([_group_fingerprint(file, group) for group in self._group_metadata])
         self._stamp.check(self._path)
-        return digests
+        return pieces
 
     def _cut(self, digests: Sequence[Fingerprint]) -> list[Block]:
         """Return the pieces of row groups with these digests."""

@@ -3,17 +3,14 @@
 import abc
 import bisect
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
 
 from brimful.fingerprint import fingerprint_of
-from brimful.sources.kept_digests import kept_digests
 from brimful.sources.sample import MalformedRowError
-from brimful.sources.stamp import Stamp
 from brimful.typing import Fingerprint
 
 BLOCK_ROWS = 4096
@@ -104,8 +101,8 @@ class Rows(abc.ABC):
     unit: str = ""
     """Content of one row, if the user can choose it: ``one document a file``."""
 
-    cache: Path | None = None
-    """Directory in which fingerprints are kept; None for the usual one."""
+    lies_in_files = False
+    """True if the titles of ``members`` are files, or directories of files, which hold all that the rows are made of."""
 
     @abc.abstractmethod
     def __len__(self) -> int: ...
@@ -154,14 +151,6 @@ class UniformBlockRows(Rows):
     block_rows: int = BLOCK_ROWS
     """Rows of each block; the last may have fewer."""
 
-    version: Any = None
-    """Anything for JSON that decides the rows beside the files."""
-
-    @property
-    def stamps(self) -> Mapping[str, Stamp]:
-        """State of each file that a fingerprint reads, by path; empty for rows that are in memory."""
-        return {}
-
     @abc.abstractmethod
     def block_fingerprint(self, start: int, stop: int) -> Fingerprint:
         """Return the fingerprint of rows ``start … stop-1``."""
@@ -169,14 +158,7 @@ class UniformBlockRows(Rows):
     @cached_property
     def blocks(self) -> Sequence[Block]:
         ranges = block_ranges(0, len(self), self.block_rows)
-        stamps = self.stamps
-
-        def make() -> list[Fingerprint]:
-            return [self.block_fingerprint(start, stop) for start, stop in ranges]
-
-        version = [type(self).__name__, self.version, len(self), self.block_rows]
-        digests = kept_digests(stamps, version, self.cache, make) if stamps else make()
-        return [Block(start, stop, digest) for (start, stop), digest in zip(ranges, digests, strict=True)]
+        return [Block(start, stop, self.block_fingerprint(start, stop)) for start, stop in ranges]
 
 
 class ChainedRows(Rows):
@@ -185,6 +167,7 @@ class ChainedRows(Rows):
     def __init__(self, parts: Sequence[Rows], title: str) -> None:
         self.parts = list(parts)
         self.title = title
+        self.lies_in_files = all(part.lies_in_files for part in self.parts)
         *self.starts, self._length = accumulate(map(len, self.parts), initial=0)
         """``starts``: first row of each part."""
 
@@ -256,6 +239,7 @@ class FirstRows(Rows):
         self._rows, self._count = rows, count
         self.title = rows.title
         self.unit = rows.unit
+        self.lies_in_files = rows.lies_in_files
 
     def __len__(self) -> int:
         return self._count

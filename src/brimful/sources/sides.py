@@ -36,6 +36,7 @@ class SideRows(Rows):
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
         self.title = rows.title
+        self.lies_in_files = rows.lies_in_files
         self.unit = rows.unit
 
     def __len__(self) -> int:

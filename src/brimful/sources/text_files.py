@@ -1,6 +1,6 @@
 """Documents that are one file each."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from brimful.fingerprint import fingerprint_bytes, fingerprint_of
@@ -16,6 +16,7 @@ class TextFiles(UniformBlockRows):
     """One document per file, in the order of the sorted names."""
 
     unit = "one document a file"
+    lies_in_files = True
     block_rows = 256
 
     def __init__(self, paths: Sequence[str], title: str, *, titles: Sequence[str] | None = None) -> None:
@@ -23,16 +24,10 @@ class TextFiles(UniformBlockRows):
         self._paths = list(paths)
         self._titles = list(titles or paths)
         self.title = title
-        self._stamps: dict[str, Stamp] = {}  # once fingerprints are taken
+        self._stamps: dict[str, Stamp] = {}  # of the files whose fingerprints were taken
 
     def __len__(self) -> int:
         return len(self._paths)
-
-    @property
-    def stamps(self) -> Mapping[str, Stamp]:
-        # Taken before the bytes: a change between the two is seen when they were read.
-        self._stamps = self._stamps or {path: Stamp.of(path) for path in self._paths}
-        return self._stamps
 
     def _bytes(self, path: str) -> bytes:
         """Return all bytes of a file; refuse a file that changed since its fingerprint was taken."""
@@ -56,4 +51,9 @@ class TextFiles(UniformBlockRows):
         return self._titles[index]
 
     def block_fingerprint(self, start: int, stop: int) -> Fingerprint:
-        return fingerprint_of([fingerprint_bytes(self._bytes(path)) for path in self._paths[start:stop]])
+        digests = []
+        for path in self._paths[start:stop]:
+            # The stamp is taken before the bytes: a change between the two is seen when they were read.
+            self._stamps[path] = Stamp.of(path)
+            digests.append(fingerprint_bytes(self._bytes(path)))
+        return fingerprint_of(digests)
