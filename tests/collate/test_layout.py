@@ -1,11 +1,13 @@
 """Boundaries, positions, labels, padding."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful.collate import lay_out
+from brimful.collate import PackExtras, lay_out
 from brimful.collate.layout import indexed_mask
 from brimful.collate.torch import PackCollator
 from brimful.errors import CollateError, SettingsError
@@ -49,6 +51,28 @@ def test_several_packs_lay_out_like_their_samples(packs, extra):
     starts = batch.cu_seqlens[:-1]
     assert batch.labels[starts].tolist() == [-100] * len(starts)
     assert batch.position_ids[starts].tolist() == [0] * len(starts)
+
+
+@pytest.mark.parametrize("lengths", [[16_384], [16_383, 16_385, 1], [40_000, 3, 70_000]])
+def test_long_segments(lengths):
+    """Numbers of 14 and of 16 bits end here: without it a loop that counts in small numbers passes on short rows alone."""
+    batch = lay_out([toy_pack(lengths)], pad_to=sum(lengths) + 5, pad_token_id=0)
+    whole = [*lengths, 5]
+    assert batch.position_ids.tolist() == [index for length in whole for index in range(length)]
+    assert batch.segment_index.tolist() == [number for number, length in enumerate(whole) for _ in range(length)]
+    assert batch.cu_seqlens.tolist() == [sum(whole[:number]) for number in range(len(whole) + 1)]
+    assert batch.max_seqlen == max(whole)
+
+
+def test_a_segment_without_loss_has_no_label_to_its_last_token():
+    """Arrays made here, each token a target: of the second pack's segments the first has no loss."""
+    packs = [toy_pack([3]), toy_pack([2, 4], first_sample=1)]
+    packs = [replace(pack, loss_mask=np.ones(len(pack), dtype=bool)) for pack in packs]
+    extras = [PackExtras(), PackExtras(no_loss=np.array([0], dtype=np.int32))]
+    batch = lay_out(packs, extras=extras)
+    ids = batch.input_ids.tolist()
+    assert batch.labels.tolist() == [-100, *ids[1:3], -100, -100, -100, *ids[6:]]
+    assert (batch.num_loss_tokens, batch.no_loss) == (5, (1,))
 
 
 def test_pads_never_look_at_values():

@@ -33,7 +33,13 @@ def test_a_short_demo_runs_end_to_end(tmp_path) -> None:
     assert packed.fill_ratio == 1.0
     assert padded.fill_ratio < 0.9
 
-    assert sorted(path.name for path in (tmp_path / "demo").iterdir()) == ["cache", "chats.jsonl", "model", "packs", "tokenizer"]
+    assert sorted(path.name for path in (tmp_path / "demo").iterdir()) == [
+        "cache",
+        "chats.jsonl",
+        "model",
+        "packs",
+        "tokenizer",
+    ]
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "demo" / "model")
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "demo" / "model")
     assert model.config.vocab_size == len(tokenizer)

@@ -182,3 +182,11 @@ def test_an_algorithm_packs_several_budgets_itself_or_refuses_them(name):
     """Left out of ``contradicts``, budgets are packed by another algorithm under this one's name."""
     with pytest.raises(SettingsError, match="knows tokens alone"):
         plan_packs(TELL_TALE, capacity=7, algorithm=name, budgets={"samples": 2}, seed=None)
+
+
+@pytest.mark.parametrize("form", ["compiled", "plain"])
+@pytest.mark.parametrize("algorithm", IN_ORDER, ids=name_of)
+def test_a_room_of_the_shortest_length_is_still_room(algorithm, form, monkeypatch):
+    """The last item fits exactly where nothing shorter is to come: a pack that is closed too early costs one more."""
+    use(form, monkeypatch)
+    assert algorithm(np.array([5, 2, 5, 2]), capacity=7).as_lists() == [[0, 1], [2, 3]]

@@ -154,6 +154,19 @@ def test_a_step_that_others_drop_is_not_served(tmp_path):
     assert list(resumed) == []
 
 
+@pytest.mark.parametrize("assign", ["pack", "lane"])
+def test_a_state_knows_what_becomes_of_the_tail(tmp_path, assign):
+    """With another tail an epoch has other steps: a run that went on would end elsewhere than it began to."""
+    producer = ToyProducer(tmp_path)
+    for num_packs in (2, 1, 2, 2):
+        producer.append(num_packs)
+    producer.close()
+    loader = loaders(tmp_path, 1, assign=assign, tail="pad")[0]
+    next(iter(loader))
+    with pytest.raises(StateError, match=r"tail \(pad in the state, drop here\)"):
+        loaders(tmp_path, 1, assign=assign, tail="drop")[0].load_state_dict(loader.state_dict())
+
+
 def read_on(arguments):
     directory, rank, state = arguments
     loader = StreamLoader(directory, dp_rank=rank, dp_world_size=2, lanes=LANES)

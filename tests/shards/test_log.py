@@ -53,6 +53,62 @@ def test_a_directory_belongs_to_one_identity(tmp_path):
         log.begin({**identity, "plan": "b" * 32}, {})
 
 
+IDENTITY = {"capacity": 8, "plan": "a" * 32, "source": "s", "encoder": {"train_on": "assistant"}, "lanes": 1}
+
+
+def _paths(value, path=()):
+    """Paths of all numbers and texts in a header."""
+    if not isinstance(value, dict):
+        return [path]
+    return [leaf for key, inner in value.items() for leaf in _paths(inner, (*path, key))]
+
+
+def test_every_value_of_a_header_is_checked(tmp_path):
+    """One flipped bit of a byte anywhere: without it packs of another identity could pass for these."""
+    log = StreamLog(open_blob_store(tmp_path))
+    log.begin(IDENTITY, {"source": "x", "brimful": "0.1.0"})
+    path = tmp_path / "stream.json"
+    header = json.loads(path.read_text())
+    assert (header["format"], header["version"]) == ("brimful.packs", 1)
+    leaves = _paths(header)
+    assert len(leaves) == 5 + 2 + 3
+    for leaf in leaves:
+        changed = json.loads(json.dumps(header))
+        *outer, last = leaf
+        inner = changed
+        for key in outer:
+            inner = inner[key]
+        inner[last] = (
+            inner[last] ^ 1 if isinstance(inner[last], int) else chr(ord(inner[last][0]) ^ 1) + inner[last][1:]
+        )
+        path.write_text(json.dumps(changed))
+        expected = "has format" if last in ("format", "version") else "is damaged: it has other contents"
+        with pytest.raises(CorruptFileError, match=expected):
+            log.header()
+
+
+@pytest.mark.parametrize("key", ["plan", "lanes", "notes"])
+def test_a_header_names_what_it_lacks(tmp_path, key):
+    """Without it a file of somebody else ends in a KeyError."""
+    log = StreamLog(open_blob_store(tmp_path))
+    log.begin(IDENTITY, {})
+    path = tmp_path / "stream.json"
+    header = json.loads(path.read_text())
+    del (header if key == "notes" else header["identity"])[key]
+    path.write_text(json.dumps(header))
+    with pytest.raises(CorruptFileError, match=f"is damaged: {key} is missing"):
+        log.header()
+
+
+def test_the_cause_is_named_and_not_what_follows_from_it(tmp_path):
+    """Packs of other targets have another plan, too: a user who reads of the plan does not know what to change."""
+    log = StreamLog(open_blob_store(tmp_path))
+    log.begin(IDENTITY, {})
+    other = {**IDENTITY, "plan": "b" * 32, "encoder": {"train_on": "all"}}
+    with pytest.raises(StoreMismatchError, match=r"otherwise: encoder train_on \(assistant there, all now\)\. Choose"):
+        log.begin(other, {})
+
+
 def test_lanes_of_earlier_stores_do_not_matter(tmp_path):
     """Earlier versions could write others into the header; no reader used them, and the packs are the same."""
     log = StreamLog(open_blob_store(tmp_path))
