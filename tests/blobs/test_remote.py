@@ -159,3 +159,17 @@ def test_large_blobs_on_s3_go_and_come_in_parts(bucket, monkeypatch):  # noqa: F
     store.put_atomic("shards/a", data)
     assert store.get("shards/a") == data
     assert store.get_range("shards/a", 999, 5001) == data[999:5001]
+
+
+def test_a_bucket_that_is_not_there_is_named():
+    """Its library says ``The specified bucket does not exist``, and not which."""
+
+    def absent(*_, **__):
+        raise FileNotFoundError("The specified bucket does not exist")
+
+    filesystem = copy.copy(fsspec.filesystem("memory"))
+    filesystem.pipe_file = absent
+    store = FsspecBlobStore("memory://absent/packs", filesystem=filesystem, root="absent/packs")
+    for write in (store.put, store.put_if_absent):
+        with pytest.raises(FileNotFoundError, match=r"The specified bucket does not exist: 'memory://absent/packs'$"):
+            write("a", b"1")

@@ -89,3 +89,12 @@ def test_errors_are_json_where_results_are(home: Path) -> None:
     row.write_text('{"input_ids": [1, 2]}\nno json\n')
     event = json.loads(outcome("measure", row, "--json")[2].splitlines()[-1])
     assert (event["error"], event["sample_id"], event["where"]) == ("BadSampleError", 1, f"{row}:2")
+
+
+def test_a_working_directory_that_is_gone_is_named(tmp_path, monkeypatch):
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PWD", str(folder))
+    folder.rmdir()
+    assert refused("demo", "-o", "demo") == f"{folder}: No such file or directory"

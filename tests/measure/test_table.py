@@ -182,3 +182,11 @@ def test_a_table_of_an_earlier_version_opens_and_is_held_against_its_fingerprint
     with pytest.raises(CorruptFileError) as caught:
         LengthTable.open(path)
     assert str(caught.value) == f"{path} is damaged: its lengths are not those that were saved"
+
+
+def test_a_table_of_fractions_is_refused_as_lists_are():
+    """Without it planning fails in the middle, by an error of NumPy."""
+    with pytest.raises(InvalidLengthsError, match=r"^lengths must be whole numbers and are float64$"):
+        LengthTable({"tokens": np.array([3.0, 5.0])})
+    with pytest.raises(InvalidLengthsError, match=r"^patches must be whole numbers and are float64$"):
+        LengthTable({"tokens": np.array([3]), "patches": np.array([3.0])})

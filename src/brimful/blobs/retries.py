@@ -72,7 +72,10 @@ class Retries:
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 return request()
-            except (FileNotFoundError, FileExistsError, BrimfulError):
+            except (FileNotFoundError, FileExistsError, BrimfulError) as error:
+                if isinstance(error, FileNotFoundError) and error.filename is None:
+                    # A bucket that is not there, said without its name.
+                    raise FileNotFoundError(errno.ENOENT, error.strerror or str(error), self.url) from error
                 raise
             except Exception as error:
                 self._note(action, error, attempt)

@@ -1,5 +1,6 @@
 """The program's commands, and how their errors end it."""
 
+import errno
 import json
 import os
 import sys
@@ -106,6 +107,8 @@ def run(arguments: Sequence[str]) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except OSError as error:
+        if error.errno == errno.ENOENT and error.filename is None:  # as os.getcwd raises it
+            error.filename = os.environ.get("PWD", "the working directory")
         _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), error, as_json)
     except (KeyboardInterrupt, click.Abort):
         print(STOPPED, file=sys.stderr)

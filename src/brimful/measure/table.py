@@ -66,7 +66,9 @@ class LengthTable:
         sizes = {name: len(column) for name, column in budgets.items()}
         if len(set(sizes.values())) != 1:
             raise InvalidLengthsError(f"the budgets have different numbers of samples: {sizes}")
-        self.budgets: dict[str, Lengths] = dict(budgets)
+        self.budgets: dict[str, Lengths] = {
+            name: as_lengths(column, "lengths" if name == "tokens" else name) for name, column in budgets.items()
+        }
         self.tokens = self.budgets["tokens"]
         self.provenance: dict[str, Any] = dict(provenance or {})
         self.group_size = int(self.provenance.get("group_size", 1))

@@ -10,8 +10,8 @@ def test_control_characters_of_the_data_do_not_reach_the_terminal(tmp_path: Path
     from brimful.report.text.pack import show_pack
     from brimful.testing.toys import toy_pack
 
-    lines = show_pack(toy_pack([3]), 0, 8, lambda ids: "a\x1b[2J\x9b\tb\n")
-    assert "a\\x1b[2J\\x9b\tb\n" in "\n".join(lines)
+    lines = show_pack(toy_pack([3]), 0, 8, lambda ids: "a\x1b[2J\x9b\tb\u202e\u2066\n")
+    assert "a\\x1b[2J\\x9b\tb\\u202e\\u2066\n" in "\n".join(lines)
     assert "\x1b" not in "\n".join(lines)
 
 

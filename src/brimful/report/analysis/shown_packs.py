@@ -44,7 +44,8 @@ _MAX_BYTES, _MAX_PIXELS, _MAX_SAMPLES = 1 << 26, 50_000_000, 1 << 25
 _COLUMNS = 480
 """Columns of the strip of a pack."""
 
-_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""Characters that a terminal or a page obeys, those of the direction of text among them; data must not."""
 
 
 @dataclass(frozen=True)
@@ -217,8 +218,17 @@ def _texts(pack: Pack, begin: int, end: int, decode: Callable[[TokenIds], str] |
         if len(text) > _CHARACTERS:
             text = f"{text[: _CHARACTERS // 2]} … {text[-_CHARACTERS // 4 :]}"
         # Control characters are shown, not obeyed, and half of a surrogate pair cannot be written.
-        text = _CONTROLS.sub(lambda match: match.group().encode("unicode_escape").decode(), text)
+        text = without_controls(text)
         yield ShownText(text.encode("utf-8", "backslashreplace").decode(), bool(mask[first]))
+
+
+def without_controls(text: str) -> str:
+    """Return a text whose control characters are escaped.
+
+    >>> without_controls("a\u202eb\tc")
+    'a\\\\u202eb\tc'
+    """
+    return _CONTROLS.sub(lambda match: match.group().encode("unicode_escape").decode(), text)
 
 
 def _drawn(item: PlacedMedium) -> ShownMedium:

@@ -1,6 +1,5 @@
 """One pack with its boundaries and its text."""
 
-import re
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
@@ -8,14 +7,12 @@ from typing import Any
 import numpy as np
 
 from brimful.report.analysis.media_facts import MediumFacts
+from brimful.report.analysis.shown_packs import without_controls
 from brimful.shards import Pack
 from brimful.typing import LossMask, TokenIds
 
 _HEAD, _TAIL = 48, 24
 """Tokens that are shown of a long segment, at its beginning and at its end."""
-
-_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""Characters that a terminal obeys; data must not."""
 
 
 def show_pack(
@@ -104,6 +101,6 @@ def _marked_text(ids: TokenIds, mask: LossMask, decode: Callable[[TokenIds], str
     edges = [0, *(np.flatnonzero(mask[1:] != mask[:-1]) + 1).tolist(), len(ids)]
     pieces = []
     for begin, end in pairwise(edges):
-        text = _CONTROLS.sub(lambda match: match.group().encode("unicode_escape").decode(), decode(ids[begin:end]))
+        text = without_controls(decode(ids[begin:end]))
         pieces.append(f"⟦{text}⟧" if mask[begin] else text)
     return "".join(pieces)
