@@ -8,11 +8,13 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
 
 from brimful import LazyShardedDataset, PackingProducer
+from brimful.collate import Media, PackExtras
 from brimful.errors import SettingsError
 from brimful.testing.toys import toy_stream
 from brimful.trainers import ms_swift_stream
@@ -107,19 +109,45 @@ def toy_encoder():
     return toy_chat_encoder()
 
 
-def test_a_stream_with_media_is_refused(tmp_path):
-    """Their pixels would be left out of the batch."""
-
+def stream_with_media(tmp_path):
     class Encoder(PictureEncoder):
         length_settings = {"encoder": "toy", "media": {"family": "toy"}}
 
     PackingProducer([chat("a", picture(1))], Encoder(), tmp_path, capacity=64).close()
-    with pytest.raises(SettingsError, match="holds media, which ms-swift's collator cannot be given"):
-        SwiftStream(LazyShardedDataset(tmp_path))
+    return LazyShardedDataset(tmp_path)
+
+
+def test_packs_with_media_get_their_features_where_the_batch_is_made(tmp_path, monkeypatch):
+    """The template's own collator would leave them out."""
+    packs = stream_with_media(tmp_path)
+    seen = []
+
+    def of_packs(*given):
+        seen.append(given)
+        return lambda pack: PackExtras(
+            media=(Media("image", np.zeros(1, np.int32), {"pixel_values": np.ones((2, 3))}),)
+        )
+
+    monkeypatch.setattr(ms_swift_stream.MediaFeatures, "of_packs", of_packs)
+    template = SimpleNamespace(data_collator=None)
+    ms_swift_stream._take_media(template, packs, SimpleNamespace(model_dir="model"))
+    batch = template.data_collator([SwiftStream(packs)[0]], padding_to=None)
+    assert seen == [(packs, "model")]
+    assert batch["pixel_values"].tolist() == [[1.0] * 3] * 2
+    assert batch["input_ids"].tolist() == [packs[0].input_ids.tolist()]
+
+
+@pytest.mark.parametrize(("megatron", "sequence_parallel_size"), [(True, 1), (False, 2)])
+def test_trainers_that_divide_a_batch_take_no_media(tmp_path, megatron, sequence_parallel_size):
+    """Nothing says that their parts hold the features that belong to their tokens."""
+    args = SimpleNamespace(model_dir="model", sequence_parallel_size=sequence_parallel_size)
+    with pytest.raises(SettingsError, match="holds media, which `swift sft` and `swift pt` take"):
+        ms_swift_stream._take_media(SimpleNamespace(use_megatron=megatron), stream_with_media(tmp_path), args)
 
 
 @pytest.mark.long
-def test_swift_sft_trains_on_a_stream_that_grows(tmp_path):
+@pytest.mark.parametrize("run", ["swift_stream_run", "swift_audio_run"])
+def test_swift_sft_trains_on_a_stream_that_grows(tmp_path, run):
     """The command of ms-swift's own Python with the four flags; each pack in order, and its samples isolated."""
     interpreter = os.environ.get(VARIABLE)
     if interpreter is None and importlib.util.find_spec("swift") is None:
@@ -127,7 +155,7 @@ def test_swift_sft_trains_on_a_stream_that_grows(tmp_path):
     flags = [*FLAGS, "--packing", "false", "--train_dataloader_shuffle", "false"]
     root = Path(__file__).parents[2]
     done = subprocess.run(
-        [interpreter or sys.executable, "-W", "ignore", "-m", "tests.trainers.swift_stream_run", str(tmp_path), *flags],
+        [interpreter or sys.executable, "-W", "ignore", "-m", f"tests.trainers.{run}", str(tmp_path), *flags],
         cwd=root,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(root / "src"), str(root)])},
         capture_output=True,

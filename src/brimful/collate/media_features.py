@@ -113,7 +113,7 @@ class MediaFeatures:
         """Return the features of packs that say themselves how their media were encoded.
 
         Args:
-            packs: a ``PackedDataset``, or a ``PackStore`` (``open_packs``).
+            packs: a ``PackedDataset``, a ``PackStore`` (``open_packs``) or a ``LazyShardedDataset``.
             processor, on_bad_medium, bad_media_log, tokens_per_second: as of the class. Packs that hold features need no
                 processor; one that is given has to be that which made them.
 

@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 
 from brimful.checks import check_type
+from brimful.collate.media_features import MediaFeatures
+from brimful.collate.torch import PackCollator
 from brimful.errors import SettingsError
 from brimful.serve import LazyShardedDataset
 from brimful.shards import Pack
@@ -46,21 +48,34 @@ class SwiftStream:
 
     def __init__(self, packs: LazyShardedDataset) -> None:
         check_type("packs", packs, LazyShardedDataset, "a LazyShardedDataset")
-        if packs.media_settings is not None:
-            raise SettingsError(
-                f"{packs.directory} holds media, which ms-swift's collator cannot be given: train it with "
-                f"brimful.StreamLoader and MediaFeatures"
-            )
         self.packs = packs
 
     def __len__(self) -> int:
         return len(self.packs)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        return _row(self.packs[index])
+        pack = self.packs[index]
+        return _row(pack) if self.packs.media_settings is None else {"pack": pack}
 
     def __repr__(self) -> str:
         return f"SwiftStream({self.packs!r})"
+
+
+class MediaCollator:
+    """Collator of packs with media, in the place of a template's: ms-swift's leaves out the features of what is packed.
+
+    Batches are those of Transformers, whose position ids keep samples apart with every attention.
+
+    Args:
+        packs: the stream, which knows how its media were encoded.
+        model: directory of the model, with its processor.
+    """
+
+    def __init__(self, packs: LazyShardedDataset, model: str) -> None:
+        self._collate = PackCollator(media=MediaFeatures.of_packs(packs, model))
+
+    def __call__(self, rows: Sequence[dict[str, Any]], *, padding_to: int | None = None) -> dict[str, Any]:
+        return self._collate([row["pack"] for row in rows])
 
 
 def _row(pack: Pack) -> dict[str, Any]:
@@ -120,7 +135,10 @@ def install_stream_flags() -> None:
             return prepare_dataset(self, *values, **options)
         # Rows of one micro-batch are flattened by the template, with the positions that they have.
         self.template.packing = self.template.padding_free = True
-        return [_stream_of(self.args), None]
+        stream = _stream_of(self.args)
+        if stream.packs.media_settings is not None:
+            _take_media(self.template, stream.packs, self.args)
+        return [stream, None]
 
     arguments._init_model_kwargs, pipeline._prepare_dataset = init_model_kwargs, prepare
     arguments._takes_streams = True
@@ -175,6 +193,19 @@ def _refuse_contradictions(args: Any, flags: dict[str, bool]) -> None:
         raise SettingsError(
             f"--attn_impl {args.attn_impl} does not see packs: use sdpa, flex_attention or flash_attention_2"
         )
+
+
+def _take_media(template: Any, packs: LazyShardedDataset, args: Any) -> None:
+    """Give a template the collator of packs with media.
+
+    Raises:
+        SettingsError: a trainer that divides batches by itself, and would leave features out.
+    """
+    if getattr(template, "use_megatron", False) or getattr(args, "sequence_parallel_size", 1) > 1:
+        raise SettingsError(
+            f"{packs.directory} holds media, which `swift sft` and `swift pt` take, with --sequence_parallel_size 1"
+        )
+    template.data_collator = MediaCollator(packs, args.model_dir)
 
 
 def _stream_of(args: Any) -> SwiftStream:
