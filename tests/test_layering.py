@@ -73,6 +73,7 @@ HEAVY_FILES = {
     "collate/preference_loss.py": {"torch"},
     "serve/stream_dataset.py": {"torch"},
     "serve/workers.py": {"torch"},
+    "serve/iterable_batches.py": {"torch"},
     "serve/request_sampler.py": {"torch"},
     "trainers": {"torch", "transformers", "trl", "datasets", "lightning"},
     "execute/preload.py": {"transformers"},

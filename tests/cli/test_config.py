@@ -52,6 +52,8 @@ def test_a_flag_goes_before_the_file(job: Path, chats: Path, tmp_path: Path) -> 
         ),
         ("\nmax_lenght: 5", "2: pack has no option 'max_lenght': did you mean max_length?"),
         ("max_length: abc", "1: max_length has to be a whole number and is 'abc'"),
+        ("custom:\n  packing: false", "2: packing is false, and brimful does nothing but pack"),
+        ("custom:\n  max_length: 8\ntraining:\n  seq_length: 9", "4: seq_length says again what max_length in"),
         ("max_length: 8k", "1: max_length has to be a whole number and is '8k'"),
         ("max_length: [1]", "1: max_length has to be a whole number and is a list"),
         ("max_length: true", "1: max_length has to be a whole number and is 'true'"),
@@ -63,7 +65,7 @@ def test_a_flag_goes_before_the_file(job: Path, chats: Path, tmp_path: Path) -> 
         ("field: {messages: [a]}", "1: field has to be a text, a list of texts, or a mapping of them and is a block"),
         ("max_length: 1\ncutoff_len: 3", "2: cutoff_len says again what max_length in"),
         ("seed: 1\nseed: 2", "2: seed stands there twice: keep one"),
-        ("custom:\n  packing: true", "1: pack has no option 'custom': options stand at the left margin, in no block"),
+        ("run:\n  packing: true", "1: pack has no option 'run': options stand at the left margin, in no block"),
         ("x: !!python/object/apply:os.system [ls]", "1: pack has no option 'x'"),
         ("system: !!python/object/apply:os.system [ls]", "1: system has to be one text and is a list"),
         ("a: b: c", "1: no YAML: mapping values are not allowed here"),
@@ -98,3 +100,18 @@ def test_words_of_others_stand_for_options() -> None:
     assert set(_ALIASES.values()) <= {*names, "source"}
     assert not {*_ALIASES, *_SWITCHES} & names.keys()
     assert all(isinstance(option, click.Option) for option in names.values())
+
+
+def test_blocks_of_a_trainer_are_read(job: Path, tmp_path: Path) -> None:
+    """A word that means something here is read, null leaves the length to the next word, and what is left out is named."""
+    lines = job.read_text().replace("packing: true\npacking_length: 7_0\n", "").splitlines()
+    blocks = [
+        *("custom:", "  packing: true", "  packing_length: null  # or null to use max_length"),
+        *("template:", "  padding_free: true", "max_length: 70"),
+        *("training:", "  output_dir: checkpoints", "  attn_impl: flash_attn"),
+    ]
+    job.write_text("\n".join([*lines, *blocks]))
+    _, err = run("pack", "--config", job)
+    left_out = "template.padding_free, training.output_dir, training.attn_impl"
+    assert err[0] == f"{job}: {left_out}: no options of pack, left out"
+    assert open_packs(tmp_path / "packs").capacity == 70

@@ -10,6 +10,7 @@ import re
 import uuid
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -407,3 +408,31 @@ def test_the_first_samples_are_a_source_of_their_own(put: tools.Put) -> None:
     assert open_source(paths, max_samples=4).blocks[0].fingerprint == whole.blocks[0].fingerprint  # found again
     with pytest.raises(SettingsError, match="max_samples must be at least 1 and is 0"):
         open_source(paths, max_samples=0)
+
+
+class Indexed:
+    """A data set as PyTorch's are: an index and a length, and nothing else."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        return self.rows[index]
+
+
+def test_a_data_set_with_an_index():
+    """Rows of tensors are rows of numbers; pixels would be left out of packs of tokens, and are refused."""
+    source = open_source(Indexed([{"input_ids": np.array([5, 6]), "labels": np.array([-100, 6])}] * 2))
+    assert (source.format_name, source.title, source[1].input_ids, source[1].labels) == (
+        "tokens",
+        "Indexed",
+        [5, 6],
+        [-100, 6],
+    )
+    assert source.begins_with(1, open_source([{"input_ids": [5, 6], "labels": [-100, 6]}]).fingerprint)
+    assert open_source(Indexed(["a text"]))[0].text == "a text"
+    with pytest.raises(SourceError, match=r"Indexed: 'pixel_values' has shape \(4, 8\).*PackedDataset\.wrap"):
+        open_source(Indexed([{"input_ids": [5], "pixel_values": np.ones((4, 8))}]))

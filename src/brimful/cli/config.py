@@ -2,7 +2,7 @@
 
 import json
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
@@ -53,6 +53,9 @@ _JSON_OPTIONS = ("template_arg", "augmentation")
 _SWITCHES = ("packing", "neat_packing", "sample_packing", "packed", "enable_packing")
 """Words that turn packing on elsewhere: true says what this program does anyway."""
 
+_BLOCKS = ("custom", "template", "training")
+"""Blocks of files of trainers: keys in them that mean something here are read, and the others named."""
+
 _YES = frozenset({"yes", "on", "true"})
 _NO = frozenset({"no", "off", "false"})
 
@@ -85,8 +88,13 @@ def _apply(ctx: click.Context, _: click.Parameter, path: str | None) -> None:
     by_name = _options(ctx.command)
     values: dict[str, Any] = {}
     places: dict[str, str] = {}
-    for entry in file_entries(path, "--config"):
+    unread: list[str] = []
+    for block, entry in _in_blocks(path):
         name = _ALIASES.get(_word(entry.key), _word(entry.key))
+        if block and name not in _SWITCHES and (name not in by_name or name == "output"):
+            # The output of a training is its checkpoints.
+            unread.append(f"{block}.{entry.key}")
+            continue
         if name in _SWITCHES:
             _check_switch(entry)
             continue
@@ -97,15 +105,28 @@ def _apply(ctx: click.Context, _: click.Parameter, path: str | None) -> None:
             value = _value(entry, by_name[name], ctx)
         else:
             raise SettingsError(_unknown(entry, [*by_name, _SOURCE], str(ctx.info_name)))
+        if value is None:  # which leaves the option open
+            continue
         if target in places:
             raise SettingsError(f"{entry.where}: {entry.key} says again what {places[target]} says: keep one")
         places[target] = f"{entry.key if target == SOURCES_META else name} in {entry.where}"
-        if value is not None:
-            values[target] = value
+        values[target] = value
+    if unread:
+        click.echo(f"{path}: {', '.join(unread)}: no options of {ctx.info_name}, left out", err=True)
     paths = values.pop(SOURCES_META, ())
     if paths:  # a mixture that was read before may have named some
         ctx.meta[SOURCES_META] = paths
     ctx.default_map = values
+
+
+def _in_blocks(path: str) -> Iterator[tuple[str, FileEntry]]:
+    """Yield the keys of a file, those of a trainer's blocks with the name of the block, "" at the margin."""
+    for entry in file_entries(path, "--config"):
+        if entry.key not in _BLOCKS or entry.node.id != "mapping":
+            yield "", entry
+            continue
+        for inner in node_entries(path, entry.node):
+            yield entry.key, inner
 
 
 config_option = grouped(

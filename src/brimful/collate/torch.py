@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,8 @@ class PackCollator:
     By default a batch is the keyword arguments of a Transformers model. Several packs are flattened into one row, or
     are one row each if the dialect has rows. Plain samples (mappings with ``input_ids``, and ``labels`` if not all
     tokens are targets) are taken like packs, so this also replaces ``DataCollatorWithFlattening``; a row of several
-    samples is taken apart by its ``seq_lengths``, ``position_ids`` or numbered ``attention_mask``.
+    samples is taken apart by its ``seq_lengths``, ``position_ids`` or numbered ``attention_mask``. A list of samples in the
+    batch, as ``PackedDataset.wrap`` gives it, is one pack.
     ``tokenised.read_tokenised`` lists the keys of a plain sample, and those it refuses.
 
     Args:
@@ -137,16 +139,31 @@ class PackCollator:
             check_type("a batch", features, (), "a list of packs or samples", "one of them goes in a list too")
         if not features:
             raise CollateError("a batch needs at least one pack and got none")
-        packs, extras = as_packs(features, position_start=self._position_start, media=self.media)
+        # A list is one pack of several: of single packs, or of samples that somebody else encoded.
+        groups = [
+            feature if isinstance(feature, list) and feature and not isinstance(feature[0], int) else [feature]
+            for feature in features
+        ]
+        items = [item for group in groups for item in group]
+        packs, extras = as_packs(items, position_start=self._position_start, media=self.media)
+        ids = [sample_id for group in groups for sample_id in getattr(group, "sample_ids", [None] * len(group))]
+        packs = [pack if id is None else _of_sample(pack, id) for pack, id in zip(packs, ids, strict=True)]
         if self._vocab_size is not None:
             check_vocabulary(packs, self._vocab_size)
         fill, start = self.pad_token_id, self._position_start
         if self.dialect.row_per_pack:
-            padding = self._row_padding(packs)
-            pack_extras = [None] * len(packs) if extras is None else [[extra] for extra in extras]
+            ends = [*accumulate(map(len, groups), initial=0)]
+            rows = [slice(*pair) for pair in pairwise(ends)]
+            padding = self._row_padding([packs[row] for row in rows])
             batches = [
-                lay_out([pack], padding=padding, extras=extra, pad_token_id=fill, position_start=start)
-                for pack, extra in zip(packs, pack_extras, strict=True)
+                lay_out(
+                    packs[row],
+                    padding=padding,
+                    extras=None if extras is None else extras[row],
+                    pad_token_id=fill,
+                    position_start=start,
+                )
+                for row in rows
             ]
         else:
             padding = Padding() if self.dialect.row_per_sample else self.padding
@@ -172,15 +189,19 @@ class PackCollator:
             )
         return length
 
-    def _row_padding(self, packs: Sequence[Pack]) -> Padding:
+    def _row_padding(self, rows: Sequence[Sequence[Pack]]) -> Padding:
         """Return padding that gives all rows the length of the longest, with the dialect's spare tokens."""
         # The longest row counts with the gaps behind its segments.
-        longest = max(int(self.padding.padded(np.diff(pack.cu_seqlens)).sum()) for pack in packs)
+        longest = max(sum(int(self.padding.padded(np.diff(pack.cu_seqlens)).sum()) for pack in row) for row in rows)
         size = self.padding.row_length(longest)
         if longest > size:
             return self.padding  # too small: the layout of that pack raises the error
         unit = self.padding.unit
         return replace(self.padding, to=-(-(size + self.dialect.spare_tokens) // unit) * unit)
+
+
+def _of_sample(pack: Pack, sample_id: int) -> Pack:
+    return replace(pack, sample_ids=np.full_like(pack.sample_ids, sample_id))
 
 
 def _token_weights(batch: PackedBatch, *, normaliser: Normaliser) -> Float32Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Sequence
 from copy import copy
 from itertools import count
@@ -46,6 +47,15 @@ class ComposedBatches(RankLoader):
     A feed gives samples, a composer makes micro-batches of their lengths, and the ranks share those of a step out. All
     ranks compose the same; a state holds what waits in the feed and in the composer between two steps.
     """
+
+    def __new__(cls, *args: Any, **options: Any) -> Any:
+        """Make a data set of PyTorch too, where that is imported: its loaders ask for the type."""
+        if "torch" in sys.modules:
+            from brimful.serve import iterable_batches
+
+            own = getattr(iterable_batches, cls.__name__, cls)
+            cls = own if issubclass(own, cls) else cls
+        return super().__new__(cls)
 
     _kinds: ClassVar[tuple[type, ...]]
     _kinds_in_words: ClassVar[str]

@@ -8,21 +8,24 @@ from typing import Any
 
 import numpy as np
 
+from brimful.arguments import CAPACITY_NAMES, understands
 from brimful.checks import check_type
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoded_samples import EncodedSamples
 from brimful.encode.encoder import Encoder
 from brimful.errors import AugmentationError, LengthChangedError, PlanMismatchError, SettingsError
 from brimful.fingerprint import short
+from brimful.measure.table import LengthTable
 from brimful.messages import counted, setting
-from brimful.plan import Alignment, Plan
+from brimful.plan import Alignment, Plan, plan_packs
 from brimful.plan.plan import Segment
 from brimful.plan.policies.groups import check_mismatches_keep_beginning
 from brimful.serve.pack_store import IndexedPacks, PackStore, open_packs
+from brimful.serve.wrapped import EncodedRows, WrappedPacks
 from brimful.shards import Pack, assemble_pack
 from brimful.sources.augmented import Transform, names_of
 from brimful.sources.source import Source
-from brimful.typing import Fingerprint
+from brimful.typing import AnyIntArray, Fingerprint
 
 
 class _PlannedPacks:
@@ -102,6 +105,9 @@ class PackedDataset(IndexedPacks):
     Pack(22 tokens, 1 segments, 2 loss tokens)
     """
 
+    @understands(
+        dict.fromkeys(("dataset", "template", *CAPACITY_NAMES), "PackedDataset.wrap(dataset, packing_length=…)")
+    )
     def __init__(
         self,
         directory: str | os.PathLike[str] | PackStore,
@@ -116,7 +122,10 @@ class PackedDataset(IndexedPacks):
             raise SettingsError(
                 f"{setting('media_root')} belongs to a directory: give it to open_packs for an open store"
             )
-        self._packs: PackStore | _PlannedPacks = (
+        if not isinstance(directory, (str, os.PathLike, PackStore)):
+            way_out = "a data set that encodes its rows goes with PackedDataset.wrap(dataset, packing_length=…)"
+            check_type("directory", directory, (), "the path of a pack store", way_out)
+        self._packs: PackStore | _PlannedPacks | WrappedPacks = (
             directory
             if isinstance(directory, PackStore)
             else open_packs(directory, media_root=media_root, cache_dir=cache_dir, cache_bytes=cache_bytes)
@@ -151,6 +160,64 @@ class PackedDataset(IndexedPacks):
         dataset._packs = _PlannedPacks(EncodedSamples(source, encoder, transforms=transforms), plan)
         return dataset
 
+    @classmethod
+    @understands(capacity=CAPACITY_NAMES, encode=("template",))
+    def wrap(
+        cls,
+        dataset: Any,
+        capacity: int,
+        *,
+        encode: Any = None,
+        lengths: LengthTable | AnyIntArray | Sequence[int] | None = None,
+        path: str | os.PathLike[str] | None = None,
+        num_proc: int | None = None,
+        **options: Any,
+    ) -> PackedDataset:
+        """Return the packs of a data set that encodes its own rows at access, such as a torch ``Dataset``.
+
+        Each pack is a list of its rows (``shards.PlainPack``), with all that their encoder made: labels, pixels, grids.
+        ``PackCollator`` joins them. A row is read whenever its pack is asked for, with the augmentation of its data set; its
+        length must be the one that was planned.
+
+        Args:
+            dataset: with ``len`` and an index; its rows are mappings with ``input_ids`` (``PackCollator`` lists the keys).
+            capacity: tokens of a pack at most; ``packing_length`` is understood.
+            encode: function from a row of the data set to such a mapping, or an object with this method, as ms-swift's
+                templates are; None for rows that are encoded.
+            lengths: tokens of each row, if they are known. Else those that the data set has as ``lengths`` or ``length``, an
+                attribute or a column; else every row is encoded once.
+            path: file that keeps lengths which were measured here. It is believed for a data set of the same class, number of
+                rows and ``fingerprint`` (if it has one), when some rows have these lengths still.
+            num_proc: processes that measure, workers of a ``DataLoader``; all cores if None, one for few rows.
+            options: further options of ``plan_packs``, such as ``overflow="drop"``.
+
+        Raises:
+            EncodeError: a row cannot be encoded, or has no ``input_ids``; names it.
+            LengthChangedError: at access; a row has another length than was planned.
+            CacheMismatchError: ``path`` has lengths of another data set.
+
+        >>> rows = [{"input_ids": [5, 6, 7]}, {"input_ids": [8, 9]}, {"input_ids": [4]}]
+        >>> packs = PackedDataset.wrap(rows, packing_length=4, seed=None)
+        >>> [pack.sample_ids for pack in packs]
+        [[0, 2], [1]]
+        """
+        if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
+            check_type(
+                "dataset", dataset, (), "a data set with an index", "a stream goes to WindowBatches, which packs it"
+            )
+        rows = EncodedRows(dataset, encode)
+        if lengths is None:
+            lengths = rows.offered_lengths()
+        if lengths is None:
+            lengths = rows.lengths(path, num_proc)
+        if len(lengths) != len(rows):
+            raise SettingsError(
+                f"{len(lengths):,} lengths are given for {len(rows):,} rows of {rows.title}: measure again"
+            )
+        self = cls.__new__(cls)
+        self._packs = WrappedPacks(rows, plan_packs(lengths, capacity=capacity, **options))
+        return self
+
     @property
     def fingerprint(self) -> Fingerprint:
         """Fingerprint of the plan."""
@@ -175,13 +242,13 @@ class PackedDataset(IndexedPacks):
         return len(self._packs)
 
     def _pack(self, index: int) -> Pack:
-        return self._packs[index]
+        return self._packs[index]  # type: ignore[return-value]  # of ``wrap``, a PlainPack
 
     def __getitems__(self, indices: Sequence[int]) -> list[Pack]:
         numbers = [int(index) for index in indices]
         if isinstance(self._packs, _PlannedPacks):
             return self._packs.packs(numbers)
-        return [self._packs[number] for number in numbers]
+        return [self._pack(number) for number in numbers]
 
     def __repr__(self) -> str:
         return f"PackedDataset({counted(len(self), 'pack')}, {short(self.fingerprint)})"

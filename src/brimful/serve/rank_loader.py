@@ -10,7 +10,7 @@ import numpy as np
 
 from brimful.checks import check_rank, check_type
 from brimful.plan.schedule import Tail
-from brimful.shards import Pack
+from brimful.shards import Pack, PlainPack
 
 Loader = TypeVar("Loader", bound="RankLoader")
 
@@ -101,6 +101,8 @@ class RankLoader(abc.ABC):
         """
 
 
-def without_loss(pack: Pack) -> Pack:
+def without_loss(pack: Pack | PlainPack) -> Pack | PlainPack:
     """Return the same tokens without targets, media and samples: every id is -1. It keeps a rank in step that has no pack."""
+    if isinstance(pack, PlainPack):
+        return pack.without_loss()
     return Pack(pack.input_ids, pack.loss_mask & False, pack.cu_seqlens, np.full_like(pack.sample_ids, -1), pack.starts)

@@ -18,6 +18,11 @@ class WindowBatches(ComposedBatches):
     all ranks read, or a stream of its own on every rank with ``agree``. Where all lengths are known before, a plan of the
     whole (``plan_packs``, ``PackLoader``) is fuller.
 
+    Where PyTorch is imported this is an ``IterableDataset``, for ``DataLoader(batches, batch_size=None)``, or without
+    ``collate_fn`` for ``Trainer(train_dataset=batches, data_collator=PackCollator())``. Of several workers each makes every n-th
+    micro-batch of samples by index, in the order of the loader; a stream goes into one worker, as it has one position. Workers
+    have copies: states come from ``WorkerLoader``, and an epoch from ``set_epoch`` before it is iterated.
+
     Args:
         source: samples by index, or a stream.
         batching: a ``Window``.

@@ -24,6 +24,7 @@ from brimful.shards.media_files import (
 )
 from brimful.shards.pack import FingerprintedPacks, Pack, PackRows, PackSequence, assemble_pack
 from brimful.shards.pack_media import PackMedium, StoredAt
+from brimful.shards.plain_pack import PlainPack
 
 __all__ = [
     "BATCH_ROWS",
@@ -45,6 +46,7 @@ __all__ = [
     "PackMedium",
     "PackRows",
     "PackSequence",
+    "PlainPack",
     "ShardReader",
     "ShardRecord",
     "ShardWriter",

@@ -1,10 +1,11 @@
 """Rows that are already in memory."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from brimful.errors import SourceError
 from brimful.fingerprint import fingerprint_of
-from brimful.sources.rows import UniformBlockRows
+from brimful.sources.rows import UniformBlockRows, block_ranges
 from brimful.typing import Fingerprint
 
 
@@ -32,4 +33,23 @@ class MemoryRows(UniformBlockRows):
         return fingerprint_of(list(self.read(start, stop)))
 
     def prefix_fingerprints(self, count: int) -> Sequence[Fingerprint]:
-        return [MemoryRows(self._rows[:count]).fingerprint]
+        ranges = block_ranges(0, count, self.block_rows)
+        return [fingerprint_of([self.block_fingerprint(*edges) for edges in ranges])]
+
+
+class DatasetRows(MemoryRows):
+    """Rows of a data set with an index, such as a torch ``Dataset``: read anew each time, with tensors as lists.
+
+    What a processor made of media is refused: packs of tokens do not hold it.
+    """
+
+    def read(self, start: int, stop: int) -> Iterator[Any]:
+        for row in super().read(start, stop):
+            values = row if isinstance(row, Mapping) else {}
+            for name, value in values.items():
+                if len(getattr(value, "shape", ())) > 1:
+                    raise SourceError(
+                        f"{self.title}: {name!r} has shape {tuple(value.shape)}, which packs of tokens do not hold: "
+                        f"PackedDataset.wrap(dataset, packing_length=…) packs rows as they are encoded"
+                    )
+            yield {name: getattr(value, "tolist", lambda value=value: value)() for name, value in values.items()} or row

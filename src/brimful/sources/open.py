@@ -17,7 +17,7 @@ from brimful.sources.directory import data_files
 from brimful.sources.huggingface import HuggingFaceRows
 from brimful.sources.lines import JsonArray, JsonLines, TextLines
 from brimful.sources.media import MediaPlace
-from brimful.sources.memory import MemoryRows
+from brimful.sources.memory import DatasetRows, MemoryRows
 from brimful.sources.packed_chunks import PackedChunk, holds_packed_chunk
 from brimful.sources.packed_pairs import PackedPairs, holds_packed_pairs
 from brimful.sources.pairs import pair_folders, pair_rows
@@ -87,6 +87,7 @@ def open_source(
     a list of rows or texts            as it is
     a ``datasets.Dataset``             as it is; a ``DatasetDict``: its ``split``
     a DataFrame, a pyarrow table       as it is
+    a torch ``Dataset`` with an index  as it is, each row read anew
     an iterable, a streamed data set   kept in the cache first
     ``data.jsonl`` (.gz .zst .bz2)     one JSON object a line
     ``chunk_00000.jsonl`` of packs     one row a sample, as ms-swift's sharded loader reads them
@@ -182,6 +183,8 @@ def _rows(data: Any, options: _Options) -> Rows:
             return HuggingFaceRows(data)
     if isinstance(data, Iterable) and not isinstance(data, (bytes, bytearray, Mapping)):
         return rows_of_iterable(data, f"{type(data).__name__} in memory", options.cache)
+    if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, (bytes, bytearray, Mapping)):
+        return DatasetRows(data, type(data).__name__)
     raise SettingsError(
         f"a source is a path, a list of rows, a DataFrame or a data set of datasets, not {type(data).__name__}"
     )

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import transformers
 
+from brimful.collate.loss_torch import means_by_name
 from brimful.collate.source_losses import SOURCE_IDS, SourceLosses, SourceNames, SourceParts
 from brimful.collate.torch import PackCollator
 from brimful.errors import SettingsError
@@ -16,9 +17,11 @@ from brimful.messages import setting
 from brimful.trainers.refusals import check_arguments
 
 _COUNTS = "pack_counts"
+_ALL = "all targets"
+"""Name of the one source where none are told apart."""
 
 
-def log_packing(trainer: Any, *, by_source: SourceParts | None = None) -> PackMetrics:
+def log_packing(trainer: Any, *, by_source: SourceParts | None = None, token_acc: bool = False) -> PackMetrics:
     """Put numbers of packing into the logs of a ``Trainer`` or a trainer built on it.
 
     ==========================  ====================================================================================
@@ -27,6 +30,7 @@ def log_packing(trainer: Any, *, by_source: SourceParts | None = None) -> PackMe
     ``supervised_tokens``       targets of one step, all ranks
     ``samples_per_step``        segments of one step, all ranks
     ``samples_without_loss``    segments so far whose media could not be decoded, all ranks; only if there are any
+    ``token_acc``               share of the targets that the model finds most likely, all ranks; with ``token_acc`` or ``by_source``
     ``loss/NAME``               mean over the targets of source NAME since the last log, all ranks; with ``by_source``
     ``token_acc/NAME``          share of these targets that the model finds most likely; with ``by_source``
     ==========================  ====================================================================================
@@ -39,6 +43,7 @@ def log_packing(trainer: Any, *, by_source: SourceParts | None = None) -> PackMe
         by_source: names and numbers of samples of the sources, in their order, for a loss of each: a mapping,
             ``source.rows.members``, or a plan with a mixture. None for no such losses. They take one more pass over
             the logits of each micro-batch. A source without a target since the last log is left out of it.
+        token_acc: log the accuracy over all targets, without sources; it takes the same pass.
 
     Raises:
         SettingsError: the trainer's collator is no ``PackCollator``, its settings are wrong with packs, or it makes no
@@ -51,7 +56,8 @@ def log_packing(trainer: Any, *, by_source: SourceParts | None = None) -> PackMe
             f"data_collator=PackCollator(), or collator_for(model)"
         )
     check_arguments(trainer.args, collator)
-    losses = None if by_source is None else SourceLosses(by_source)
+    parts = by_source if by_source is not None else {_ALL: 2**62} if token_acc else None
+    losses = None if parts is None else SourceLosses(parts)
     if losses is not None:
         _check_has_losses(trainer)
     metrics = PackMetrics(trainer.accelerator, losses, labels_shifted=collator.dialect.labels_shifted)
@@ -150,7 +156,10 @@ class PackMetrics(transformers.TrainerCallback):  # type: ignore[misc]  # transf
         }
         if self._losses is not None:
             sums = self._losses.take()
-            numbers.update(self._losses.means_of(self._accelerator.reduce(sums, reduction="sum")))
+            sums = self._accelerator.reduce(sums, reduction="sum")
+            means = {**self._losses.means_of(sums), **means_by_name(sums.sum(dim=1, keepdim=True), [""])}
+            # Trainer logs the loss itself.
+            numbers |= {name: mean for name, mean in means.items() if name != "loss" and not name.endswith(f"/{_ALL}")}
         logs.update(numbers)
         # Trainer appends a copy of the logs to the history before it calls back.
         if state.log_history and state.log_history[-1].get("step") == state.global_step:

@@ -1,0 +1,31 @@
+"""Loaders of composed micro-batches as data sets of PyTorch, which its ``DataLoader`` and ``Trainer`` know by their type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch.utils.data import IterableDataset, get_worker_info
+
+from brimful.serve import token_budget_batches, window_batches
+from brimful.serve.workers import LoaderDataset
+
+
+class WindowBatches(window_batches.WindowBatches, IterableDataset[Any]):
+    """``WindowBatches`` where PyTorch is imported."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return _of_worker(self) or super().__iter__()
+
+
+class TokenBudgetBatches(token_budget_batches.TokenBudgetBatches, IterableDataset[Any]):
+    """``TokenBudgetBatches`` where PyTorch is imported."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return _of_worker(self) or super().__iter__()
+
+
+def _of_worker(loader: WindowBatches | TokenBudgetBatches) -> Iterator[Any] | None:
+    """Return the micro-batches of this worker among several: every n-th. None in the training process, or a single worker."""
+    worker = get_worker_info()
+    return None if worker is None or worker.num_workers == 1 else iter(LoaderDataset(loader))

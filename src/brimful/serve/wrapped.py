@@ -1,0 +1,161 @@
+"""Packs of a data set that encodes its own rows: lengths first, then each row whenever its pack is asked for."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from brimful.errors import CacheMismatchError, EncodeError, LengthChangedError, SettingsError
+from brimful.fingerprint import differing_keys
+from brimful.measure.table import LengthTable, as_lengths
+from brimful.messages import setting
+from brimful.plan import Overflow, Plan
+from brimful.shards import PlainPack
+from brimful.typing import Lengths
+
+_IN_PROCESS_ROWS = 64
+"""Rows that are measured in this process: starting others takes longer."""
+
+_ROWS_AT_ONCE = 16
+_NUM_PROBES = 8
+"""Rows whose lengths are compared with a file before it is believed."""
+
+
+class EncodedRows:
+    """Rows of a map-style data set, encoded at access by the data set itself or by a function.
+
+    Args:
+        dataset: with ``len`` and an index.
+        encode: function from a row of it to a mapping with ``input_ids``; or an object with such a method ``encode``. None for
+            rows that are encoded.
+    """
+
+    def __init__(self, dataset: Any, encode: Any = None) -> None:
+        self.dataset, self.title = dataset, type(dataset).__name__
+        self._encode: Callable[[Any], Any] | None = getattr(encode, "encode", encode)
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> Mapping[str, Any]:
+        try:
+            row = self.dataset[index]
+            row = row if self._encode is None else self._encode(row)
+        except Exception as error:  # a data set is anybody's code
+            raise EncodeError(f"sample {index} of {self.title}: {type(error).__name__}: {error}") from error
+        if not isinstance(row, Mapping) or np.ndim(row.get("input_ids", 0)) != 1 or not len(row["input_ids"]):
+            found = sorted(map(str, row)) if isinstance(row, Mapping) else type(row).__name__
+            raise EncodeError(
+                f"sample {index} of {self.title} has no 'input_ids', one row of at least 1 token with no axis of a batch (found "
+                f"{found}): give the function that encodes a row, such as a template of ms-swift, as encode=…"
+            )
+        # ms-swift's own data sets add the lengths, in a list.
+        return {name: value for name, value in row.items() if name != "lengths"}
+
+    def offered_lengths(self) -> Lengths | None:
+        """Return lengths that the data set has by the name ``lengths`` or ``length``; None if it has none."""
+        for name in ("lengths", "length"):
+            try:
+                column = getattr(self.dataset, name) if hasattr(self.dataset, name) else self.dataset[name]
+                lengths = [int(np.sum(length)) for length in column]
+            except Exception:  # a method, or an index that is refused in whatever way
+                continue
+            if len(lengths) == len(self):
+                return as_lengths(lengths)
+        return None
+
+    def lengths(self, path: str | os.PathLike[str] | None, num_proc: int | None) -> Lengths:
+        """Return the lengths of a file, or measure them by encoding every row once, and write them to it.
+
+        With several ranks the first measures: rows with random lengths have others in each process.
+        """
+        distributed = getattr(sys.modules.get("torch"), "distributed", None)
+        if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+            return self._own_lengths(path, num_proc)
+        import torch
+
+        device = "cuda" if "nccl" in str(distributed.get_backend()) else "cpu"
+        numbers = torch.zeros(len(self), dtype=torch.int64, device=device)
+        if distributed.get_rank() == 0:
+            numbers += torch.tensor(self._own_lengths(path, num_proc).tolist(), device=device)
+        distributed.broadcast(numbers, 0)
+        return as_lengths(numbers.cpu().numpy())
+
+    def _own_lengths(self, path: str | os.PathLike[str] | None, num_proc: int | None) -> Lengths:
+        """Return the lengths of a file, after what can be known of its data set and some rows were compared; or measure them."""
+        content = getattr(self.dataset, "fingerprint", getattr(self.dataset, "_fingerprint", None))
+        identity = {"data set": self.title, "fingerprint": str(content), "samples": len(self)}
+        if path is None or not os.path.exists(path):
+            table = LengthTable.from_lengths(self._measured(num_proc))
+            table.provenance = identity
+            if path is not None:
+                table.save(path)
+            return table.tokens
+        table = LengthTable.open(path)
+        probes = np.unique(np.linspace(0, len(self) - 1, _NUM_PROBES).astype(int)).tolist()
+        differences = differing_keys(table.provenance, identity) or [
+            f"sample {index}" for index in probes if length_of(self[index]) != table.tokens[index]
+        ]
+        if differences:
+            raise CacheMismatchError(
+                f"{os.fspath(path)} has the lengths of another data set; these parts differ: {', '.join(differences)}. Remove "
+                f"it to measure anew, or choose another {setting('path')}"
+            )
+        return table.tokens
+
+    def _measured(self, num_proc: int | None) -> list[int]:
+        if num_proc == 1 or (num_proc is None and len(self) <= _IN_PROCESS_ROWS):
+            return [length_of(self[index]) for index in range(len(self))]
+        from torch.utils.data import DataLoader
+
+        # As training has it: workers that are forked have any data set, also one of a script.
+        num_workers = num_proc or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
+        loader = DataLoader(self, batch_size=_ROWS_AT_ONCE, num_workers=num_workers, collate_fn=_lengths_of)  # type: ignore[arg-type]
+        return [length for batch in loader for length in batch]
+
+
+def length_of(row: Mapping[str, Any]) -> int:
+    """Return the tokens of a row, without padding."""
+    mask = row.get("attention_mask")
+    return len(row["input_ids"]) if mask is None else int(np.count_nonzero(np.asarray(mask)))
+
+
+def _lengths_of(rows: Sequence[Mapping[str, Any]]) -> list[int]:
+    return [*map(length_of, rows)]
+
+
+class WrappedPacks:
+    """Packs of encoded rows. Picklable if the data set is, for the workers of a loader."""
+
+    media_settings: dict[str, Any] | None = None
+
+    def __init__(self, rows: EncodedRows, plan: Plan) -> None:
+        if plan.settings.overflow_policy not in (Overflow.ERROR, Overflow.DROP):
+            raise SettingsError(
+                f"{setting('overflow', plan.settings.overflow_policy.value)}: rows that a data set encodes are packed whole: "
+                f"choose {setting('overflow', 'drop')}, or cut them where they are encoded"
+            )
+        self._rows, self._plan = rows, plan
+        self.fingerprint, self.alignment = plan.fingerprint, plan.alignment
+
+    def __len__(self) -> int:
+        return self._plan.num_packs
+
+    def __getitem__(self, index: int) -> PlainPack:
+        segments, first = self._plan.pack(index), int(self._plan.offsets[index])
+        ids = [segment.sample_id for segment in segments]
+        rows = [self._rows[sample_id] for sample_id in ids]
+        try:
+            self._plan.check_sample_lengths(
+                slice(first, first + len(ids)), np.array(_lengths_of(rows)), lambda _: self._rows.title
+            )
+        except LengthChangedError as error:
+            raise LengthChangedError(
+                f"{error.message.split(': the data', 1)[0]}: it is encoded otherwise at each access, or has changed since. Let "
+                f"its augmentation keep lengths or draw by the index of the row alone, or wrap it anew for each epoch"
+            ) from error
+        return PlainPack(rows, ids)
