@@ -28,7 +28,7 @@ class StreamDataset(LoaderDataset):
     >>> dataset = StreamDataset(StreamLoader(stream, dp_rank=1, dp_world_size=2, lanes=2))
     >>> loader = torch.utils.data.DataLoader(dataset, batch_size=None)
     >>> [[pack.sample_ids.tolist() for pack in batch] for batch in loader]
-    [[[1]], [[3]], [[4]]]
+    [[[1]], [[3]], [[-1]]]
     """
 
     def __init__(self, loader: StreamLoader) -> None:

@@ -62,7 +62,7 @@ class StreamLoader(RankLoader):
     >>> stream = toy_stream(tempfile.mkdtemp(), [2, 2, 1])
     >>> loader = StreamLoader(stream, dp_rank=1, dp_world_size=2, lanes=2)
     >>> [[pack.sample_ids.tolist() for pack in batch] for batch in loader]
-    [[[1]], [[3]], [[4]]]
+    [[[1]], [[3]], [[-1]]]
     """
 
     def __init__(
