@@ -18,6 +18,7 @@ BASE = {
     "arguments",
     "remote",
     "tokenised",
+    "tokenised_media",
     "messages",
     "optional",
     "checks",

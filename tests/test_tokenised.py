@@ -131,8 +131,9 @@ def test_an_encoded_sample_is_a_plain_sample():
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"pixel_values": np.zeros((4, 6))}, "has 'pixel_values', which a batch of plain samples cannot carry"),
-        ({"image_grid_thw": [[1, 2, 2]]}, "has 'image_grid_thw'"),
+        ({"pixel_values": np.zeros((4, 6))}, r"has 'pixel_values' of shape \(4, 6\) and no 'image_grid_thw'"),
+        ({"image_grid_thw": [[1, 2, 2]]}, "has 'image_grid_thw' and no 'pixel_values', which it describes"),
+        ({"patches": np.zeros((4, 6))}, "has 'patches', which a batch of plain samples cannot carry"),
         ({"images": ["a.png"]}, "has 'images'"),
         ({"audio": {"path": "a.wav"}}, "has 'audio'"),
         ({"picture": object()}, "has 'picture'"),

@@ -5,7 +5,7 @@ read plain samples here, so that all of them take the same.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import date, time, timedelta
 from decimal import Decimal
 from pathlib import PurePath
@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from brimful.errors import CollateError
 from brimful.ragged import starts_of
+from brimful.tokenised_media import FEATURE_KEYS, MARK_KEYS, TOKEN_TYPES, Media, placeholders_of, read_media
 from brimful.typing import IGNORE_INDEX, BoolArray, CuSeqlens, Float32Array, Int32Array, Int64Array, LossMask, TokenIds
 
 _Indices: TypeAlias = Int64Array | slice
@@ -30,7 +31,7 @@ _SOURCE_KEYS = ("source_id", "ds_idx")
 _READ_KEYS = {"input_ids", "labels", "attention_mask", "seq_lengths", "position_ids"}
 _READ_KEYS |= {*TARGET_MASKS, *_WEIGHT_KEYS, *_SOURCE_KEYS}
 
-_ZERO_KEYS = {"token_type_ids", "mm_token_type_ids"}
+_ZERO_KEYS = {"token_type_ids", TOKEN_TYPES}
 """Keys without information if all their numbers are 0, as tokenizers of text make them."""
 
 _TOKENIZER_KEYS = {"special_tokens_mask", "offset_mapping", "overflow_to_sample_mapping", "length"}
@@ -38,6 +39,9 @@ _TOKENIZER_KEYS = {"special_tokens_mask", "offset_mapping", "overflow_to_sample_
 
 _DESCRIPTIVE_TYPES = (str, bytes, bool, int, float, Decimal, date, time, timedelta, PurePath)
 """Types of values that can only be about the sample, never for the model."""
+
+_ARRAYS = ("input_ids", "loss_mask", "cu_seqlens", "places", "positions", "loss_weights", "source_ids")
+"""Attributes of ``TokenisedSample`` that are one array each, or None."""
 
 _REFUSED_KEYS = {"label", "label_ids", "image", "images", "video", "videos", "audio", "audios"}
 """Keys whose omission would change the training, for any value."""
@@ -55,6 +59,10 @@ class TokenisedSample:
         positions: ``int64[rows, T]`` of the original row, 1 row for text, 3 or 4 for mRoPE; None if it had none.
         loss_weights: ``float32[T]``, or None.
         source_ids: ``int32[S]``, or None.
+        media: features of pictures, videos and sounds, one for each kind.
+        placeholders: tokens that stand for each kind of media; without a kind of which nothing says so.
+        marks: ``[T]`` by key, of which the placeholders were read; models are given them too.
+        sample_id: number of the sample in its source; None if only a loader knows.
     """
 
     input_ids: TokenIds
@@ -64,6 +72,21 @@ class TokenisedSample:
     positions: Int64Array | None = None
     loss_weights: Float32Array | None = None
     source_ids: Int32Array | None = None
+    media: tuple[Media, ...] = ()
+    placeholders: Mapping[str, Int64Array] = field(default_factory=dict)
+    marks: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    sample_id: int | None = None
+
+    @property
+    def num_segments(self) -> int:
+        """Samples in the row."""
+        return len(self.cu_seqlens) - 1
+
+    @property
+    def is_pack(self) -> bool:
+        """True if a pack says it all: tokens, targets and samples alone."""
+        others = (self.loss_weights, self.source_ids, self.rope_positions)
+        return not (self.media or self.marks or self.position_start) and all(other is None for other in others)
 
     @property
     def position_start(self) -> int:
@@ -75,8 +98,69 @@ class TokenisedSample:
         """``int64[3, T]``: time, height and width; None for text."""
         return None if self.positions is None or len(self.positions) == 1 else self.positions[-3:]
 
+    def part(self, start: int, length: int) -> "TokenisedSample":
+        """Return some of the tokens of a single sample; its positions begin where those of the whole do.
 
-def read_tokenised(sample: Any, name: str) -> TokenisedSample:
+        Raises:
+            CollateError: a sample with media, or several, which are never cut.
+        """
+        if length == len(self.input_ids):
+            return self
+        if self.media or self.num_segments > 1:
+            what = "media" if self.media else "several samples in a row"
+            raise CollateError(
+                f"sample {self.sample_id} has {what} and {len(self.input_ids):,} tokens, and is never cut: raise capacity, or "
+                f"choose overflow drop"
+            )
+        tokens = slice(start, start + length)
+        loss_mask, positions, weights = self.loss_mask[tokens].copy(), self.positions, self.loss_weights
+        loss_mask[0] = False
+        return replace(
+            self,
+            input_ids=self.input_ids[tokens],
+            loss_mask=loss_mask,
+            cu_seqlens=np.array([0, length], dtype=np.int32),
+            places=self.places[tokens],
+            positions=None
+            if positions is None
+            else positions[:, tokens] - positions[:, start, None] + positions[:, :1],
+            loss_weights=None if weights is None else weights[tokens],
+            marks={key: values[tokens] for key, values in self.marks.items()},
+        )
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return all that it holds as arrays by name, for ``of_arrays``."""
+        result: dict[str, Any] = {name: getattr(self, name) for name in _ARRAYS if getattr(self, name) is not None}
+        result["sample_id"] = np.array([] if self.sample_id is None else [self.sample_id], dtype=np.int64)
+        for item in self.media:
+            result[f"media/{item.kind}"] = item.segments
+            result |= {f"media/{item.kind}/{name}": array for name, array in item.arrays.items()}
+        result |= {f"placeholders/{kind}": tokens for kind, tokens in self.placeholders.items()}
+        return {**result, **{f"marks/{name}": values for name, values in self.marks.items()}}
+
+    @classmethod
+    def of_arrays(cls, **arrays: npt.NDArray[Any]) -> "TokenisedSample":
+        """Return the sample that has these arrays; the other way round."""
+
+        def below(prefix: str) -> dict[str, npt.NDArray[Any]]:
+            return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+        kinds = {name: segments for name, segments in below("media/").items() if "/" not in name}
+        return cls(
+            **{name: arrays[name] for name in _ARRAYS if name in arrays},
+            media=tuple(Media(kind, segments, below(f"media/{kind}/")) for kind, segments in kinds.items()),
+            placeholders=below("placeholders/"),
+            marks=below("marks/"),
+            sample_id=next(iter(arrays["sample_id"].tolist()), None),
+        )
+
+    def without_loss(self) -> "TokenisedSample":
+        """Return the same tokens without targets, media and samples; every sample id is -1."""
+        marks = {key: np.zeros_like(values) for key, values in self.marks.items()}
+        return replace(self, loss_mask=self.loss_mask & False, media=(), placeholders={}, marks=marks, sample_id=-1)
+
+
+def read_tokenised(sample: Any, name: str, *, token_ids: Mapping[str, int] | None = None) -> TokenisedSample:
     """Read a mapping of rows, or an object with ``input_ids`` and ``loss_mask``.
 
     ==========================================  =====================================================
@@ -89,6 +173,8 @@ def read_tokenised(sample: Any, name: str) -> TokenisedSample:
     ``position_ids``                            restart with every sample of a packed row; ``(3, T)`` or ``(4, T)``: mRoPE
     ``loss_weights``, or ``loss_scale``         one number for each token
     ``source_id``, or ``ds_idx``                one number, or one for each sample of a packed row
+    ``pixel_values``, ``input_features``, …     what a processor made of pictures, videos and sounds (``tokenised_media``)
+    ``mm_token_type_ids``, ``image_mask``, …    of each token, whether a medium stands there
     ==========================================  =====================================================
 
     ::
@@ -102,6 +188,7 @@ def read_tokenised(sample: Any, name: str) -> TokenisedSample:
     Args:
         sample: lists, arrays or tensors in host memory.
         name: how messages call it.
+        token_ids: token that stands for each kind of media, where the model is known and the sample does not say.
 
     Raises:
         CollateError: a key is missing, wrong, cannot be carried, or contradicts another; names the sample and the keys.
@@ -110,6 +197,8 @@ def read_tokenised(sample: Any, name: str) -> TokenisedSample:
     >>> read.input_ids.tolist(), read.cu_seqlens.tolist(), read.loss_mask.tolist()
     ([5, 6, 7, 8, 9], [0, 3, 5], [False, True, True, False, True])
     """
+    if isinstance(sample, TokenisedSample):
+        return sample
     if not isinstance(sample, Mapping):
         if not (hasattr(sample, "input_ids") and hasattr(sample, "loss_mask")):
             raise CollateError(
@@ -128,14 +217,20 @@ def read_tokenised(sample: Any, name: str) -> TokenisedSample:
     loss_mask = row.targets(ids, token_indices)
     # The first token of a segment has no predecessor that could predict it.
     loss_mask[cu_seqlens[:-1]] = False
+    input_ids = ids[token_indices].astype(np.int32, copy=False)
+    arrays, marks = row.features(), row.marks(token_indices)
+    placeholders = placeholders_of(input_ids, marks, token_ids or {})
     return TokenisedSample(
-        input_ids=ids[token_indices].astype(np.int32, copy=False),
+        input_ids=input_ids,
         loss_mask=loss_mask,
         cu_seqlens=cu_seqlens,
         places=places,
         positions=positions,
         loss_weights=row.weights(token_indices),
         source_ids=row.sources(len(cu_seqlens) - 1),
+        media=read_media(arrays, placeholders, cu_seqlens, name) if arrays or placeholders else (),
+        placeholders=placeholders,
+        marks=marks,
     )
 
 
@@ -152,6 +247,8 @@ class _Row:
             if key in _READ_KEYS or value is None or key in _TOKENIZER_KEYS:
                 continue
             if key in _ZERO_KEYS and not np.any(self._array(key)):
+                continue
+            if key in FEATURE_KEYS or key in MARK_KEYS:
                 continue
             if key in _REFUSED_KEYS or _may_be_for_the_model(value):
                 raise self._error(
@@ -260,6 +357,21 @@ class _Row:
                     f"has 'labels' and 'loss_mask' that name different targets, first at token {index}: give one of them"
                 )
         return targets
+
+    def features(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the arrays of media; none that is empty. Doubles, which no tower takes, become ``float32``."""
+        arrays = {key: self._array(key) for key in FEATURE_KEYS if self._sample.get(key) is not None}
+        for key, array in arrays.items():
+            if array.dtype.kind not in "biuf":
+                raise self._error(f"has {key!r} of {array.dtype}, which must hold numbers")
+            if array.dtype == np.float64:
+                arrays[key] = array.astype(np.float32)
+        return {key: array for key, array in arrays.items() if array.size}
+
+    def marks(self, token_indices: _Indices) -> dict[str, npt.NDArray[Any]]:
+        """Return what the sample says of its placeholders; types of 0 alone say nothing."""
+        rows = {key: row[token_indices] for key in MARK_KEYS if (row := self._per_token(key)) is not None}
+        return {key: row for key, row in rows.items() if key != TOKEN_TYPES or row.any()}
 
     def weights(self, token_indices: _Indices) -> Float32Array | None:
         key = self._one_of(_WEIGHT_KEYS)

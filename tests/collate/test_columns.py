@@ -10,10 +10,17 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from brimful import PackCollator  # noqa: E402
-from brimful.collate import DIALECTS, Column, PackExtras, Padding, dialect_of, lay_out  # noqa: E402
+from brimful.collate import (  # noqa: E402
+    DIALECTS,
+    Column,
+    Media,
+    PackExtras,
+    Padding,
+    dialect_of,
+    lay_out,
+)
 from brimful.collate.columns import WORDS_OF_DIALECTS  # noqa: E402
 from brimful.collate.dialects.trl import trl_example  # noqa: E402
-from brimful.collate.media import Media  # noqa: E402
 from brimful.errors import CollateError, SettingsError  # noqa: E402
 from brimful.testing.toys import toy_pack  # noqa: E402
 

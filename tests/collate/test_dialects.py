@@ -13,8 +13,14 @@ torch = pytest.importorskip("torch")
 from torch.nn.attention.flex_attention import flex_attention  # noqa: E402
 
 from brimful import PackCollator  # noqa: E402
-from brimful.collate import DIALECTS, PackExtras, Padding, dialect_of, lay_out  # noqa: E402
-from brimful.collate.media import Media  # noqa: E402
+from brimful.collate import (  # noqa: E402
+    DIALECTS,
+    Media,
+    PackExtras,
+    Padding,
+    dialect_of,
+    lay_out,
+)
 from brimful.errors import BrimfulError, SettingsError  # noqa: E402
 from brimful.shards import assemble_pack  # noqa: E402
 from brimful.testing.contracts import DialectContract  # noqa: E402

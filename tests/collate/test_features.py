@@ -6,7 +6,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from brimful import PackCollator  # noqa: E402
-from brimful.collate import PackExtras, Padding, lay_out  # noqa: E402
+from brimful.collate import DIALECTS, PackExtras, Padding, lay_out  # noqa: E402
+from brimful.collate.media_features import MediaFeatures  # noqa: E402
 from brimful.errors import CollateError, SettingsError  # noqa: E402
 from brimful.testing.toys import toy_pack  # noqa: E402
 
@@ -134,3 +135,87 @@ def test_an_empty_pack_is_refused():
     """No tokens, no batch."""
     with pytest.raises(CollateError, match="hold no tokens"):
         lay_out([toy_pack([2]).__class__(*(np.zeros(0, np.int32), np.zeros(0, bool), np.zeros(1, np.int32), np.zeros(0, np.int64), np.zeros(0, np.int32)))])  # fmt: skip
+
+
+GRIDS = [[[1, 2, 4]], [[1, 4, 4], [1, 2, 2]]]
+
+
+def with_pictures(number, convert=torch.as_tensor):
+    """A row as a processor makes it: a token for each square of four patches, between two of text."""
+    grids = np.array(GRIDS[number])
+    patches = int(grids.prod(axis=1).sum())
+    types = [0]
+    for _, height, width in GRIDS[number]:
+        types += [1] * (height * width // 4) + [0]
+    row = {
+        "input_ids": np.where(types, 151_655, 7),
+        "labels": np.full(len(types), -100),
+        "mm_token_type_ids": np.array(types),
+        "pixel_values": np.full((patches, 12), number, np.float32),
+        "image_grid_thw": grids,
+    }
+    return {key: convert(value) for key, value in row.items()}
+
+
+@pytest.mark.parametrize("make", ["torch", "numpy", "list"])
+@pytest.mark.parametrize("dialect", [name for name in DIALECTS if name != "megatron_bridge_legacy"])
+def test_pictures_of_plain_samples_are_in_the_batch_of_every_dialect(dialect, make):
+    """In the order of their segments, text between them; each token of a picture has its place in the picture."""
+    convert = {"torch": torch.as_tensor, "numpy": np.asarray, "list": lambda value: value.tolist()}[make]
+    collate = PackCollator(dialect=dialect, media=MediaFeatures(None, "qwen2-vl"))
+    rows = [with_pictures(0, convert), {"input_ids": [5, 6]}, with_pictures(1, convert)]
+    batch = collate(rows)
+    assert batch["image_grid_thw"].tolist() == GRIDS[0] + GRIDS[1]
+    assert batch["pixel_values"][:, 0].tolist() == [0] * 8 + [1] * 20
+    assert (batch["pixel_values"].dtype, batch["image_grid_thw"].dtype) == (torch.float32, torch.int64)
+    joined = collate.rows(rows)
+    assert np.concatenate([row.rope_positions[:, ~row.padding_mask] for row in joined], axis=1).tolist() == [
+        [0, 1, 1, 3, 0, 1, 0, 1, 1, 1, 1, 3, 4, 5],
+        [0, 1, 1, 3, 0, 1, 0, 1, 1, 2, 2, 3, 4, 5],
+        [0, 1, 2, 3, 0, 1, 0, 1, 2, 1, 2, 3, 4, 5],
+    ]
+    types = np.concatenate([row.column("mm_token_type_ids").values[~row.padding_mask] for row in joined])
+    assert types.tolist() == [0, 1, 1, 0, 0, 0, 0, 1, 1, 1, 1, 0, 1, 0]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_pictures_of_a_model_with_positions_of_text(dialect):
+    """Who says 0, 1, 2, … says that; one dialect has no word for others."""
+    row = {**with_pictures(0), "position_ids": torch.arange(4)}
+    assert PackCollator(dialect=dialect)([row, row])["pixel_values"].shape == (16, 12)
+
+
+def test_grids_without_positions_are_refused_unless_something_makes_them():
+    """A model of Qwen-VL with positions of text is another model."""
+    row = with_pictures(0)
+    with pytest.raises(
+        CollateError, match="sample 0 of the batch has 'image_grid_thw' and no 'position_ids': give the model's"
+    ):
+        PackCollator()([row])
+
+
+def test_what_the_family_knows_of_its_placeholders(tmp_path):
+    """Their token, from the tokenizer beside the processor, and how many patches are one."""
+    (tmp_path / "preprocessor_config.json").write_text("{}")
+    (tmp_path / "tokenizer.json").write_text('{"added_tokens": [{"id": 151655, "content": "<|image_pad|>"}]}')
+    row = with_pictures(1)
+    del row["mm_token_type_ids"]
+    collate = PackCollator(media=MediaFeatures(tmp_path, "qwen2-vl"))
+    (batch,) = collate.rows([row])
+    assert batch.rope_positions[2].tolist() == [0, 1, 2, 1, 2, 3, 4, 5]
+    other = {"pixel_values": row["pixel_values"][:16], "image_grid_thw": row["image_grid_thw"][:1]}
+    for bad, message in (
+        ({**row, **other}, "has 5 placeholders for 'pixel_values' of 1 items"),
+        ({**row, "input_ids": row["input_ids"][:-2], "labels": None}, "has 4 placeholders"),
+        ({"input_ids": row["input_ids"]}, "has 5 tokens that stand for media of kind 'image', and no 'pixel_values'"),
+    ):
+        with pytest.raises(CollateError, match=message):
+            collate([bad])
+    with pytest.raises(CollateError, match="nothing says which tokens are placeholders"):
+        PackCollator(media=MediaFeatures(None, "qwen2-vl"))([row])
+    sound = {"input_features": torch.ones(1, 4, 9), "feature_attention_mask": torch.ones(1, 9, dtype=torch.int64)}
+    sound |= {"input_ids": [1, 2, 3], "mm_token_type_ids": torch.tensor([0, 3, 0])}
+    with pytest.raises(
+        CollateError, match="has 1 placeholders for 'input_features', and qwen2-audio has 2 for those of 1 items"
+    ):
+        PackCollator(media=MediaFeatures(None, "qwen2-audio"))([sound])

@@ -13,6 +13,8 @@ from brimful.collate import Padding, lay_out  # noqa: E402
 from brimful.collate.dialects.megatron import build_packed_seq_params  # noqa: E402
 from brimful.collate.dialects.trl import trl_example  # noqa: E402
 from brimful.collate.layout import indexed_mask  # noqa: E402
+from brimful.collate.media_features import MediaFeatures  # noqa: E402
+from brimful.media.families import open_family  # noqa: E402
 from brimful.testing.toys import toy_pack  # noqa: E402
 from tests.trainers import tiny  # noqa: E402
 
@@ -106,6 +108,95 @@ def test_ms_swift_packing_row():
     found = utils.get_packed_seq_params(torch.tensor([theirs["position_ids"]]))
     assert_equal(ours, {key: found[key] for key in ("cu_seq_lens_q", "cu_seq_lens_k")})
     assert ours["max_length_q"] == int(found["max_length_q"])
+
+
+def rows_with_media(rng, count):
+    """Rows of Qwen2.5-VL as templates make them: text, then pictures and a video between text; some are text alone."""
+    rows = []
+    for _ in range(count):
+        types, grids = [0, 0], {"image": [], "video": []}
+        for kind in rng.choice(["image", "video"], rng.integers(0, 4)):
+            grid = [1 if kind == "image" else int(rng.integers(1, 4)), *(2 * rng.integers(1, 5, 2)).tolist()]
+            grids[kind].append(grid)
+            types += [*[1 if kind == "image" else 2] * (int(np.prod(grid)) // 4), *[0] * int(rng.integers(1, 4))]
+        types = torch.tensor(types)
+        ids = torch.where(types > 0, 151_654 + types, torch.from_numpy(rng.integers(10, 1000, len(types))))
+        labels = torch.where((types > 0) | (torch.arange(len(types)) < 2), -100, ids)
+        row = {"input_ids": ids, "labels": labels, "mm_token_type_ids": types}
+        for kind, suffix in (("image", ""), ("video", "_videos")):
+            if grids[kind]:
+                row[f"{kind}_grid_thw"] = torch.tensor(grids[kind])
+                patches = rng.normal(size=(int(np.prod(grids[kind], axis=1).sum()), 12)).astype(np.float32)
+                row[f"pixel_values{suffix}"] = torch.from_numpy(patches)
+        if grids["video"]:
+            row["second_per_grid_ts"] = rng.choice([0.4, 0.5, 1.0], len(grids["video"])).tolist()
+        rows.append(row)
+    return rows
+
+
+def positions_of_qwen():
+    """``get_rope_index`` of Qwen2.5-VL, of a model of a few weights."""
+    from brimful.verify.media_models import tiny_media_model
+
+    return tiny_media_model(open_family("qwen2.5-vl").settings, {}, 100).model.get_rope_index
+
+
+def test_ms_swift_packs_rows_with_media():
+    """Its template's own collator, positions by the model itself: all keys, values and types, but for longest segments."""
+    qwen = real("swift.template.templates.qwen")
+    transformers = real("transformers")
+    get_rope_index = positions_of_qwen()
+
+    class Template(qwen.Qwen2_5VLTemplate):  # type: ignore[name-defined]
+        use_megatron, sequence_parallel_size, padding_side, mode = False, 1, "right", "train"
+        padding_free, transformers_5_3 = True, True
+        transformers_version = real("packaging.version").parse(transformers.__version__)
+        tokenizer = SimpleNamespace(pad_token_id=0)
+
+        def _get_get_rope_index(self):
+            return get_rope_index
+
+    rng = np.random.default_rng(0)
+    collate = PackCollator(dialect="ms_swift", media=MediaFeatures(None, "qwen2.5-vl"))
+    for _ in range(20):
+        rows = rows_with_media(rng, 4)
+        lists = {key: [row[key].tolist() for row in rows] for key in ("input_ids", "labels")}
+        theirs = object.__new__(Template)._data_collator(
+            [
+                {**row, "input_ids": ids, "labels": [-100, *labels[1:]], "length": len(ids)}
+                for row, ids, labels in zip(rows, lists["input_ids"], lists["labels"], strict=True)
+            ]
+        )
+        ours = collate(rows)
+        if not any(row["mm_token_type_ids"].any() for row in rows):
+            del theirs["mm_token_type_ids"]  # of zeros, which say nothing
+        assert ours.keys() == theirs.keys()
+        for key in ("max_length_q", "max_length_k"):
+            theirs[key] = int(theirs[key])
+        if "second_per_grid_ts" in theirs:  # a list there
+            theirs["second_per_grid_ts"] = torch.tensor(theirs["second_per_grid_ts"])
+        assert_equal(ours, theirs)
+
+
+def test_veomni_packs_rows_with_media():
+    """Its packing collator on rows of its transform: masks of placeholders, whose tokens are 0, and positions by the model."""
+    module = real("veomni.data.data_collator")
+    get_rope_index = positions_of_qwen()
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        rows = rows_with_media(rng, 4)
+        for row in rows:
+            types, ids = row.pop("mm_token_type_ids"), row["input_ids"]
+            row.pop("second_per_grid_ts", None)
+            grids = {key: row.get(key) for key in ("image_grid_thw", "video_grid_thw")}
+            row["attention_mask"] = torch.ones_like(ids)
+            row["position_ids"] = get_rope_index(ids[None], mm_token_type_ids=types[None], **grids)[0][:, 0].clone()
+            row["image_mask"], row["video_mask"] = types == 1, types == 2
+            ids[types > 0] = 0
+        ours = PackCollator(dialect="veomni")(rows)
+        theirs = module.PackingCollator()([{key: value.clone() for key, value in row.items()} for row in rows])
+        assert ours.keys() == theirs.keys()
+        assert_equal(ours, theirs)
 
 
 @pytest.mark.parametrize("padding", [Padding(), Padding(to=16), GAPS], ids=["none", "tail", "gaps"])
@@ -302,7 +393,7 @@ def test_accelerate_moves_a_batch():
     assert_equal(batch, moved)
 
 
-@pytest.mark.parametrize("dialect", ["transformers", "dense_mask"])
+@pytest.mark.parametrize("dialect", ["transformers", "dense_mask", "plain"])
 def test_a_batch_without_a_target_has_loss_0(dialect):
     """Ranks get one at the tail of an epoch; the mean of nothing would be NaN in their logs."""
 

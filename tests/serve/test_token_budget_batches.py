@@ -21,6 +21,8 @@ from brimful.errors import (
 from brimful.serve.compose import MicroBatchComposer
 from brimful.serve.token_budget import SampleCount, TokenBudget, Warmup
 from brimful.serve.token_budget_batches import TokenBudgetBatches
+from brimful.serve.window import Window
+from brimful.serve.window_batches import WindowBatches
 from brimful.testing.toys import toy_pack, toy_packs
 
 # ---------------------------------------------------------------- who serves them
@@ -480,3 +482,91 @@ def test_a_stream_that_cannot_say_where_it_stands():
     next(iter(loader))
     with pytest.raises(StateError, match=r"the stream list cannot say where it stands: give it state_dict\(\)"):
         loader.state_dict()
+
+
+def with_pictures(number):
+    """A plain sample with a picture of four tokens, its own positions, a weight and a source; every third is text."""
+    length = 6 + number % 3
+    row = {
+        "input_ids": np.arange(length) + 10,
+        "position_ids": np.tile(np.arange(length), (3, 1)),
+        "source_id": number % 2,
+    }
+    row["loss_weights"] = np.full(length, number + 1)
+    if number % 3:
+        marks = (np.arange(length) > 0) & (np.arange(length) < 5)
+        picture = {"pixel_values": np.full((16, 3), number, np.float32), "image_grid_thw": np.array([[1, 4, 4]])}
+        row |= {**picture, "mm_token_type_ids": marks.astype(np.int64)}
+    return row
+
+
+class Rows(list):
+    """A stream of rows that can go back to where it was."""
+
+    taken = 0
+
+    def __iter__(self):
+        while self.taken < len(self):
+            self.taken += 1
+            yield self[self.taken - 1]
+
+    def state_dict(self):
+        return {"taken": self.taken}
+
+    def load_state_dict(self, state):
+        self.taken = state["taken"]
+
+    def set_epoch(self, epoch):
+        self.taken = 0
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+@pytest.mark.parametrize(
+    "batching", [TokenBudget(20, min_buffered=3), SampleCount(3), Window(20, size=4)], ids=["budget", "count", "window"]
+)
+def test_plain_samples_keep_their_media_positions_and_weights(indexed, batching):
+    """Each sample once with its own, in every way to compose; and again from a state between two steps."""
+    torch = pytest.importorskip("torch")
+    from brimful import PackCollator
+
+    rows = [with_pictures(number) for number in range(14)]
+    loader_class = WindowBatches if isinstance(batching, Window) else TokenBudgetBatches
+    lengths = [len(row["input_ids"]) for row in rows] if indexed else None
+    collate = PackCollator(pad_to=32)
+
+    def loader():
+        return loader_class(Rows(rows), batching, collate.rows, lengths=lengths, micro_batches=2)
+
+    served = {}
+    batches = [batch for (batch,) in loader()]
+    for batch in batches:
+        pictures = [(int(s), item.arrays["pixel_values"]) for item in batch.media for s in item.segments]
+        assert all(
+            len(pixels) == 16 * len(item.segments) for item in batch.media for pixels in [item.arrays["pixel_values"]]
+        )
+        owned = {segment: float(pixels[16 * n, 0]) for n, (segment, pixels) in enumerate(pictures)}
+        for segment, sample in enumerate(batch.sample_ids.tolist()):
+            begin = int(batch.cu_seqlens[segment])
+            if sample >= 0:
+                assert sample not in served
+                weight = float(batch.loss_weights[begin + 1]), int(batch.source_ids[segment])
+                served[sample] = (owned.get(segment), *weight, int(batch.rope_positions[0, begin + 1]))
+    assert served == {n: (float(n) if n % 3 else None, n + 1.0, n % 2, 1) for n in range(14)}
+    assert all(batch.num_loss_tokens == 0 and not batch.media for batch in batches if (batch.sample_ids < 0).any())
+    first, second = loader(), loader()
+    begun = iter(first)
+    for _ in range(2):
+        next(begun)
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    rest = [batch for (batch,) in second]
+    assert len(rest) == len(batches) - 2
+    for batch, expected in zip(rest, batches[2:], strict=True):
+        ours, theirs = collate.speak([batch]), collate.speak([expected])
+        assert ours.keys() == theirs.keys()
+        assert all(torch.equal(ours[key], theirs[key]) for key in ours if isinstance(ours[key], torch.Tensor))
+
+
+def test_a_sample_with_media_is_never_cut():
+    for overflow in ("truncate", "split"):
+        with pytest.raises(CollateError, match="sample 1 has media and 7 tokens, and is never cut: raise capacity"):
+            list(TokenBudgetBatches([with_pictures(n) for n in range(2)], TokenBudget(6, overflow=overflow)))

@@ -10,6 +10,9 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
 from brimful.collate.media_features import MediaFeatures  # noqa: E402
+from brimful.media.families import FAMILIES, open_family  # noqa: E402
+from brimful.serve.rank_loader import without_loss  # noqa: E402
+from brimful.testing.toys import toy_pack  # noqa: E402
 from brimful.trainers import collator_for, evaluate_samples, one_by_one  # noqa: E402
 from brimful.trainers.transformers import log_packing  # noqa: E402
 from brimful.verify.media_models import tiny_media_model  # noqa: E402
@@ -38,6 +41,32 @@ def test_one_by_one_keeps_media_and_so_every_loss(case):
     packed, single = evaluate_samples(model, packs, collator), evaluate_samples(model, alone, collator)
     assert packed.sample_ids.tolist() == single.sample_ids.tolist()
     np.testing.assert_allclose(packed.nll_sum, single.nll_sum, rtol=1e-5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_empty_place_has_loss_0_with_every_family(family):
+    """By ``model(**batch).loss``, and where a ``Trainer`` says the targets of all ranks; its gradient is 0 too."""
+    model = tiny_media_model(open_family(family).settings, {}, 1_100).train()
+    collate = collator_for(model, device="cpu", quiet=True)
+    pack = toy_pack([5, 3])
+    for asked in ({}, {"num_items_in_batch": torch.tensor(7)}):
+        loss = model(**{**collate([without_loss(pack)]), **asked}).loss
+        loss.backward()
+        assert float(loss) == 0
+        assert all(not weights.grad.any() for weights in model.parameters() if weights.grad is not None)
+    packed, single = (evaluate_samples(model, packs, collate).nll_sum for packs in ([pack], one_by_one([pack])))
+    np.testing.assert_allclose(packed, single, rtol=1e-4)  # the attention that was chosen isolates
+    batch = collate([pack])
+    mean = model(**batch).loss
+    torch.testing.assert_close(model(**batch, num_items_in_batch=torch.tensor(12)).loss, mean * 6 / 12)
+
+
+def test_a_model_that_gets_two_collators_has_one_loss():
+    """The hook of Qwen2-Audio's loss is not added twice, and a model that obeys by itself has none."""
+    hearing, seeing = (tiny_media_model(open_family(name).settings, {}, 1_100) for name in ("qwen2-audio", "llava"))
+    for model in (hearing, hearing, seeing):
+        collator_for(model, device="cpu", quiet=True)
+    assert [len(model._forward_hooks) for model in (hearing, seeing)] == [1, 0]
 
 
 @pytest.mark.long

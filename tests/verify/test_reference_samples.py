@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 
 from brimful import PackCollator  # noqa: E402
 from brimful.encode.encoded import EncodedSample  # noqa: E402
-from brimful.errors import CollateError  # noqa: E402
+from brimful.errors import CollateError, SettingsError  # noqa: E402
 from brimful.serve import SampleCount, TokenBudgetBatches  # noqa: E402
 from brimful.verify.models import tiny_model  # noqa: E402
 from brimful.verify.reference_samples import ReferenceSamples  # noqa: E402
@@ -69,10 +69,21 @@ def test_all_three_refuse_the_same_samples(sample):
 @pytest.mark.parametrize(
     "beside", [{"loss_weights": [1, 2]}, {"source_id": 1}, {"position_ids": [[0, 1]] * 3}, {"position_ids": [2, 3]}]
 )
-def test_what_a_token_budget_cannot_carry(beside):
-    """Packs hold no weights, sources or positions: dropped here, they would be missing in the batch."""
-    with pytest.raises(CollateError, match=f"sample 0 has '{next(iter(beside))}', which packs made by a token budget"):
-        by_token_budget({"input_ids": [5, 6], **beside})
+def test_a_token_budget_carries_what_the_collator_takes(beside):
+    """Weights, sources and positions: dropped on the way, they would be missing in the batch."""
+    samples = [{"input_ids": [5, 6], **beside}] * 2
+    collate = PackCollator(dialect="transformers", position_start=2 if beside.get("position_ids") == [2, 3] else 0)
+    (ours,) = TokenBudgetBatches(samples, SampleCount(2), collate.rows)
+    for composed, direct in zip(ours, collate.rows(samples), strict=True):
+        for name in ("loss_weights", "source_ids", "rope_positions", "position_ids"):
+            assert np.array_equal(getattr(composed, name), getattr(direct, name)), name
+
+
+def test_verify_refuses_media_that_it_cannot_exchange():
+    """It asks whether another picture changes other samples, and has none."""
+    row = {"input_ids": [5, 6], "pixel_values": np.ones((1, 3, 4, 4))}
+    with pytest.raises(SettingsError, match="sample 0 has features of media, .*: verify packs of its media"):
+        ReferenceSamples([row])
 
 
 @pytest.mark.parametrize("sample", PLAIN[:6])

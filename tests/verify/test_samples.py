@@ -21,7 +21,11 @@ def test_media_of_a_cut_sample_are_taken_along():
     """A part that begins at token 5 of its sample has its picture at token 6 of that sample."""
     picture = PlacedMedium(Medium(MediaKind.IMAGE, "a"), start=6, length=2, num_tokens=2)
     pack = assemble_pack(
-        [np.arange(4), np.arange(3)], [np.ones(4, bool), np.ones(3, bool)], [7, 8], [5, 0], [[picture], []]
+        [np.arange(4, dtype=np.int32), np.arange(3, dtype=np.int32)],
+        [np.ones(4, bool), np.ones(3, bool)],
+        [7, 8],
+        [5, 0],
+        [[picture], []],
     )
     small = few_with_media([pack], max_tokens=100)
     assert [(len(item.media), item.sample_ids.tolist()) for item in small] == [(1, [7]), (0, [8])]

@@ -5,9 +5,10 @@ from brimful.collate.columns import Column, ColumnPlace
 from brimful.collate.dialects import DIALECTS, Dialect, dialect_of
 from brimful.collate.layout import lay_out
 from brimful.collate.loss import Normaliser, segment_weights, token_weights
-from brimful.collate.media import Media, PackExtras
+from brimful.collate.media import PackExtras
 from brimful.collate.padding import Padding
 from brimful.collate.shift import shift_labels
+from brimful.tokenised_media import Media
 
 __all__ = [
     "DIALECTS",

@@ -1,18 +1,23 @@
 """Features of a loader as packs; features that cannot be collated are refused by sample and key."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from brimful.collate.columns import Column, ColumnPlace
 from brimful.collate.media import PackExtras
+from brimful.collate.media_features import MediaFeatures
 from brimful.errors import CollateError
 from brimful.messages import setting
+from brimful.ragged import ranges
 from brimful.shards import Pack
-from brimful.tokenised import read_tokenised
+from brimful.tokenised import TokenisedSample, read_tokenised
+from brimful.tokenised_media import MARK_KEYS
 
-Feature: TypeAlias = Pack | tuple[Pack, PackExtras] | Mapping[str, Any]
-"""A pack, a pack with its extras, or a plain sample (``read_tokenised``)."""
+Feature: TypeAlias = Pack | tuple[Pack, PackExtras] | Mapping[str, Any] | TokenisedSample
+"""A pack, a pack with its extras, or a plain sample (``read_tokenised``), read already or not."""
 
 
 def as_packs(
@@ -45,9 +50,9 @@ def as_packs(
                 )
         elif isinstance(feature, tuple):
             packs.append(feature[0])
-            extras[index] = feature[1]
+            extras[index] = feature[1] or PackExtras()
         else:
-            sample = read_tokenised(feature, f"sample {index} of the batch")
+            sample = read_sample(feature, f"sample {index} of the batch", media)
             # The collator counts positions itself, so a sample's own are only checked against it.
             if sample.position_start not in (0, position_start):
                 raise CollateError(
@@ -55,13 +60,63 @@ def as_packs(
                     f"batch would have {position_start} there: choose "
                     f"{setting('position_start', sample.position_start)}, or leave them out"
                 )
-            sample_ids = np.full(len(sample.cu_seqlens) - 1, index, dtype=np.int64)
+            sample_id = index if sample.sample_id is None else sample.sample_id
+            sample_ids = np.full(sample.num_segments, sample_id, dtype=np.int64)
             starts = sample.places[sample.cu_seqlens[:-1]].astype(np.int32)
             packs.append(Pack(sample.input_ids, sample.loss_mask, sample.cu_seqlens, sample_ids, starts))
-            arrays = (sample.loss_weights, sample.source_ids, sample.rope_positions)
-            if any(array is not None for array in arrays):
-                extras[index] = PackExtras(*arrays)
-    return packs, [extras.get(index) for index in range(len(packs))] if extras else None
+            if not sample.is_pack:
+                columns = [Column(key, values, place=ColumnPlace.TOKEN) for key, values in sample.marks.items()]
+                extras[index] = PackExtras(
+                    *(sample.loss_weights, sample.source_ids, sample.rope_positions, sample.media),
+                    columns=tuple(columns),
+                )
+    if not extras:
+        return packs, None
+    has_positions = any(extra.rope_positions is not None for extra in extras.values())
+    marks = {column.name: column for extra in extras.values() for column in extra.columns if column.name in MARK_KEYS}
+    for index, (feature, pack) in enumerate(zip(features, packs, strict=True)):
+        # Beside samples with media, one of text has the same position three times, and no placeholder.
+        if not isinstance(feature, tuple):
+            extras[index] = _as_text(extras.get(index, PackExtras()), pack, has_positions, marks)
+    return packs, [extras.get(index) for index in range(len(packs))]
+
+
+def read_sample(feature: Any, name: str, media: Callable[[Pack], PackExtras] | None) -> TokenisedSample:
+    """Read a plain sample. Features of media make its positions, where the sample has none; what they know is checked.
+
+    Args:
+        feature: as of ``read_tokenised``.
+        name: how messages call it.
+        media: of the collator. ``MediaFeatures`` knows the tokens of media and their positions; any other knows none.
+
+    Raises:
+        CollateError: as of ``read_tokenised``; or patches without positions that nothing can make.
+    """
+    if isinstance(media, MediaFeatures):
+        return media.of_sample(read_tokenised(feature, name, token_ids=media.token_ids), name)
+    sample = read_tokenised(feature, name)
+    grids = [key for item in sample.media for key in item.arrays if key.endswith("grid_thw")]
+    if grids and sample.positions is None:
+        raise CollateError(
+            f"{name} has {grids[0]!r} and no 'position_ids': give the model's own, as get_rope_index makes them, or "
+            f"PackCollator(media=MediaFeatures(…)), which makes them; 0, 1, 2, … for a model with positions of text"
+        )
+    return sample
+
+
+def _as_text(extra: PackExtras, pack: Pack, has_positions: bool, marks: Mapping[str, Column]) -> PackExtras:
+    """Return the extras of a sample with what others of its batch have and text can have too."""
+    own = {column.name for column in extra.columns}
+    missing = [
+        replace(column, values=np.zeros(len(pack), column.values.dtype))
+        for name, column in marks.items()
+        if name not in own
+    ]
+    positions = extra.rope_positions
+    if has_positions and positions is None and not extra.media:
+        lengths = np.diff(pack.cu_seqlens)
+        positions = np.repeat(ranges(np.zeros_like(lengths), lengths)[None].astype(np.int64), 3, axis=0)
+    return replace(extra, rope_positions=positions, columns=(*extra.columns, *missing))
 
 
 def check_vocabulary(packs: Sequence[Pack], vocab_size: int) -> None:

@@ -1,6 +1,6 @@
 """Extras of a pack beside its tokens: images, sounds, weights, positions in space, columns."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,23 +10,8 @@ import numpy.typing as npt
 from brimful.collate.columns import Column
 from brimful.errors import CollateError
 from brimful.media.features import lengthened
+from brimful.tokenised_media import Media
 from brimful.typing import Float32Array, Int32Array, Int64Array
-
-
-@dataclass(frozen=True, slots=True)
-class Media:
-    """All items of one kind in a pack or a batch, in the order of their tokens.
-
-    Attributes:
-        kind: ``image``, ``video`` or ``audio``.
-        segments: ``int32[num_items]``: the segment that each item belongs to.
-        arrays: arrays by the name of the model's argument (``pixel_values``, ``image_grid_thw``). Arrays of several
-            packs are joined on their first axis.
-    """
-
-    kind: str
-    segments: Int32Array
-    arrays: Mapping[str, npt.NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,22 +5,27 @@ from __future__ import annotations
 import json
 import os
 import warnings
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from brimful.checks import check_type
-from brimful.collate.media import Media, PackExtras
+from brimful.collate.media import PackExtras
 from brimful.errors import CollateError, SettingsError
 from brimful.media import BadMediumError, MediaKind, PlacedMedium
 from brimful.media.families import Family, family_of_settings, open_family
+from brimful.media.families.qwen2_audio import sound_tokens
 from brimful.media.features import FeatureMaker, Features, read_features, shortened
 from brimful.media.rope_positions import RopeMedium, rope_positions
 from brimful.media.rope_rules import rope_rule
 from brimful.messages import setting
 from brimful.shards import Pack
+from brimful.tokenised import TokenisedSample
+from brimful.tokenised_media import MEDIA_KEYS, TOKEN_TYPES, Media, tokens_of_grids
 from brimful.typing import Fingerprint, Int64Array
 
 OnBadMedium = Literal["error", "no_loss"]
@@ -95,6 +100,7 @@ class MediaFeatures:
             raise SettingsError(f"{', '.join(overrides)}: a family has its settings already")
         self._maker = None if self._directory is None else FeatureMaker(self._directory, self._family)
         self._settings: Fingerprint | None = None
+        self._token_ids: Mapping[str, int] | None = None
         self._rule = rope_rule(self._family, self._directory, tokens_per_second)
         self._on_bad_medium = on_bad_medium
         self._bad_media_log = None if bad_media_log is None else os.path.abspath(bad_media_log)
@@ -239,6 +245,77 @@ class MediaFeatures:
                 os.write(file, json.dumps(row).encode() + b"\n")
             finally:
                 os.close(file)
+
+    @property
+    def token_ids(self) -> Mapping[str, int]:
+        """Token that stands for each kind of media, by ``tokenizer.json`` beside the processor; none without that file."""
+        if self._token_ids is None:
+            path = Path(self._directory or "") / "tokenizer.json"
+            has_file = self._directory is not None and path.is_file()
+            added = json.loads(path.read_bytes()).get("added_tokens", ()) if has_file else ()
+            ids = {entry["content"]: int(entry["id"]) for entry in added}
+            tokens = {kind.value: placeholder.token for kind, placeholder in self._family.placeholders.items()}
+            self._token_ids = {kind: ids[token] for kind, token in tokens.items() if token in ids}
+        return self._token_ids
+
+    def of_sample(self, sample: TokenisedSample, name: str) -> TokenisedSample:
+        """Return a plain sample with positions in space if the model has them and the sample does not.
+
+        Raises:
+            CollateError: another number of placeholders than this family has for the features of a medium; or positions
+                are due and nothing says which tokens are placeholders. Names the sample and the key.
+        """
+        media: list[list[RopeMedium]] = [[] for _ in range(sample.num_segments)]
+        has_positions = self._rule is None or sample.rope_positions is not None
+        for item in sample.media:
+            keys, kind = MEDIA_KEYS[item.kind], MediaKind(item.kind)
+            tokens, counts = sample.placeholders.get(item.kind), self._token_counts(item)
+            if tokens is not None and counts is not None and len(tokens) != counts.sum():
+                raise CollateError(
+                    f"{name} has {len(tokens):,} placeholders for {keys.features!r}, and {self._family.name} has {int(counts.sum()):,} "
+                    f"for those of {len(counts):,} items: these are not the features of its tokens, or the sample was cut"
+                )
+            if has_positions or keys.grid not in item.arrays:
+                continue
+            if tokens is None or counts is None or kind not in self._family.placeholders:
+                raise CollateError(
+                    f"{name} has {keys.grid!r} and no 'position_ids', and nothing says which tokens are placeholders: give "
+                    f"them, or {TOKEN_TYPES!r}, or save the tokenizer beside the processor"
+                )
+            assert self._rule is not None
+            seconds = item.arrays.get("second_per_grid_ts", np.ones(len(counts)))
+            ends = np.cumsum(counts)
+            for number, (segment, grid) in enumerate(
+                zip(item.segments.tolist(), item.arrays[keys.grid].tolist(), strict=True)
+            ):
+                own = tokens[ends[number] - counts[number] : ends[number]] - sample.cu_seqlens[segment]
+                num_runs = grid[0] if kind is MediaKind.VIDEO and self._rule.has_frames_apart else 1
+                size = max(len(own) // num_runs, 1)
+                starts = own[::size].tolist()
+                if len(own) != num_runs * size or (own[size - 1 :: size] - starts != size - 1).any():
+                    raise CollateError(
+                        f"{name}: the placeholders for {keys.features!r} of item {number} do not lie together"
+                    )
+                media[segment].append(RopeMedium(kind, starts, tuple(grid), float(seconds[number])))
+        if has_positions:
+            return sample
+        parts = []
+        for length, own_media in zip(np.diff(sample.cu_seqlens).tolist(), media, strict=True):
+            try:
+                own_media.sort(key=lambda medium: medium.starts[0])
+                assert self._rule is not None
+                parts.append(rope_positions(length, own_media, self._rule))
+            except BadMediumError as error:
+                raise CollateError(f"{name}: a medium {error}") from error
+        return replace(sample, positions=np.concatenate(parts, axis=1))
+
+    def _token_counts(self, item: Media) -> Int64Array | None:
+        """Return the placeholders that the family has for each item; None if its features do not say."""
+        keys = MEDIA_KEYS[item.kind]
+        if keys.grid in item.arrays and self._rule is not None:
+            return tokens_of_grids(item.arrays[keys.grid], self._rule.merge_size)
+        mask = item.arrays.get("feature_attention_mask")
+        return None if mask is None else np.array([sound_tokens(columns) for columns in mask.sum(axis=-1).tolist()])
 
     def _positions(self, pack: Pack) -> Int64Array:
         """Return time, height and width of all tokens of a pack, ``int64[3, num_tokens]``."""

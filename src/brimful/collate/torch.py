@@ -49,7 +49,8 @@ class PackCollator:
         mrope: give batches of text four rows of positions too, as models with time, height and width positions
             (Qwen2-VL and its kin) need to isolate samples: text first, then the three. Without it, packs of text leak
             in such a model.
-        media: makes the pixels, spectrograms and positions of packs with media: ``collate.media_features.MediaFeatures``.
+        media: makes the pixels, spectrograms and positions of packs with media: ``collate.media_features.MediaFeatures``. Of plain
+            samples, which bring their features, it makes the positions.
 
     >>> import numpy as np
     >>> from brimful.testing.toys import toy_pack

@@ -205,13 +205,14 @@ class ComposedBatches(RankLoader):
             batches += [substitutes[place % len(substitutes)] for place in range(num_places - len(batches))]
         return batches[self._dp_rank :: self._dp_world_size]
 
-    def _packs(self, request: _Request) -> list[Pack]:
+    def _packs(self, request: _Request) -> list[Any]:
         """Return the packs of a micro-batch; without segments those of the filler, without loss."""
         if request.segments is not None:
             return self._feed.packs(request.segments)
         if request.filler is None:
             raise CollateError("this rank's stream gave no sample at all, so it has nothing to run beside the others")
-        return [without_loss(pack) for pack in self._feed.packs([request.filler])]
+        (item,) = self._feed.packs([request.filler])
+        return [without_loss(item) if isinstance(item, Pack) else item.without_loss()]
 
     def count_steps(self) -> int:
         """Count the steps of the whole epoch, composed from the lengths. For learning rates and progress.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import abc
 import base64
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -19,8 +19,11 @@ from brimful.messages import counted
 from brimful.rng import generator
 from brimful.serve.compose import MicroBatchComposer, SampleSegment
 from brimful.shards import Pack, assemble_pack
-from brimful.tokenised import read_tokenised
+from brimful.tokenised import TokenisedSample, read_tokenised
 from brimful.typing import AnyIntArray, Int64Array, Lengths
+
+Item: TypeAlias = EncodedSample | Pack | TokenisedSample
+"""A sample or a pack of a feed; a plain sample as it was read, if a pack cannot say all of it."""
 
 _LOOKUP_SAMPLES = 4096
 """Samples whose lengths become Python numbers in one go."""
@@ -44,7 +47,7 @@ class SampleFeed(abc.ABC):
         """Give the composer one more sample; return false at the end of the epoch."""
 
     @abc.abstractmethod
-    def packs(self, segments: Sequence[SampleSegment]) -> list[Pack]:
+    def packs(self, segments: Sequence[SampleSegment]) -> list[Pack | TokenisedSample]:
         """Return the segments as packs: all single samples in one, others as they are."""
 
     def drop_except(self, segments: Sequence[SampleSegment]) -> None:  # noqa: B027  # most feeds hold nothing
@@ -172,7 +175,7 @@ class IndexedSampleFeed(SampleFeed):
         self._num_taken += 1
         return True
 
-    def packs(self, segments: Sequence[SampleSegment]) -> list[Pack]:
+    def packs(self, segments: Sequence[SampleSegment]) -> list[Pack | TokenisedSample]:
         """Encode the segments and return them as one pack.
 
         Raises:
@@ -217,7 +220,7 @@ class StreamSampleFeed(SampleFeed):
     def __init__(self, source: Any, *, by_targets: bool) -> None:
         self._source, self._by_targets = source, by_targets
         self._num_taken = 0
-        self._items: dict[int, EncodedSample | Pack] = {}
+        self._items: dict[int, Item] = {}
         self._upcoming: Iterator[Any] | None = None
 
     def __repr__(self) -> str:
@@ -241,10 +244,8 @@ class StreamSampleFeed(SampleFeed):
         if not length:
             raise EncodeError(f"item {self._num_taken} of the stream has no tokens; leave such samples out before")
         # The first token of a sample is never a target; the mask of a pack says so already.
-        if isinstance(item, Pack):
-            num_samples, num_targets = item.num_segments, item.num_loss_tokens
-        else:
-            num_samples, num_targets = 1, int(np.count_nonzero(item.loss_mask[1:]))
+        num_samples = 1 if isinstance(item, EncodedSample) else item.num_segments
+        num_targets = int(np.count_nonzero(item.loss_mask[1:]))
         self._items[self._num_taken] = item
         composer.add(self._num_taken, length, num_targets if self._by_targets else length, samples=num_samples)
         self._num_taken += 1
@@ -261,7 +262,7 @@ class StreamSampleFeed(SampleFeed):
         """Let go of all items but those of these segments."""
         self._items = {key: self._items[key] for key in _keys(segments)}
 
-    def packs(self, segments: Sequence[SampleSegment]) -> list[Pack]:
+    def packs(self, segments: Sequence[SampleSegment]) -> list[Pack | TokenisedSample]:
         """Return the segments as packs: all single samples in one, others as they are."""
         return _packs_of(segments, [self._items[segment.key] for segment in segments])
 
@@ -306,52 +307,56 @@ def _is_within(segment: SampleSegment, length: int) -> bool:
     return segment.start >= 0 and segment.length >= 1 and segment.start + segment.length <= length
 
 
-def _item_of(item: Any, key: int) -> EncodedSample | Pack:
+def _item_of(item: Any, key: int) -> Item:
     """Return a plain sample in our own form, and samples and packs as they are.
 
     Raises:
-        CollateError: the plain sample cannot be read, or has fields that packs do not carry; names the key.
+        CollateError: the plain sample cannot be read; names the key.
     """
     if isinstance(item, (EncodedSample, Pack)):
         return item
-    sample = read_tokenised(item, f"sample {key}")
-    extras = {
-        "loss_weights": sample.loss_weights,
-        "source_id": sample.source_ids,
-        "position_ids": sample.rope_positions if sample.rope_positions is not None else sample.position_start or None,
-    }
-    for name, value in extras.items():
-        if value is not None:
-            raise CollateError(
-                f"sample {key} has {name!r}, which packs made by a token budget do not carry: leave it out, or collate "
-                f"plain samples without a token budget"
-            )
+    sample = replace(read_tokenised(item, f"sample {key}"), sample_id=key)
+    if not sample.is_pack:
+        return sample
     # A row that was packed elsewhere becomes a pack; its segments share the number of the row.
-    num_segments = len(sample.cu_seqlens) - 1
-    if num_segments == 1:
+    if sample.num_segments == 1:
         return EncodedSample(sample.input_ids, sample.loss_mask)
     return Pack(
         sample.input_ids,
         sample.loss_mask,
         sample.cu_seqlens,
-        np.full(num_segments, key, dtype=np.int64),
+        np.full(sample.num_segments, key, dtype=np.int64),
         sample.places[sample.cu_seqlens[:-1]].astype(np.int32),
     )
 
 
-def _packs_of(segments: Sequence[SampleSegment], items: Sequence[EncodedSample | Pack]) -> list[Pack]:
-    """Return packs of several samples as they are, and all single samples as one pack."""
-    packs: list[Pack] = []
-    ids, masks, sample_ids, starts, media = [], [], [], [], []
+def _packs_of(segments: Sequence[SampleSegment], items: Sequence[Item]) -> list[Pack | TokenisedSample]:
+    """Return packs of several samples, and samples that no pack can say, as they are, and other samples as one pack.
+
+    Samples keep their order beside those that no pack can say: they are one pack between two of them.
+    """
+    packs: list[Pack | TokenisedSample] = []
+    singles: list[tuple[SampleSegment, EncodedSample | Pack]] = []
     for segment, item in zip(segments, items, strict=True):
-        if isinstance(item, Pack) and item.num_segments > 1:
+        if isinstance(item, TokenisedSample):
+            packs += [*_pack_of(singles), item.part(segment.start, segment.length)]
+            singles = []
+        elif isinstance(item, Pack) and item.num_segments > 1:
             if segment.length != len(item):
                 raise CollateError(
                     f"item {segment.key} is a pack of {item.num_segments} samples and {len(item):,} tokens, which is "
                     f"never cut: raise capacity, or choose overflow drop"
                 )
             packs.append(item)
-            continue
+        else:
+            singles.append((segment, item))
+    return [*packs, *_pack_of(singles)]
+
+
+def _pack_of(singles: Sequence[tuple[SampleSegment, EncodedSample | Pack]]) -> list[Pack]:
+    """Return single samples as one pack; an empty list of none."""
+    ids, masks, sample_ids, starts, media = [], [], [], [], []
+    for segment, item in singles:
         # A pack of one sample may hold a part of it, and the segment a part of that: both starts add up.
         sample_id, item_start = segment.key, 0
         if isinstance(item, Pack):
@@ -363,29 +368,31 @@ def _packs_of(segments: Sequence[SampleSegment], items: Sequence[EncodedSample |
         starts.append(item_start + segment.start)
         # Of a pack of one sample they are counted in the pack.
         media.append([replace(medium, start=medium.start + item_start) for medium in item.media])
-    if ids:
-        packs.append(assemble_pack(ids, masks, sample_ids, starts, media if any(media) else None))
-    return packs
+    return [assemble_pack(ids, masks, sample_ids, starts, media if any(media) else None)] if ids else []
 
 
-_KINDS: dict[str, type[Any]] = {"EncodedSample": EncodedSample, "Pack": Pack}
-"""Classes of items that a state may hold, by name: nothing else is ever built from a file."""
+_KINDS: dict[str, Callable[..., Any]] = {
+    "EncodedSample": EncodedSample,
+    "Pack": Pack,
+    "TokenisedSample": TokenisedSample.of_arrays,
+}
+"""Makers of items that a state may hold, by name: nothing else is ever built from a file."""
 
 
-def _to_json(item: EncodedSample | Pack) -> dict[str, Any]:
+def _to_json(item: Item) -> dict[str, Any]:
     """Return an item as text: little-endian dtype, shape, base64 and checksum of each array."""
     arrays = {}
-    for field in fields(item):
-        array = getattr(item, field.name)
-        if field.name == "media" and not array:
+    named = (
+        item.arrays() if isinstance(item, TokenisedSample) else {f.name: getattr(item, f.name) for f in fields(item)}
+    )
+    for name, array in named.items():
+        if name == "media" and not array:
             continue
         if not isinstance(array, np.ndarray) or array.dtype.hasobject:
-            raise StateError(
-                f"{type(item).__name__}.{field.name} of a sample that waits is no array and cannot be saved"
-            )
+            raise StateError(f"{type(item).__name__}.{name} of a sample that waits is no array and cannot be saved")
         dtype = array.dtype.newbyteorder("<")
         data = array.astype(dtype, copy=False).tobytes()
-        arrays[field.name] = [
+        arrays[name] = [
             dtype.str,
             list(array.shape),
             base64.b64encode(data).decode("ascii"),

@@ -12,18 +12,23 @@ from typing import Any
 
 import torch
 
+from brimful.collate.loss_torch import packed_loss_sum
 from brimful.collate.media import PackExtras
 from brimful.collate.padding import Padding
 from brimful.collate.torch import PackCollator
 from brimful.errors import SettingsError
 from brimful.shards import Pack
 from brimful.trainers.model_facts import ModelFacts, facts_of
+from brimful.typing import IGNORE_INDEX
 
 __all__ = ["AttentionChoice", "Machine", "choose_attention", "collator_for"]
 
 _RECURRENT_KERNELS = {"causal_conv1d": "causal-conv1d", "fla": "flash-linear-attention", "mamba_ssm": "mamba-ssm"}
 """Packages with kernels that isolate samples in recurrent layers, and their names for pip."""
 _PACKAGES = ("flash_attn", "flash_attn_interface", "torch_npu", "triton", *_RECURRENT_KERNELS)
+_MEAN_LOSSES = {"qwen2_audio"}
+"""Types of models of Transformers 5.23 whose loss is a mean over the targets of each micro-batch, whatever it is asked for."""
+
 _ONE_PER_ROW = "PackCollator(dialect='plain'), which gives each sample a row of its own"
 
 
@@ -168,6 +173,9 @@ def collator_for(
 ) -> PackCollator:
     """Switch a model to an attention that isolates samples, and return its ``PackCollator``.
 
+    A model whose own loss ignores ``num_items_in_batch`` (Qwen2-Audio) gets the loss that this number asks for: the sum over
+    targets divided by it, and 0 where a batch has no target, in the place of NaN.
+
     Prints the choice and its reason in one line on stderr, once and on the first rank.
 
     Args:
@@ -182,6 +190,11 @@ def collator_for(
     choice = choose_attention(model, device=device, attention=attention)
     if getattr(model.config, "_attn_implementation", None) != choice.name:
         model.set_attn_implementation(choice.name)
+    if (
+        getattr(model.config, "model_type", None) in _MEAN_LOSSES
+        and _loss_as_asked not in model._forward_hooks.values()
+    ):
+        model.register_forward_hook(_loss_as_asked, with_kwargs=True)
     if not quiet and os.environ.get("RANK", "0") == "0":
         _tell(f"brimful: {choice}")
     return PackCollator(
@@ -195,6 +208,17 @@ def collator_for(
         mrope=choice.mrope,
         media=media,
     )
+
+
+def _loss_as_asked(model: Any, args: Any, kwargs: dict[str, Any], output: Any) -> Any:
+    """Put the loss that ``num_items_in_batch`` asks for into the output of a model that ignores it."""
+    labels, divisor = kwargs.get("labels"), kwargs.get("num_items_in_batch")
+    if labels is not None and divisor is not None:
+        # Rows become one: the last token of a row does not predict the first of the next.
+        targets = labels.clone()
+        targets[:, 0] = IGNORE_INDEX
+        output.loss = packed_loss_sum(output.logits.flatten(0, 1), targets.flatten()) / divisor
+    return output
 
 
 def _obstacle(name: str, facts: ModelFacts, machine: Machine) -> str | None:

@@ -77,6 +77,9 @@ def facts_of(model: Any) -> ModelFacts:
     kind = type(_unwrapped(model)) if hasattr(model, "parameters") else _class_of(config)
     module = getattr(kind, "__module__", "")
     source_names = _names_in(module)
+    # Towers around a language model of another module: masks of samples are made there, and those of towers are not ours.
+    inner = None if text is config or "create_causal_mask" in source_names else _class_of(text)
+    mask_module = getattr(inner, "__module__", module)
     types = {str(getattr(config, "model_type", "")), str(getattr(text, "model_type", ""))}
     name = getattr(kind, "__name__", "") or str(getattr(config, "model_type", "the model"))
     supported = {
@@ -88,7 +91,7 @@ def facts_of(model: Any) -> ModelFacts:
     default = "sdpa" if "sdpa" in supported else "eager"
     padding = getattr(text, "pad_token_id", None)
     if module.startswith("transformers."):
-        blind = "" if _masks_see_positions(module) else "builds its mask without position_ids"
+        blind = "" if _masks_see_positions(mask_module) else "builds its mask without position_ids"
     else:
         blind = "has code of its own"
     return ModelFacts(
@@ -98,7 +101,7 @@ def facts_of(model: Any) -> ModelFacts:
         blind=blind,
         has_windows=_has_windows(text),
         takes_a_mask=not types & _BIASED,
-        bidirectional=_looks_both_ways(config, name, source_names),
+        bidirectional=_looks_both_ways(config, name, _names_in(mask_module)),
         kernels=_KERNELS & source_names,
         drops_boundaries=bool(types & _DROP_BOUNDARIES),
         position_start=(1 if padding is None else int(padding)) + 1 if types & _BEHIND_PADDING else 0,

@@ -224,6 +224,11 @@ def _read(index: int, feature: Feature) -> Iterator[Segment]:
     else:
         # The collator reads plain samples by the same function, so both mean the same tokens and targets.
         sample = read_tokenised(feature, f"sample {index}")
+        if sample.media:
+            raise SettingsError(
+                f"sample {index} has features of media, which nothing here can exchange for others: verify packs of its media, "
+                f"with media_maker=MediaFeatures(…)"
+            )
         ids, bounds = sample.input_ids.astype(np.int64), sample.cu_seqlens.tolist()
         labels = np.where(sample.loss_mask, ids, IGNORE_INDEX)
         count = len(bounds) - 1

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from brimful.collate.batch import PackedBatch
-from brimful.collate.dialects.tensors import media_tensors
+from brimful.collate.dialects.tensors import divisor_if_no_target, media_tensors
 from brimful.typing import IGNORE_INDEX
 
 
@@ -16,6 +16,7 @@ def to_plain(batch: PackedBatch, *, length: int | None = None, pad_token_id: int
     ==========================================  =====================================================
     ``input_ids, labels, position_ids``         ``int64[B, L]``; with mRoPE ``position_ids`` is ``int64[4, B, L]``
     ``attention_mask``                          ``int64[B, L]``: 1 at tokens, 0 at padding
+    ``num_items_in_batch``                      1, only in a batch without a target: its loss is then 0, not NaN
     ``loss_weights``                            ``float32[B, L]``, only if the batch has any
     ==========================================  =====================================================
 
@@ -47,4 +48,4 @@ def to_plain(batch: PackedBatch, *, length: int | None = None, pad_token_id: int
         table = np.full((*is_token_of_row.shape, *column.values.shape[1:]), column.fill, dtype=column.values.dtype)
         table[is_token_of_row] = column.values[is_token]
         tensors[column.name] = torch.from_numpy(table)
-    return {**tensors, **media_tensors(batch.media)}
+    return {**tensors, **divisor_if_no_target(batch), **media_tensors(batch.media)}

@@ -58,10 +58,15 @@ def spectrogram_settings(
     return SpectrogramSettings(**settings | {name: overrides[name] for name in names if name in overrides})
 
 
+def sound_tokens(num_columns: int) -> int:
+    """Return the tokens of a spectrogram of this many columns."""
+    return ((num_columns - 1) // 2 + 1 - 2) // 2 + 1
+
+
 def expand_sound(header: AudioHeader, settings: SpectrogramSettings, token: str) -> Expansion:
     """Return the expansion of a sound: two layers of the encoder each keep every other column."""
     num_columns = settings.num_columns(header)
-    num_tokens = ((num_columns - 1) // 2 + 1 - 2) // 2 + 1
+    num_tokens = sound_tokens(num_columns)
     return Expansion((Piece(token, num_tokens),), num_tokens, num_mel_frames=num_columns)
 
 
