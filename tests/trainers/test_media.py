@@ -43,6 +43,24 @@ def test_one_by_one_keeps_media_and_so_every_loss(case):
     np.testing.assert_allclose(packed.nll_sum, single.nll_sum, rtol=1e-5)
 
 
+def test_rows_of_features_are_the_pack(case):
+    """Samples as their processor makes them, and the pack of their media: one batch, positions and all."""
+    packs, model, features = case
+    collator = collator_for(model, device="cpu", media=features, quiet=True)
+    pack = next(pack for pack in packs if len(pack.media) > 1)
+    rows = []
+    for alone in one_by_one([pack]):
+        row = {"input_ids": alone.input_ids, "labels": alone.labels}
+        row |= {name: torch.from_numpy(array) for item in features(alone).media for name, array in item.arrays.items()}
+        if alone.media:
+            row["mm_token_type_ids"] = (alone.input_ids == model.config.image_token_id).astype(np.int64)
+        rows.append(row)
+    ours, expected = collator(rows), collator([pack])
+    assert ours.pop("mm_token_type_ids").sum() == sum(item.num_tokens for item in pack.media)
+    assert ours.keys() == expected.keys()
+    assert all(torch.equal(ours[key], value) for key, value in expected.items() if isinstance(value, torch.Tensor))
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_an_empty_place_has_loss_0_with_every_family(family):
     """By ``model(**batch).loss``, and where a ``Trainer`` says the targets of all ranks; its gradient is 0 too."""

@@ -82,7 +82,7 @@ def test_a_token_budget_carries_what_the_collator_takes(beside):
 def test_verify_refuses_media_that_it_cannot_exchange():
     """It asks whether another picture changes other samples, and has none."""
     row = {"input_ids": [5, 6], "pixel_values": np.ones((1, 3, 4, 4))}
-    with pytest.raises(SettingsError, match="sample 0 has features of media, .*: verify packs of its media"):
+    with pytest.raises(SettingsError, match=r"sample 0 has features of media, .*: verify packs of its media"):
         ReferenceSamples([row])
 
 
