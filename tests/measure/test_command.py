@@ -1,5 +1,6 @@
 """The command that is printed where lengths are missing writes the lengths that were missing."""
 
+import importlib
 import json
 import re
 import shlex
@@ -39,7 +40,7 @@ def test_several_files_and_transforms(small_qwen, tmp_path, monkeypatch):
     (tmp_path / "swapping.py").write_text(SWAP)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    import swapping
+    swapping = importlib.import_module("swapping")
 
     paths = [tmp_path / f"part {number}.jsonl" for number in range(2)]
     for path in paths:

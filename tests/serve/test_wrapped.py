@@ -13,7 +13,7 @@ from brimful.shards import PlainPack
 torch = pytest.importorskip("torch", reason="data sets of PyTorch")
 
 
-class Encoding(torch.utils.data.Dataset):
+class Encoding(torch.utils.data.Dataset):  # type: ignore[name-defined]
     """Counts how often it encodes; sample ``i`` has ``2 + i % 5`` tokens, all of them ``i + 1``."""
 
     def __init__(self, count=12, grow=0):
@@ -35,7 +35,7 @@ def ids_of(packs):
 
 def test_each_row_is_in_one_pack_and_is_encoded_when_it_is_asked_for():
     data = Encoding()
-    packs = PackedDataset.wrap(data, packing_length=10, seed=None)
+    packs = PackedDataset.wrap(data, 10, seed=None)
     assert data.calls == 12  # measured
     assert sorted(number for ids in ids_of(packs) for number in ids) == list(range(12))
     pack = packs[0]
@@ -47,7 +47,7 @@ def test_each_row_is_in_one_pack_and_is_encoded_when_it_is_asked_for():
 
 def test_workers_measure_what_one_process_measures():
     """A data set of a script or of a test is in no module that a fresh process could import: workers are forked."""
-    plans = [PackedDataset.wrap(Encoding(100), packing_length=16, num_proc=num_proc).fingerprint for num_proc in (1, 2)]
+    plans = [PackedDataset.wrap(Encoding(100), 16, num_proc=num_proc).fingerprint for num_proc in (1, 2)]
     assert plans[0] == plans[1]
 
 
@@ -55,14 +55,14 @@ def test_workers_measure_what_one_process_measures():
 def test_lengths_that_the_data_set_has_are_taken(name):
     data = Encoding()
     setattr(data, name, [2 + index % 5 for index in range(12)])
-    PackedDataset.wrap(data, packing_length=10)
+    PackedDataset.wrap(data, 10)
     assert data.calls == 0
 
 
 def test_a_length_that_is_another_at_access_is_refused_by_name():
     """A pack would be too long, in silence."""
     data = Encoding()
-    packs = PackedDataset.wrap(data, packing_length=10)
+    packs = PackedDataset.wrap(data, 10)
     data.grow = 1
     with pytest.raises(
         LengthChangedError,
@@ -73,15 +73,15 @@ def test_a_length_that_is_another_at_access_is_refused_by_name():
 
 def test_padding_is_not_counted():
     rows = [{"input_ids": [5, 6, 0, 0], "attention_mask": [1, 1, 0, 0]}] * 3
-    assert len(PackedDataset.wrap(rows, packing_length=4)) == 2
+    assert len(PackedDataset.wrap(rows, 4)) == 2
 
 
 def test_a_file_of_lengths_is_believed_for_the_same_data_alone(tmp_path):
     path = tmp_path / "lengths.arrow"
-    PackedDataset.wrap(Encoding(), packing_length=10, path=path)
+    PackedDataset.wrap(Encoding(), 10, path=path)
     assert LengthTable.open(path).tokens.tolist() == [2 + index % 5 for index in range(12)]
     data = Encoding()
-    PackedDataset.wrap(data, packing_length=10, path=path)
+    PackedDataset.wrap(data, 10, path=path)
     assert data.calls == 8
     for other, part in (
         (Encoding(13), "samples"),
@@ -89,7 +89,7 @@ def test_a_file_of_lengths_is_believed_for_the_same_data_alone(tmp_path):
         ([{"input_ids": [1]}] * 12, "data set"),
     ):
         with pytest.raises(CacheMismatchError, match=rf"lengths of another data set; these parts differ: {part}"):
-            PackedDataset.wrap(other, packing_length=10, path=path)
+            PackedDataset.wrap(other, 10, path=path)
 
 
 class Template:
@@ -101,49 +101,49 @@ class Template:
 
 def test_a_template_encodes_rows():
     """``lengths`` of ms-swift is a row of numbers that no collator knows: it is not for the model."""
-    packs = PackedDataset.wrap([{"text": "abc"}, {"text": "de"}], packing_length=8, template=Template())
+    packs = PackedDataset.wrap([{"text": "abc"}, {"text": "de"}], packing_length=8, template=Template())  # type: ignore[call-arg]
     assert [*packs[0]] == [{"input_ids": [97, 98, 99]}, {"input_ids": [100, 101]}]
     with pytest.raises(EncodeError, match=r"sample 0 of list: KeyError: 'text'"):
-        PackedDataset.wrap([{}], packing_length=8, encode=Template())
+        PackedDataset.wrap([{}], 8, encode=Template())
     with pytest.raises(EncodeError, match=r"sample 0 of list has no 'input_ids'.*\(found \['text'\]\).*encode"):
-        PackedDataset.wrap([{"text": "abc"}], packing_length=8)
+        PackedDataset.wrap([{"text": "abc"}], 8)
     with pytest.raises(EncodeError, match="no axis of a batch"):
-        PackedDataset.wrap([{"input_ids": np.ones((1, 3), int)}], packing_length=8)
+        PackedDataset.wrap([{"input_ids": np.ones((1, 3), int)}], 8)
 
 
 def test_what_cannot_be_wrapped_names_the_way():
     for call in (
-        lambda: PackedDataset(dataset=Encoding(), template=None, packing_length=8),
+        lambda: PackedDataset(dataset=Encoding(), template=None, packing_length=8),  # type: ignore[call-arg]
         lambda: PackedDataset(Encoding()),
-        lambda: PackedDataset(Encoding(), packing_length=8),
+        lambda: PackedDataset(Encoding(), packing_length=8),  # type: ignore[call-arg]
     ):
         with pytest.raises(WrongTypeError, match=r"PackedDataset\.wrap\(dataset, packing_length=…\)"):
             call()
     with pytest.raises(WrongTypeError, match="a stream goes to WindowBatches"):
-        PackedDataset.wrap(iter([]), packing_length=8)
+        PackedDataset.wrap(iter([]), 8)
     with pytest.raises(SettingsError, match="rows that a data set encodes are packed whole"):
-        PackedDataset.wrap(Encoding(), packing_length=4, overflow="split")
+        PackedDataset.wrap(Encoding(), 4, overflow="split")
     with pytest.raises(SettingsError, match="2 lengths are given for 12 rows"):
-        PackedDataset.wrap(Encoding(), packing_length=8, lengths=[1, 2])
+        PackedDataset.wrap(Encoding(), 8, lengths=[1, 2])
 
 
 def test_a_stopped_run_goes_on_in_workers():
     """The state is of the plan, and counts what was delivered."""
     from brimful.serve.workers import WorkerLoader
 
-    packs = PackedDataset.wrap(Encoding(40), packing_length=10)
+    packs = PackedDataset.wrap(Encoding(40), 10)
     whole = [ids_of(batch) for batch in PackLoader(packs)]
     loader = WorkerLoader(PackLoader(packs), num_workers=2)
     batches = iter(loader)
     first = [ids_of(next(batches)) for _ in range(3)]
     state = json.loads(json.dumps(loader.state_dict()))
-    again = WorkerLoader(PackLoader(PackedDataset.wrap(Encoding(40), packing_length=10)), num_workers=1)
+    again = WorkerLoader(PackLoader(PackedDataset.wrap(Encoding(40), 10)), num_workers=1)
     again.load_state_dict(state)
     assert first + [ids_of(batch) for batch in again] == whole
 
 
 def test_a_rank_without_a_pack_runs_one_without_loss():
-    packs = PackedDataset.wrap(Encoding(3), packing_length=10)
+    packs = PackedDataset.wrap(Encoding(3), 10)
     batches = list(PackLoader(packs, dp_rank=1, dp_world_size=2))
     (filler,) = batches[-1]
     assert filler.sample_ids == [-1] * len(filler)
@@ -154,10 +154,10 @@ def test_the_collator_joins_the_rows_of_a_pack():
     """A dialect of rows has one for each pack, and not one for each sample."""
     from brimful import PackCollator
 
-    packs = PackedDataset.wrap(Encoding(), packing_length=10, seed=None)
+    packs = PackedDataset.wrap(Encoding(), 10, seed=None)
     batch = PackCollator()([packs[0], packs[1]])
     assert batch["input_ids"].tolist() == [
-        [id for pack in packs[:2] for row in pack for id in row["input_ids"].tolist()]
+        [id for pack in list(packs)[:2] for row in pack for id in row["input_ids"].tolist()]  # type: ignore[attr-defined]
     ]
     (rows,) = PackCollator().rows([packs[0], packs[1]])
     assert rows.sample_ids.tolist() == packs[0].sample_ids + packs[1].sample_ids

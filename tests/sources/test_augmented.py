@@ -109,7 +109,7 @@ def test_a_transform_that_fails_names_the_row():
     with pytest.raises(BadSampleError, match=r"memory\[0\].*cannot be augmented by fails \(IndexError"):
         measure_lengths(open_source(ROWS), toy_chat_encoder(), transforms=[fails])
     with pytest.raises(AugmentationError, match="<lambda> makes no sample of"):
-        open_source(ROWS).augmented([lambda sample: sample.text])[0]
+        open_source(ROWS).augmented([lambda sample: sample.text])[0]  # type: ignore[list-item, return-value]
 
 
 def test_draws_are_of_one_source():

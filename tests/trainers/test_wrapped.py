@@ -16,7 +16,7 @@ from tests.trainers import tiny  # noqa: E402
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-class Encoding(torch.utils.data.Dataset):
+class Encoding(torch.utils.data.Dataset):  # type: ignore[name-defined]
     def __len__(self):
         return 24
 
@@ -64,7 +64,7 @@ def trained_one_by_one(model, packs):
 
 @pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.long)])
 def test_losses_are_those_of_samples_one_by_one(tmp_path, num_workers):
-    packs = PackedDataset.wrap(Encoding(), packing_length=24)
+    packs = PackedDataset.wrap(Encoding(), 24)
     model = tiny.model()
     expected = trained_one_by_one(copy.deepcopy(model).train(), packs[:5])
     trainer = make_trainer(tmp_path, model, packs, dataloader_num_workers=num_workers)
@@ -78,7 +78,7 @@ def test_losses_are_those_of_samples_one_by_one(tmp_path, num_workers):
 
 @pytest.mark.long
 def test_a_checkpoint_is_taken_up(tmp_path):
-    packs = PackedDataset.wrap(Encoding(), packing_length=24)
+    packs = PackedDataset.wrap(Encoding(), 24)
     whole = make_trainer(tmp_path / "whole", tiny.model(), packs)
     whole.train()
     make_trainer(tmp_path / "cut", tiny.model(), packs, save_strategy="steps", save_steps=2).train()
@@ -94,7 +94,7 @@ def test_a_window_is_a_data_set(tmp_path):
     plain = [{key: row[key] for key in ("input_ids", "labels")} for row in map(data.__getitem__, range(len(data)))]
     losses = []
     for source, options in ((plain, {"lengths": lengths, "seed": None}), (iter(plain), {})):
-        trainer = make_trainer(tmp_path, tiny.model(), WindowBatches(source, Window(24, size=8), **options))
+        trainer = make_trainer(tmp_path, tiny.model(), WindowBatches(source, Window(24, size=8), **options))  # type: ignore[arg-type]
         trainer.train()
         losses.append(losses_of(trainer))
     assert losses[0] == losses[1]

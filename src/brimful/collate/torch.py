@@ -148,7 +148,10 @@ class PackCollator:
         items = [item for group in groups for item in group]
         packs, extras = as_packs(items, position_start=self._position_start, media=self.media)
         ids = [sample_id for group in groups for sample_id in getattr(group, "sample_ids", [None] * len(group))]
-        packs = [pack if id is None else _of_sample(pack, id) for pack, id in zip(packs, ids, strict=True)]
+        packs = [
+            pack if id is None else replace(pack, sample_ids=pack.sample_ids * 0 + id)
+            for pack, id in zip(packs, ids, strict=True)
+        ]
         if self._vocab_size is not None:
             check_vocabulary(packs, self._vocab_size)
         fill, start = self.pad_token_id, self._position_start
@@ -199,10 +202,6 @@ class PackCollator:
             return self.padding  # too small: the layout of that pack raises the error
         unit = self.padding.unit
         return replace(self.padding, to=-(-(size + self.dialect.spare_tokens) // unit) * unit)
-
-
-def _of_sample(pack: Pack, sample_id: int) -> Pack:
-    return replace(pack, sample_ids=np.full_like(pack.sample_ids, sample_id))
 
 
 def _token_weights(batch: PackedBatch, *, normaliser: Normaliser) -> Float32Array:

@@ -30,63 +30,58 @@ def measure_command(
         options: further flags by their names, each with its texts.
         augmentation: settings as texts.
     """
-    transforms = () if source.augmentation is None else source.augmentation.transforms
     paths = [title for title, _ in source.rows.members]
-    flags: dict[str, Sequence[Any]] = {
-        **options,
-        "transform": [*map(_importable, transforms)],
-        "augmentation": [f"{name}={text}" for name, text in augmentation.items()],
-    }
     try:
-        settings = _settings_of(source, encoder, paths)
+        flags = _flags_of(source, encoder, paths)
     except BrimfulError:
-        settings = None
-    texts = [text for values in flags.values() for text in values]
-    if settings is None or not all(isinstance(text, str) for text in texts):
+        flags = None
+    transforms = () if source.augmentation is None else source.augmentation.transforms
+    further = {**options, "transform": [*map(_importable, transforms)]}
+    texts = [text for values in further.values() for text in values]
+    if flags is None or not all(isinstance(text, str) for text in texts):
         record = f", augmentation={dict(augmentation)!r}" if augmentation else ""
         return f"measure_lengths(source, encoder, path={path!r}{record}, on_mismatch='rebuild', …)"
+    further["augmentation"] = [f"{name}={text}" for name, text in augmentation.items()]
     words = [
-        f"--{name.replace('_', '-')} {shlex.quote(text)}" for name, text in settings.items() if isinstance(text, str)
+        f"--{name.replace('_', '-')}{'' if value is True else ' ' + shlex.quote(value)}"
+        for name, values in {**flags, **further}.items()
+        for value in values
     ]
-    words += [f"--{name.replace('_', '-')}" for name, value in settings.items() if value is True]
-    words += [f"--{name} {shlex.quote(text)}" for name, values in flags.items() for text in values]
     return " ".join(["brimful measure", shlex.join(paths), *words, "-o", shlex.quote(path), "--on-mismatch rebuild"])
 
 
-def _settings_of(source: Source, encoder: Encoder, paths: Sequence[str]) -> dict[str, Any] | None:
-    """Return the options that open these paths, and make this encoder, as they are; None if none do."""
+def _flags_of(source: Source, encoder: Encoder, paths: Sequence[str]) -> dict[str, list[Any]] | None:
+    """Return the flags that open these paths, and make this encoder, as they are; None if none do."""
+    draws = source.augmentation
+    if not all(map(os.path.exists, paths)) or (draws is not None and (draws.seed or draws.epoch)):
+        return None  # the command draws with 0 for both
     place = getattr(getattr(encoder, "tokenizer", None), "place", None)
     family = getattr(encoder, "family", None)
     processor = None if family is None or family.directory is None else os.fspath(family.directory)
     directories = source.media_directories
     is_beside = directories == list(dict.fromkeys(os.path.dirname(os.path.abspath(path)) for path in paths))
-    opening = {
+    opening: dict[str, Any] = {
         "format": None if source.detected or len(source.formats) > 1 else source.format_name,
         "media_dir": None if is_beside or not directories else directories[0],
         "media_outside": source.has_media_outside,
     }
     train_on = getattr(getattr(encoder, "train_on", None), "value", None)
-    encoding = {
+    encoding: dict[str, Any] = {
         "mode": "completion" if encoder.length_settings.get("encoder") == "completion" else None,
-        "train_on": None if train_on in ("assistant", "completion", "labels") else train_on,
+        "train_on": None if train_on in ("assistant", "completion") else train_on,
         "system": getattr(encoder, "_system", None),
         "chat_template": getattr(encoder, "_template", None),
     }
-    chosen = {name: value for name, value in (opening | encoding).items() if value}
-    given = {name: chosen[name] for name in encoding if name in chosen}
-    if not all(map(os.path.exists, paths)):
-        return None
+    encoding = {name: value for name, value in encoding.items() if value}
     alike = open_source(paths[0] if len(paths) == 1 else paths, media=bool(directories), **opening)
-    same = encoder_for(alike, place, media=family and open_family(family.name, processor), **given)
-    settings = [{**item.length_settings, **item.label_settings} for item in (encoder, same)]
+    same = encoder_for(alike, place, media=family and open_family(family.name, processor), **encoding)
+    ours, theirs = ({**item.length_settings, **item.label_settings} for item in (encoder, same))
     plain = {name: value for name, value in source.row_settings.items() if name != "transforms"}
-    draws = source.augmentation
-    if settings[0] != settings[1] or alike.row_settings != plain or alike.media_directories != directories:
+    if ours != theirs or alike.row_settings != plain or alike.media_directories != directories:
         return None
-    if draws is not None and (draws.seed or draws.epoch):
-        return None  # the command draws with the first of both
     models = {"tokenizer": None if place == processor else place, "processor": processor}
-    return {**models, "encoder": None if family is None else family.name, **chosen}
+    names = {**models, "encoder": None if family is None else family.name, **opening, **encoding}
+    return {name: [value] for name, value in names.items() if value}
 
 
 def _importable(transform: Transform) -> str | None:

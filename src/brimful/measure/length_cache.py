@@ -118,9 +118,12 @@ class LengthCache:
                 # Files of media, which are looked at last, and once.
                 misfit = _without_remedy(error.message.removeprefix(f"{os.fspath(self.path)} "))
         if self.on_mismatch == "error":
-            options = {"filter": list(filters or ()), "budget": [name for name in budgets if name != "tokens"]}
-            settings = augmentation_settings(self.augmentation)
-            command = measure_command(source, encoder, os.fspath(self.path), options, settings)
+            options: dict[str, list[Any]] = {
+                "filter": [*(filters or ())],
+                "budget": [name for name in budgets if name != "tokens"],
+            }
+            record = augmentation_settings(self.augmentation)
+            command = measure_command(source, encoder, os.fspath(self.path), options, record)
             raise CacheMismatchError(
                 f"{os.fspath(self.path)} {misfit}. Write it with `{command}`, or choose "
                 f"{setting('on_mismatch', 'rebuild')} or {setting('on_mismatch', 'fallback')}"

@@ -13,6 +13,7 @@ from brimful.plan.schedule import Tail
 from brimful.shards import Pack, PlainPack
 
 Loader = TypeVar("Loader", bound="RankLoader")
+AnyPack = TypeVar("AnyPack", Pack, PlainPack)
 
 
 class RankLoader(abc.ABC):
@@ -101,7 +102,7 @@ class RankLoader(abc.ABC):
         """
 
 
-def without_loss(pack: Pack | PlainPack) -> Pack | PlainPack:
+def without_loss(pack: AnyPack) -> AnyPack:
     """Return the same tokens without targets, media and samples: every id is -1. It keeps a rank in step that has no pack."""
     if isinstance(pack, PlainPack):
         return pack.without_loss()

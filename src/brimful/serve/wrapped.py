@@ -114,7 +114,7 @@ class EncodedRows:
 
         # As training has it: workers that are forked have any data set, also one of a script.
         num_workers = num_proc or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
-        loader = DataLoader(self, batch_size=_ROWS_AT_ONCE, num_workers=num_workers, collate_fn=_lengths_of)  # type: ignore[arg-type]
+        loader: Any = DataLoader(self, batch_size=_ROWS_AT_ONCE, num_workers=num_workers, collate_fn=_lengths_of)  # type: ignore[arg-type]
         return [length for batch in loader for length in batch]
 
 

@@ -139,10 +139,8 @@ def _parts(value: Any, holders: tuple[int, ...]) -> Any:
 
     if isinstance(value, (list, tuple)):
         return parts(*value)
-    if isinstance(value, (set, frozenset)):
-        return sorted(parts(*value), key=str)
-    if isinstance(value, Mapping):
-        return sorted((parts(*pair) for pair in value.items()), key=str)
+    if isinstance(value, (set, frozenset, Mapping)):
+        return sorted(parts(*(value.items() if isinstance(value, Mapping) else value)), key=str)
     if isinstance(value, CodeType):
         return [value.co_code.hex(), list(value.co_names), *parts(*value.co_consts)]
     if isinstance(value, FunctionType):
