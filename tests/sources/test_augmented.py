@@ -37,6 +37,7 @@ def test_draws_are_of_seed_epoch_and_sample():
     assert [source[number].text for number in reversed(range(12))] == first[::-1]
     assert texts(open_source(ROWS).augmented([cut], seed=1)) != first
     assert texts(open_source(ROWS).augmented([cut], epoch=1)) != first
+    assert len(set(texts(open_source([ROWS[-1]] * 8).augmented([cut])))) > 1
     random.seed(3)
     np.random.seed(3)
     undisturbed = (random.random(), np.random.random())
