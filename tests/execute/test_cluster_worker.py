@@ -3,11 +3,14 @@
 import gc
 import os
 import pickle
+import re
+import shutil
 from dataclasses import replace
 from multiprocessing.reduction import ForkingPickler
 
 import pytest
 
+import brimful
 from brimful.errors import BadSampleError, SettingsError, TaskFailedError
 from brimful.execute.cluster_worker import ClusterWorker, Surroundings
 from brimful.execute.garbage import OBJECTS_BETWEEN_COLLECTIONS
@@ -59,6 +62,20 @@ def test_a_result_that_cannot_be_sent_is_an_error(surroundings):
     assert isinstance(error, TaskFailedError)
     assert "a worker process cannot send <function" in str(error)
     assert error_traceback
+
+
+def test_two_checkouts_of_one_version_are_two(surroundings, tmp_path, monkeypatch):
+    """Without it a node with older code measures its share by other rules, and no number tells."""
+    shutil.copytree(brimful.__path__[0], tmp_path / "brimful", ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(brimful, "__path__", [str(tmp_path / "brimful")])
+    _, machine, _ = _started(surroundings)
+    assert machine == os.uname().nodename
+    with open(tmp_path / "brimful" / "rng.py", "a") as file:
+        file.write("# one line more\n")
+    _, error, _ = _started(surroundings)
+    number = re.escape(brimful.__version__)
+    pattern = rf"has brimful {number} \(code \w{{7}}\) and the job runs {number} \(code \w{{7}}\): install one version"
+    assert re.search(pattern, str(error))
 
 
 def test_relative_paths_begin_where_the_job_was_started(surroundings, tmp_path, monkeypatch):

@@ -1,6 +1,8 @@
 """Packed rows of KTO have the tokens, the loss and the gradient that TRL's KTOTrainer gives them."""
 
 import json
+import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -183,10 +185,30 @@ def test_trainer_weighs_every_row_of_a_step_alike(tmp_path):
     train_on_kto(trainer, reference_model=tiny.model(0), **SETTINGS)
     trainer.train()
     assert trainer.kto_metrics["kl"] > 0
+    # Of the whole step: the last micro-batch alone may have no row of a label, and its mean be no number.
+    batch = KtoCollator(PackCollator())(data)
+    rows = packed_kto_loss(tiny.model(1), batch, kl=0.0, reference_model=tiny.model(0), beta=SETTINGS["beta"])
+    for name, of_label in (("chosen", True), ("rejected", False)):
+        expected_mean = float(rows.rewards[batch["kto"]["is_desirable"] == of_label].mean())
+        assert trainer.kto_metrics[f"rewards/{name}"] == pytest.approx(expected_mean, rel=1e-4)
     expected = tiny.model(1)
     step_loss([KtoCollator(PackCollator())(data)], expected, tiny.model(0))[0].backward()
     for weight, other in zip(model.parameters(), expected.parameters(), strict=True):
         torch.testing.assert_close(weight, other - 0.1 * other.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_a_label_that_a_step_lacks_has_no_mean():
+    """Without it a logger draws NaN."""
+    trainer = SimpleNamespace(data_collator=KtoCollator(PackCollator(), needs_kl=False), model_wrapped=None)
+    trainer.accelerator = SimpleNamespace(num_processes=1, reduce=lambda sums, reduction: sums)
+    train_on_kto(trainer, reference_model=tiny.model(0), loss_type="apo_zero_unpaired")
+    for pack in packs(capacity=40):
+        batch = trainer.data_collator([pack])
+        trainer.compute_loss(tiny.model(1), batch)
+        assert all(map(math.isfinite, trainer.kto_metrics.values()))
+        labels = {"rewards/chosen" if label else "rewards/rejected" for label in batch["kto"]["is_desirable"].tolist()}
+        assert len(labels) == 1
+        assert set(trainer.kto_metrics) == {"kl"} | labels
 
 
 def test_what_is_no_kto_is_refused():

@@ -11,20 +11,27 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
 from typing import Any
 
 from brimful.errors import SettingsError, TaskFailedError
 from brimful.execute.garbage import collect_rarely
 from brimful.execute.serving import ONE_THREAD, attempt
 from brimful.execute.shared_directories import unshared
+from brimful.fingerprint import fingerprint_stream, short
 from brimful.messages import setting
 
 _VARIABLES = ("BRIMFUL_", "HF_", "TOKENIZERS_", "TRANSFORMERS_")
 """Beginnings of the variables of the environment that workers take over: caches, and hubs that may not be asked."""
 
 
-_VERSION: str = sys.modules["brimful"].__version__
-"""Version of the package, which is imported before any of its modules."""
+def _version() -> str:
+    """Return the version of the package and the fingerprint of its code: two checkouts may bear one number."""
+    package = sys.modules["brimful"]  # imported before any of its modules
+    folder = Path(package.__path__[0])
+    files = sorted(folder.rglob("*.py"))
+    pieces = (piece for file in files for piece in (os.fsencode(file.relative_to(folder)), file.read_bytes()))
+    return f"{package.__version__} (code {short(fingerprint_stream(pieces))})"
 
 
 @dataclass(frozen=True)
@@ -32,7 +39,7 @@ class Surroundings:
     """Facts of the machine that starts a job, which each worker must share or takes over.
 
     Attributes:
-        version: of brimful.
+        version: of brimful, and of its code.
         directory: in which relative paths begin.
         variables: of the environment.
         marks: of the directories that all machines have to see, by path.
@@ -47,7 +54,7 @@ class Surroundings:
     def here(cls, marks: Mapping[str, str]) -> "Surroundings":
         """Return those of this process."""
         variables = {name: value for name, value in os.environ.items() if name.startswith(_VARIABLES)}
-        return cls(_VERSION, os.getcwd(), variables, marks)
+        return cls(_version(), os.getcwd(), variables, marks)
 
 
 class ClusterWorker:
@@ -81,9 +88,10 @@ def _check(surroundings: Surroundings, machine: str) -> None:
     Raises:
         SettingsError: this machine has another brimful, or does not see a directory.
     """
-    if surroundings.version != _VERSION:
+    version = _version()
+    if surroundings.version != version:
         raise SettingsError(
-            f"node {machine} has brimful {_VERSION} and the job runs {surroundings.version}: install one version on "
+            f"node {machine} has brimful {version} and the job runs {surroundings.version}: install one version on "
             f"all nodes"
         )
     try:

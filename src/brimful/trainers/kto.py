@@ -219,7 +219,8 @@ def train_on_kto(
 
     The KL term is one number for a step: the mean over the mismatches of all its micro-batches and ranks, estimated before
     the first of them. The loss is the sum over the rows of the step, divided by their number. ``trainer.kto_metrics`` has
-    ``kl`` of the step, and ``rewards/chosen`` and ``rewards/rejected`` of the last micro-batch.
+    ``kl`` of the step, and ``rewards/chosen`` and ``rewards/rejected``, means over the rows of the step that this rank has
+    had so far; a label that none of them has gives no key.
 
     Args:
         trainer: with a ``KtoCollator`` and packs of KTO.
@@ -246,9 +247,12 @@ def train_on_kto(
     if reference_model is not None:
         reference_model.eval().requires_grad_(False)
     kl: torch.Tensor | None = None
+    of_step: list[tuple[torch.Tensor, torch.Tensor]] = []
+    """Rewards and labels of each micro-batch of the step."""
 
     def count_rows(batches: Sequence[dict[str, Any]], device: Any) -> torch.Tensor:
         nonlocal kl
+        of_step.clear()
         model = trainer.model_wrapped
         sums = torch.zeros(3, device=device)
         for batch in batches:
@@ -278,12 +282,11 @@ def train_on_kto(
         )
         # Ranks average gradients, and the count is of all ranks: their number undoes the average.
         loss = result.losses.sum() * (trainer.accelerator.num_processes / num_rows)
-        is_desirable = inputs[_KTO]["is_desirable"]
-        trainer.kto_metrics = {
-            "kl": 0.0 if kl is None else float(kl),
-            "rewards/chosen": float(result.rewards[is_desirable].mean()),
-            "rewards/rejected": float(result.rewards[~is_desirable].mean()),
-        }
+        of_step.append((result.rewards, inputs[_KTO]["is_desirable"]))
+        rewards, is_desirable = map(torch.cat, zip(*of_step, strict=True))
+        by_label = {"rewards/chosen": rewards[is_desirable], "rewards/rejected": rewards[~is_desirable]}
+        means = {name: float(values.mean()) for name, values in by_label.items() if len(values)}
+        trainer.kto_metrics = {"kl": 0.0 if kl is None else float(kl), **means}
         return (loss, {"losses": result.losses}) if return_outputs else loss
 
     trainer.compute_loss = compute_loss
