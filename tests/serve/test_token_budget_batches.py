@@ -433,11 +433,14 @@ def test_a_state_that_does_not_fit_is_refused():
     state = loader.state_dict()
     for other, message in [
         (by_index(LENGTHS, TokenBudget(9, min_buffered=3), dp_world_size=2, micro_batches=2), "batching"),
-        (by_index([*LENGTHS, 1], dp_world_size=2, micro_batches=2), "source"),
-        (by_index(LENGTHS, dp_world_size=2, micro_batches=2, seed=1), "source"),
+        (
+            by_index([*LENGTHS, 1], dp_world_size=2, micro_batches=2),
+            r"other data or settings: samples \(11 in the state, 12 here\)",
+        ),
+        (by_index(LENGTHS, dp_world_size=2, micro_batches=2, seed=1), r"settings: seed \(0 in the state, 1 here\)$"),
         (by_index(LENGTHS, dp_world_size=2, micro_batches=2, tail="repeat"), r"tail \(pad in the state, repeat here\)"),
         (by_index(LENGTHS, dp_world_size=4, micro_batches=2), "by 2 ranks × 2, and here are 4 × 2"),
-        (from_stream(LENGTHS, dp_world_size=2, micro_batches=2), "fingerprint"),
+        (from_stream(LENGTHS, dp_world_size=2, micro_batches=2), r"kind \(None in the state, stream here\)"),
     ]:
         with pytest.raises(StateError, match=message):
             other.load_state_dict(state)

@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 
-from brimful.errors import SourceError
+from brimful.errors import BadSampleError, SourceError
 from brimful.sources import open_source
 
 
@@ -148,3 +148,17 @@ def test_a_file_that_became_shorter_is_refused(put):
     put("a.jsonl", b'{"text":"a"}\n')
     with pytest.raises(SourceError, match="while it was being read: run the command again"):
         list(source.read(0, 2))
+
+
+@pytest.mark.parametrize("is_fast", [True, False])
+def test_a_column_that_stands_twice_in_a_row_is_named(put, monkeypatch, is_fast):
+    """Without it a parser keeps the last, and the first chat of the row is lost without a word."""
+    if not is_fast:
+        monkeypatch.setattr("brimful.sources.fast_json._fast_loads", lambda: None)
+    chat = '[{"role": "user", "content": "say \\"messages\\""}, {"role": "assistant", "content": "messages"}]'
+    good = '{"messages": %s, "n": {"messages": 1, "text": "messages"}}' % chat
+    twice = '{"messages": %s, "id": 1, "messages" : %s}' % (chat, chat)
+    source = open_source(put("a.jsonl", "\n".join([good, good, twice, good]).encode()), ignore=["n", "id"])
+    samples = list(source.read(0, 4))
+    assert [isinstance(sample, BadSampleError) for sample in samples] == [False, False, True, False]
+    assert str(samples[2]).endswith("a.jsonl:3 (sample 2): it has 'messages' twice: one of the two would be lost")

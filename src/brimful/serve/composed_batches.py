@@ -252,6 +252,7 @@ class ComposedBatches(RankLoader):
             "composed",
             fingerprint_of(self._feed.identity),
             Position(self._epoch, self._step - self._first_step, places),
+            self._feed.facts,
             **self._identity(),
             shape=[self._dp_world_size, self._micro_batches],
             first_step=self._first_step,
@@ -294,8 +295,10 @@ class ComposedBatches(RankLoader):
             StateError: the state is of other samples or settings, of the own stream of another rank, damaged, or within a
                 step of other ranks; names the difference.
         """
-        own_state = make_state("composed", fingerprint_of(self._feed.identity), Position(0, 0, 0), **self._identity())
-        epoch, step, places = check_state(state, own_state, self._identity())
+        own_state = make_state(
+            "composed", fingerprint_of(self._feed.identity), Position(0, 0, 0), self._feed.facts, **self._identity()
+        )
+        epoch, step, places = check_state(state, own_state, ["batching", "tail"])
         try:
             self._check_own_stream(state)
             world_size, micro_batches = map(int, state["shape"])

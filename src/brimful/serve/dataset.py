@@ -43,6 +43,8 @@ class _PlannedPacks:
         plan.check_fingerprint()
         self._samples, self._plan = samples, plan
         self.fingerprint, self.alignment = plan.fingerprint, plan.alignment
+        data = {"source": os.path.basename(source.title), "samples": len(source), "tokens": plan.ledger.tokens_in}
+        self.facts = {**data, "packs": plan.num_packs, **plan.settings.as_dict()}
         self.media_settings: dict[str, Any] | None = samples.encoder.length_settings.get("media")
 
     def __len__(self) -> int:
@@ -222,6 +224,11 @@ class PackedDataset(IndexedPacks):
     def fingerprint(self) -> Fingerprint:
         """Fingerprint of the plan."""
         return self._packs.fingerprint
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the packs are, for the state of a loader."""
+        return self._packs.facts
 
     @property
     def alignment(self) -> Alignment:

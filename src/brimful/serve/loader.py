@@ -202,6 +202,7 @@ class PackLoader(RankLoader):
             "packs",
             self._dataset.fingerprint,
             self._position(),
+            getattr(self._dataset, "facts", None),
             seed=self._seed,
             tail=self._tail.value,
             costs=None if self._costs is None else fingerprint_array(self._costs.astype(np.float64)),

@@ -14,6 +14,7 @@ from brimful.fingerprint import short
 from brimful.messages import counted
 from brimful.plan import Alignment
 from brimful.serve.shard_files import ShardFiles
+from brimful.serve.state import facts_of_store
 from brimful.shards import MediaCensus, MediaFiles, Pack, StreamLog, recorded_root
 from brimful.typing import Fingerprint
 
@@ -63,6 +64,7 @@ class PackStore(IndexedPacks):
         directory: path or URL of the packs.
         capacity: largest number of tokens in a pack.
         identity, notes: the header.
+        facts: what the packs are, for the state of a loader.
         media_root: directory in which references to media begin; empty in a store without any.
 
     Args:
@@ -95,6 +97,7 @@ class PackStore(IndexedPacks):
             )
         # Shard i holds the packs below _ends[i] that no earlier shard holds.
         self._ends = [record.cum_packs for record in self._records]
+        self.facts = {**facts_of_store(self.directory, self.identity), "packs": len(self)}
         self._given_root = None if media_root is None else path_of("media_root", media_root)
         self.media_root = self._given_root or recorded_root(self._store, self.notes)
         media = MediaFiles(self._store, self._records, self.media_root)

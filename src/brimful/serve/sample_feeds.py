@@ -34,9 +34,11 @@ class SampleFeed(abc.ABC):
 
     Attributes:
         identity: fingerprints and settings that a saved state must share.
+        facts: what the samples are, for the message of a state that does not fit.
     """
 
     identity: dict[str, Any]
+    facts: dict[str, Any]
 
     @abc.abstractmethod
     def begin(self, epoch: int) -> None:
@@ -124,6 +126,8 @@ class IndexedSampleFeed(SampleFeed):
             "counted": fingerprint_array(self._budget_tokens),
             "seed": seed,
         }
+        tokens = int(self._lengths.sum(dtype=np.int64))
+        self.facts = {"samples": len(self._lengths), "tokens": tokens, "seed": seed}
         self._num_taken = 0
 
     def __repr__(self) -> str:
@@ -215,7 +219,7 @@ class IndexedSampleFeed(SampleFeed):
 class StreamSampleFeed(SampleFeed):
     """Samples or packs in the order of a stream. Waiting ones are held; a saved state holds their tokens."""
 
-    identity = {"kind": "stream"}
+    identity = facts = {"kind": "stream"}
 
     def __init__(self, source: Any, *, by_targets: bool) -> None:
         self._source, self._by_targets = source, by_targets

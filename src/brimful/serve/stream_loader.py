@@ -19,7 +19,7 @@ from brimful.serve.follow import FollowedLog
 from brimful.serve.rank_loader import RankLoader, without_loss
 from brimful.serve.reader_heartbeat import ReaderHeartbeat
 from brimful.serve.shard_files import ShardFiles
-from brimful.serve.state import Position, check_state, damaged, make_state
+from brimful.serve.state import Position, check_state, damaged, facts_of_store, make_state
 from brimful.serve.stream_order import Assignment, LaneOrder, PackOrder, StreamOrder
 from brimful.serve.stream_settings import OnCorrupt, StreamSettings
 from brimful.shards import MediaFiles, Pack, recorded_root
@@ -336,6 +336,7 @@ class StreamLoader(RankLoader):
             "stream",
             self._log.header["checksum"],
             Position(epoch, *divmod(position, self.lanes)),
+            facts_of_store(self.directory, self._log.header["identity"]),
             lanes=self.lanes,
             assign=self._assignment.value,
             tail=self._tail.value,

@@ -64,6 +64,11 @@ class SharedPackedDataset(IndexedPacks):
         return self._identity
 
     @property
+    def facts(self) -> dict[str, Any]:
+        """What the packs of this epoch are, for the state of a loader."""
+        return self._current_packs().facts
+
+    @property
     def plan_fingerprint(self) -> Fingerprint:
         """Fingerprint of the plan that is served."""
         return self._current_packs().fingerprint

@@ -11,6 +11,12 @@ _LONG_NUMBER = b"0" * 19
 
 _ROW_TYPES = {dict, str}
 
+_COLUMNS = {
+    name: f'"{name}"'.encode()
+    for name in ("messages", "conversations", "prompt", "completion", "chosen", "rejected", "text", "input_ids")
+}
+"""Columns that hold samples, as they stand in a line. In a text their quotes are escaped, so that one is counted once a row."""
+
 
 def parser_for(data: bytes) -> Callable[[bytes], Any]:
     """Return the fastest function that parses the lines of a text as ``json.loads`` does.
@@ -35,7 +41,25 @@ def rows_at_once(lines: Sequence[bytes], data: bytes) -> list[Any] | None:
         rows = [*map(fast_loads, map(bytes.rstrip, lines))]  # blank lines behind one would be copied
     except ValueError:
         return None
-    return rows if set(map(type, rows)) <= _ROW_TYPES else None
+    if not set(map(type, rows)) <= _ROW_TYPES:
+        return None
+    # Two equal keys, of which a parser keeps the last: found by counting, and named line by line.
+    objects = [row for row in rows if type(row) is dict]
+    names = [name for name in _COLUMNS if objects and name in objects[0]]
+    is_repeated = any(data.count(_COLUMNS[name]) > sum(name in row for row in objects) for name in names)
+    return None if is_repeated else rows
+
+
+def repeated_column(row: dict[str, Any], line: bytes) -> str | None:
+    """Return the column that the line of a row names twice, so that one of its samples would be lost; None if there is none.
+
+    >>> line = b'{"text": "a", "text": "b"}'
+    >>> repeated_column(json.loads(line), line)
+    'text'
+    """
+    names = [name for name, mark in _COLUMNS.items() if name in row and line.count(mark) > 1]
+    keys = [key for key, _ in json.loads(line, object_pairs_hook=list)] if names else []
+    return next((name for name in names if keys.count(name) > 1), None)
 
 
 def _fast_loads_of(data: bytes) -> Callable[[bytes], Any] | None:

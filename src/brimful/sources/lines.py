@@ -17,7 +17,7 @@ import xxhash
 from brimful.cache import cache_dir
 from brimful.errors import SourceError, SourceNotFoundError
 from brimful.fingerprint import fingerprint_of
-from brimful.sources.fast_json import parser_for, rows_at_once
+from brimful.sources.fast_json import parser_for, repeated_column, rows_at_once
 from brimful.sources.line_index import LineIndex, index_of_lines, load_line_index, open_line_index
 from brimful.sources.rows import MAX_ROW_BYTES, Block, Rows, oversized
 from brimful.sources.sample import MalformedRowError
@@ -201,7 +201,8 @@ def json_row(parse: Callable[[bytes], Any], line: bytes) -> Any:
         return MalformedRowError(f"no JSON that can be read: {error}")
     if not isinstance(value, (dict, str)):
         return MalformedRowError(f"a row must be an object and is {type(value).__name__}{_kind_of_whole(line)}")
-    return value
+    name = repeated_column(value, line) if isinstance(value, dict) else None
+    return value if name is None else MalformedRowError(f"it has {name!r} twice: one of the two would be lost")
 
 
 def _kind_of_whole(line: bytes) -> str:
