@@ -156,8 +156,8 @@ def test_a_column_that_stands_twice_in_a_row_is_named(put, monkeypatch, is_fast)
     if not is_fast:
         monkeypatch.setattr("brimful.sources.fast_json._fast_loads", lambda: None)
     chat = '[{"role": "user", "content": "say \\"messages\\""}, {"role": "assistant", "content": "messages"}]'
-    good = '{"messages": %s, "n": {"messages": 1, "text": "messages"}}' % chat
-    twice = '{"messages": %s, "id": 1, "messages" : %s}' % (chat, chat)
+    good = f'{{"messages": {chat}, "n": {{"messages": 1, "text": "messages"}}}}'
+    twice = f'{{"messages": {chat}, "id": 1, "messages" : {chat}}}'
     source = open_source(put("a.jsonl", "\n".join([good, good, twice, good]).encode()), ignore=["n", "id"])
     samples = list(source.read(0, 4))
     assert [isinstance(sample, BadSampleError) for sample in samples] == [False, False, True, False]

@@ -58,8 +58,10 @@ class PackSummary:
         stages = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in self.seconds.items())
         unit = f", {self.unit}" if self.unit else ""
         first_rejected = f"; first: {self.first_rejected}" if self.first_rejected else ""
+        group_size = self.table.group_size
+        of_rows = f" of {ledger.samples_in // group_size:,} rows" if group_size > 1 else ""
         return [
-            f"samples        {ledger.samples_in:,} in {self.source} (format {self.format}{unit})",
+            f"samples        {ledger.samples_in:,}{of_rows} in {self.source} (format {self.format}{unit})",
             f"tokens         {ledger.tokens_in:,}, {ledger.tokens_in / max(num_read, 1):,.0f} a sample",
             *(f"encoded by     {libraries}" for libraries in self.table.provenance.get("encoded_by", ())),
             *self.media.lines(),

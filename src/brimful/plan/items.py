@@ -205,7 +205,7 @@ def _of_groups(table: LengthTable, settings: PlanSettings, group_ids: Int64Array
     ids = np.flatnonzero(~is_rejected & ~is_bereft)
     lengths = tokens[ids] if limits is None else np.minimum(tokens, limits)[ids].astype(np.int32)
     sizes = budgets.sizes(table, lengths=lengths, sample_ids=ids, rounded=alignment.rounded(lengths))
-    groups = group_items(sizes, group_ids[ids])
+    groups = group_items(sizes, group_ids[ids], are_rows=table.group_size == 2)
     oversized, dropped_by = groups.oversized(budgets, sizes=sizes, sample_ids=ids, policy=policy, unit=alignment.total)
     if oversized.any():
         rows = np.sort(groups.members[np.repeat(~oversized, np.diff(groups.offsets))])

@@ -227,7 +227,7 @@ class PackedDataset(IndexedPacks):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the packs are, for the state of a loader."""
+        """Facts on the packs, for the state of a loader."""
         return self._packs.facts
 
     @property

@@ -65,7 +65,7 @@ class SharedPackedDataset(IndexedPacks):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the packs of this epoch are, for the state of a loader."""
+        """Facts on the packs of this epoch, for the state of a loader."""
         return self._current_packs().facts
 
     @property

@@ -87,6 +87,18 @@ def test_a_group_too_large_is_an_error_with_its_samples():
         items_and_packs([6, 11], [ALONE, ALONE], 10)
 
 
+def test_rows_of_preferences_are_named_as_rows():
+    """Without it their user, who has rows, is told of groups and samples, and not that sides can be cut."""
+    table = LengthTable({"tokens": [1, 2, 6, 7, 8, 9]}, provenance={"group_size": 2})
+    with pytest.raises(OversizedSampleError) as caught:
+        prepare_items(table, PlanSettings(capacity=10))
+    assert str(caught.value) == (
+        "row 1 (number 2 of the data), 6 + 7 tokens, takes 13 tokens and exceeds the capacity of 10; so do 1 more. "
+        'Choose overflow="drop", which leaves out whole rows, overflow="truncate", which cuts each side to half a pack, '
+        "or capacity=17"
+    )
+
+
 def test_dropping_takes_the_whole_group():
     """All samples of it are counted, by the budget that was exceeded."""
     items, packs = items_and_packs([6, 1, 7, 2, 1, 1, 1], [5, ALONE, 5, ALONE, 9, 9, 9], 10, Overflow.DROP, samples=2)

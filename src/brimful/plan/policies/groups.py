@@ -28,12 +28,14 @@ class Groups:
         members: ``int64[num_items]``: rows of the sizes that were grouped, ascending within a group. Groups come in
             order of their first member; a sample that is alone is a group of one.
         names: ``int64[num_groups]``: ids as they were given, ``ALONE`` for those of one that had none.
+        are_rows: true for rows of two samples, which may be cut.
     """
 
     sizes: Int64Array
     offsets: Offsets
     members: Int64Array
     names: Int64Array
+    are_rows: bool = False
 
     def __len__(self) -> int:
         return len(self.names)
@@ -87,9 +89,20 @@ class Groups:
         title = f"group {int(self.names[group])}, samples" if self.names[group] != ALONE else "sample"
         longest = int(self.sizes[groups, column].max())
         larger = budgets.larger(column, -(-longest // unit) * unit if name == "tokens" else longest)
+        members, noun, cut = examples_of(sample_ids[rows], sizes[rows, column]), "groups", ""
+        if self.are_rows:
+            row, (first, second) = int(self.names[group]), sizes[rows, column].tolist()
+            title, members, noun = (
+                f"row {row:,} (number {row + 1:,} of the data),",
+                f"{first:,} + {second:,} {name}",
+                "rows",
+            )
+            cut = (
+                f" {setting('overflow', 'truncate')}, which cuts each side to half a pack," if name == "tokens" else ""
+            )
         return (
-            f"{title} {examples_of(sample_ids[rows], sizes[rows, column])}, takes {size:,} {name} and exceeds the capacity "
-            f"of {capacity:,}{others}. Choose {setting('overflow', 'drop')}, which leaves out whole groups, or {larger}"
+            f"{title} {members}, takes {size:,} {name} and exceeds the capacity of {capacity:,}{others}. Choose "
+            f"{setting('overflow', 'drop')}, which leaves out whole {noun},{cut} or {larger}"
         )
 
 
@@ -179,7 +192,7 @@ def limits_of_members(
     return np.repeat(np.where(loads > capacity, part, capacity), group_size)
 
 
-def group_items(sizes: Int64Array, groups: Int64Array) -> Groups:
+def group_items(sizes: Int64Array, groups: Int64Array, *, are_rows: bool = False) -> Groups:
     """Make one item of all samples of a group.
 
     ::
@@ -196,6 +209,7 @@ def group_items(sizes: Int64Array, groups: Int64Array) -> Groups:
     Args:
         sizes: ``int64[num_items, num_budgets]``.
         groups: ``int64[num_items]``, ``ALONE`` or an id of 0 and up.
+        are_rows: as of ``Groups``.
 
     Cost: one sort of the ids of those that are in groups, some seconds for 10 million.
     """
@@ -214,4 +228,4 @@ def group_items(sizes: Int64Array, groups: Int64Array) -> Groups:
     group_sizes = np.bincount(leader, minlength=num_items)
     leaders = np.flatnonzero(group_sizes)
     offsets = offsets_of(group_sizes[leaders])
-    return Groups(np.add.reduceat(sizes[members], offsets[:-1], axis=0), offsets, members, groups[leaders])
+    return Groups(np.add.reduceat(sizes[members], offsets[:-1], axis=0), offsets, members, groups[leaders], are_rows)
