@@ -20,6 +20,7 @@ import pytest
 from brimful import open_source, plan_packs
 from brimful.cli import main
 from brimful.cli.program import _brimful
+from brimful.preloading import ONE_PROCESS_BYTES
 from brimful.testing.toys import toy_chat_encoder
 
 ROOT = Path(__file__).parents[1]
@@ -236,6 +237,29 @@ def test_blocks_of_a_page_stand_alone(page, demo):
         run_command(f"brimful pack pairs.jsonl -o packs {settings}")
         run_command(f"brimful pack kto.jsonl -o kto-packs --format kto {settings}")
     assert run_in_order((DOCS / page).read_text(encoding="utf-8"), given)
+
+
+def _scripts():
+    """Blocks that measure the chats, as long tests of the page that shows each."""
+    for path in [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]:
+        codes = [code for _, code in shown(path.read_text(encoding="utf-8"), "python")]
+        for code in (code for code in codes if re.search(r"(measure_lengths|pack_dataset)\(", code)):
+            if '"chats.jsonl"' in code:
+                yield pytest.param(code, id=path.name, marks=pytest.mark.long)
+
+
+@pytest.mark.parametrize("code", list(_scripts()))
+def test_a_block_is_a_script_for_rows_of_any_number(code, demo):
+    """Without it what works on a few rows ends in tracebacks of workers, which run the script again and again."""
+    turns = [{"role": role, "content": "What is 3 + 4? " * 25} for role in ("user", "assistant")]
+    line = json.dumps({"messages": turns}) + "\n"
+    (demo / "chats.jsonl").write_text(line * (ONE_PROCESS_BYTES // len(line) + 1000))
+    (demo / "script.py").write_text(f"print('begins', flush=True)\n{code}")
+    path = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
+    result = subprocess.run(
+        [sys.executable, "script.py"], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
+    )
+    assert (result.returncode, result.stdout.count("begins"), "Traceback" in result.stderr) == (0, 1, False), result
 
 
 def test_output_that_is_shown_below_code_is_its_output():

@@ -20,7 +20,7 @@ from typing import Any
 
 from brimful.errors import SettingsError, TaskFailedError
 from brimful.execute.cluster_worker import ClusterWorker, Surroundings
-from brimful.execute.serving import WorkerTraceback
+from brimful.execute.serving import WorkerTraceback, order_of
 from brimful.execute.shared_directories import marks_of
 from brimful.messages import counted, setting
 from brimful.optional import optional
@@ -122,7 +122,7 @@ class _Crew:
             )
         self._num_workers = num_proc or cores
         # Both lie in the cluster once, and each node takes a copy.
-        self._order = ray.put(bytes(ForkingPickler.dumps((function, context))))
+        self._order = ray.put(order_of(function, context))
         self._surroundings = ray.put(Surroundings.here(marks_of(shared)))
         self._actor_class = ray.remote(ClusterWorker).options(num_cpus=1, max_restarts=0)
         self._workers: list[_Worker] = []

@@ -2,16 +2,19 @@
 
 import contextlib
 import os
+import re
 import signal
 import threading
 import traceback
 from collections.abc import Callable
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from brimful.errors import TaskFailedError
 from brimful.execute.garbage import collect_rarely
+from brimful.optional import optional
 
 ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1", "FASTOKENS_BPE_THREADS": "1"}
 """Variables of the environment of a worker: there is one process a core already, and more threads compete with them.
@@ -19,6 +22,10 @@ ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1", "FAST
 They are those of the server that workers are forked from too: a thread of a library is not in a forked process, and what it
 had locked at that moment stays locked there.
 """
+
+
+_FROM_SCRIPT = re.compile(rb"\x8c\x08__main__\x94\x8c.([\w.]+)", re.DOTALL)
+"""Reference of a pickle to a class or a function of the script itself; its group is the name."""
 
 
 class WorkerTraceback(Exception):
@@ -40,6 +47,24 @@ class InterruptShield:
 
 def _ignore_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def order_of(function: Callable[[Any, Any], Any], context: Any) -> bytes:
+    """Return a function with its context as workers get it: pickled, what the script itself defines by value.
+
+    Workers do not run the script, so that it needs no ``if __name__ == "__main__":``.
+
+    Raises:
+        MissingExtraError: the script defines something, and the library that pickles it is not installed.
+    """
+    order = bytes(ForkingPickler.dumps((function, context)))
+    reference = _FROM_SCRIPT.search(order)
+    if reference is None:
+        return order
+    name = reference[1].decode()
+    with optional("cloudpickle", "text", f"{name}, defined in the script itself and not in a module that it imports,"):
+        import cloudpickle
+    return bytes(cloudpickle.dumps((function, context)))
 
 
 def serve(_shield: None, pipe: Connection) -> None:

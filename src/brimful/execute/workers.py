@@ -16,12 +16,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from multiprocessing import spawn
 from multiprocessing.connection import Connection, wait
-from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from brimful.errors import TaskFailedError
-from brimful.execute.serving import InterruptShield, WorkerTraceback, serve
+from brimful.execute.serving import InterruptShield, WorkerTraceback, order_of, serve
 from brimful.messages import setting
 from brimful.stopping import at_the_end, starting_a_process
 
@@ -32,6 +32,20 @@ _start_lock = threading.Lock()
 """Held while a process is started: its holder knows all processes that exist."""
 
 _jobs: set[Workers] = set()
+
+_NAME = "brimful worker"
+"""Name of each worker process, by which it is told from others that this process starts."""
+
+_preparation_data = spawn.get_preparation_data
+
+
+def _without_script(name: str) -> dict[str, Any]:
+    """Return what a process is told first; a worker is not told of the script, which it would run from its first line."""
+    data = _preparation_data(name)
+    return {key: value for key, value in data.items() if name != _NAME or not key.startswith("init_main")}
+
+
+spawn.get_preparation_data = _without_script
 
 
 class Workers:
@@ -48,7 +62,7 @@ class Workers:
         self, function: Callable[[Any, Any], Any], context: Any, preload: Mapping[str, Mapping[str, str]] | None = None
     ) -> None:
         self.ended = False
-        self._order = bytes(ForkingPickler.dumps((function, context)))
+        self._order = order_of(function, context)
         self._context = fresh_processes(preload or {})
         self.processes: set[Any] = set()
         _jobs.add(self)
@@ -79,7 +93,7 @@ class Workers:
         with _start_lock, worker_pipe:
             if self.ended:
                 raise TaskFailedError("the job was ended")
-            process = self._context.Process(target=serve, args=(InterruptShield(), worker_pipe))
+            process = self._context.Process(target=serve, name=_NAME, args=(InterruptShield(), worker_pipe))
             with _server_shielded():
                 process.start()
             self.processes.add(process)
@@ -108,8 +122,7 @@ class Workers:
             time.sleep(_SIGNAL_ROUND_SECONDS)
         return TaskFailedError(
             f"a worker process died before it answered: most often memory ran out (try a smaller "
-            f"{setting('num_proc')}), or a script starts the job without `if __name__ == '__main__':`; what was "
-            f"finished is kept, run it again"
+            f"{setting('num_proc')}); what was finished is kept, run it again"
         )
 
     def end(self) -> None:
