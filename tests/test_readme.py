@@ -184,7 +184,7 @@ def test_the_summary_shown_has_the_lines_of_a_summary(demo):
     (line,) = re.findall(r"^brimful pack .*$", README, flags=re.MULTILINE)
     names = [line[:15].strip() for line in run_command(line).splitlines()]
     shown = [line[:15].strip() for line in blocks(README, "text")[1].splitlines()]
-    assert [name for name in shown if name != "warning"] == names
+    assert shown == list(dict.fromkeys(names))
 
 
 def test_the_way_from_a_checkout_leaves_nothing_to_guess():
@@ -260,6 +260,22 @@ def test_a_block_is_a_script_for_rows_of_any_number(code, demo):
         [sys.executable, "script.py"], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
     )
     assert (result.returncode, result.stdout.count("begins"), "Traceback" in result.stderr) == (0, 1, False), result
+
+
+OF_THE_DEMO = re.compile(r'"(packs|my-packs|tokenizer|model|processor|chats\.jsonl)[/"]')
+"""Files that code takes from the directory of the demo."""
+
+
+def test_a_page_says_where_its_code_runs():
+    """A block that opens ``packs`` from nowhere is one that nobody can try."""
+    silent, seen = [], 0
+    for path in DOCS.rglob("*.md"):
+        text = path.read_text(encoding="utf-8")
+        if any(OF_THE_DEMO.search(code) for _, code in shown(text, "python")):
+            seen += 1
+            silent += [path.name] * ("brimful demo" not in " ".join(text.split()))
+    assert seen > 15
+    assert not silent
 
 
 def test_output_that_is_shown_below_code_is_its_output():

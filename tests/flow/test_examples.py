@@ -111,7 +111,11 @@ def test_training_lowers_the_loss(name, tmp_path) -> None:
             r"^started 2 times, .*the samples and losses of a training without",
         ),
         ("12_preferences.py", "transformers", r"^accuracy of the last micro-batch"),
-        ("10_shared_plan.py", "torch", r"^epoch 1: one plan on both ranks, every sample once$"),
+        (
+            "10_shared_plan.py",
+            "torch",
+            r"^rank 1 was killed after step 8: .*\n.*\n\d+ steps in 2 epochs: the same losses$",
+        ),
         ("09_veomni_collator.py", "transformers", r"^loss of the step (\d+\.\d+), of its samples one by one \1$"),
     ],
 )

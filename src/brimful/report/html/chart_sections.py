@@ -80,7 +80,7 @@ def _fill(fill: FillFacts, num_packs: int) -> str:
     chart = Chart(
         "Fill of packs",
         f"Bars are packs by fill, the line is the share of packs at most so full: the further right, the less padding. "
-        f"{percent(fill.full / num_packs)} are full to the last token; emptier than the axis shows: {fill.below:,}.",
+        f"{percent(fill.full / num_packs)} are full to the last token; packs emptier than the axis shows: {fill.below:,}.",
         Axis("fill of a pack", edges[0], edges[-1], round_ticks(edges[0], edges[-1], 6), "{:g} %".format),
         _percent_axis("share of packs", 1.0),
     )
