@@ -228,15 +228,30 @@ class NoTargetError(PlanError, ValueError):
 
     Attributes:
         sample_id: the first of them.
+        sample_ids: all of them, if they can be left out; None if no sample would be left.
+        further: the other fault of these samples; empty if there is none.
+        way_out: settings that leave out the samples of both faults, marked as in ``message``.
     """
 
-    def __init__(self, reason: str, *, sample_id: int = 0) -> None:
+    def __init__(
+        self, reason: str, *, sample_id: int = 0, sample_ids: object = None, further: str = "", way_out: str = ""
+    ) -> None:
         super().__init__(reason)
-        self.sample_id = sample_id
+        self.sample_id, self.sample_ids = sample_id, sample_ids
+        self.further, self.way_out = further, way_out
+
+    @property
+    def message(self) -> str:
+        reason = super().message
+        return f"{reason}. Also, {self.further}. To leave out all of them: {self.way_out}" if self.further else reason
 
     def located(self, where: str) -> NoTargetError:
         """Return the same error with file and line of the first, which only the source knows."""
-        return NoTargetError(f"{self.message}; the first is {where}", sample_id=self.sample_id)
+        return NoTargetError(f"{super().message}; the first is {where}", **vars(self))
+
+    def beside(self, fault: str, way_out: str) -> NoTargetError:
+        """Return the same error with another fault beside it, and the settings under which both are left out."""
+        return NoTargetError(super().message, **{**vars(self), "further": fault, "way_out": way_out})
 
 
 class PlanMismatchError(PlanError, ValueError):

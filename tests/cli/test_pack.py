@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 from brimful.measure import LengthTable
@@ -153,3 +154,20 @@ def test_a_format_is_not_announced_where_the_first_row_is_none(tmp_path: Path, t
     code, _, err = outcome("pack", tmp_path / "a.jsonl", *options)
     assert code == 2
     assert "detected" not in err
+
+
+def test_two_faults_are_one_answer_with_a_command_that_runs(chats: Path, tokenizer: Path, tmp_path: Path) -> None:
+    """Without it each run names one fault, after the rows were measured again and again."""
+    with open(chats, "a") as file:
+        file.write(json.dumps({"messages": [{"role": "user", "content": "no answer"}]}) + "\n")
+    command = ("pack", chats, "-o", tmp_path / "p", "--tokenizer", tokenizer, "--max-length", 50, "--quiet")
+    line = refused(*command)
+    assert line.startswith("1 of 7 samples have no target of the loss (1: it has no turn of the assistant): sample 6.")
+    assert (
+        f"; the first is {chats}:7. Also, 1 of 7 samples are longer than the capacity of 50 tokens: sample 3 (60)."
+        in line
+    )
+    program, *arguments = shlex.split(line.rpartition("To leave out all of them: ")[2])
+    assert (program, arguments[-4:]) == ("brimful", ["--no-target", "drop", "--overflow", "drop"])
+    assert result_of(*arguments)["samples_packed"] == 5
+    assert "Also" not in refused(*command, "--overflow", "drop")

@@ -56,7 +56,9 @@ def test_a_missing_value_of_a_table_is_no_value() -> None:
 
 def test_a_text_that_is_no_utf8_is_one_bad_row(tmp_path: Path) -> None:
     """Without it one broken text ends the job with a traceback, also with on_bad_sample="skip"."""
-    broken = pa.StringArray.from_buffers(3, pa.py_buffer(np.int32([0, 1, 3, 4]).tobytes()), pa.py_buffer(b"a\xffbc"))
+    broken = pa.StringArray.from_buffers(
+        3, pa.py_buffer(np.array([0, 1, 3, 4], np.int32).tobytes()), pa.py_buffer(b"a\xffbc")
+    )
     table = pa.table({"text": broken})
     pq.write_table(table, tmp_path / "a.parquet")
     for data in (table, tmp_path / "a.parquet"):

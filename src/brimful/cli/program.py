@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -13,7 +14,7 @@ import click
 
 from brimful import __version__
 from brimful.cli.flags import in_flags
-from brimful.errors import BrimfulError, UnfinishedSharesError
+from brimful.errors import BrimfulError, NoTargetError, UnfinishedSharesError
 from brimful.stopping import STOPPED
 
 _COMMANDS = {
@@ -95,6 +96,11 @@ def run(arguments: Sequence[str]) -> NoReturn:
         message = in_flags(error.message)
         print(json.dumps({"event": "share", "message": message}) if as_json else message, file=sys.stderr)
         sys.exit(0)
+    except NoTargetError as error:
+        message, flags = in_flags(error.message), in_flags(error.way_out)
+        # A command to copy, where two faults have one way out.
+        command = f"{shlex.join(['brimful', *arguments])} " if flags else ""
+        _fail(f"{message.removesuffix(flags)}{command}{flags}", error, as_json)
     except BrimfulError as error:
         _fail(in_flags(error.message), error, as_json)
     except click.exceptions.NoArgsIsHelpError as error:

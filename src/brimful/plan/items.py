@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from brimful.errors import InvalidLengthsError, SettingsError
+from brimful.errors import InvalidLengthsError, NoTargetError, OversizedSampleError, SettingsError
 from brimful.fingerprint import fingerprint_array
 from brimful.measure.table import REJECTED, LengthTable
 from brimful.messages import setting
@@ -118,33 +118,47 @@ def prepare_items(
             alignment=settings.row_alignment,
             policy=settings.overflow_policy,
         )
-    left_out = NO_SAMPLES
+    left_out, fault = NO_SAMPLES, None
     if table.targets is not None:
-        left_out = samples_to_leave_out(
-            table,
-            capacity=settings.longest_segment if limits is None else limits,
-            overflow=settings.overflow_policy,
-            policy=settings.no_target_policy,
-            groups=group_ids,
-        )
+        try:
+            left_out = samples_to_leave_out(
+                table,
+                capacity=settings.longest_segment if limits is None else limits,
+                overflow=settings.overflow_policy,
+                policy=settings.no_target_policy,
+                groups=group_ids,
+            )
+        except NoTargetError as error:
+            if error.sample_ids is None:
+                raise
+            # Looked at without them: samples that are too long belong to the same answer.
+            fault, left_out = error, np.asarray(error.sample_ids)
     if len(left_out):
         # Like samples that could not be read: planning passes over them.
         tokens = tokens.copy()
         tokens[left_out] = REJECTED
         table = LengthTable({**table.budgets, "tokens": tokens}, provenance=table.provenance)
-    if settings.algorithm == "concat_split":
-        if group_ids is not None:
-            name = setting("groups") if groups is not None else "preferences"
-            raise SettingsError(
-                f"{setting('algorithm', 'concat_split')} cuts samples anywhere, and {name} stay whole: leave one out"
-            )
-        items = _of_stream(table, settings)
-    elif group_ids is not None:
-        items = _of_groups(table, settings, group_ids, limits)
-    elif settings.budgets:
-        items = _of_budgets(table, settings)
-    else:
-        items = _of_tokens(table, settings, has_rejected=shortest < 0 or len(left_out) > 0)
+    if settings.algorithm == "concat_split" and group_ids is not None:
+        name = setting("groups") if groups is not None else "preferences"
+        raise SettingsError(
+            f"{setting('algorithm', 'concat_split')} cuts samples anywhere, and {name} stay whole: leave one out"
+        )
+    try:
+        if settings.algorithm == "concat_split":
+            items = _of_stream(table, settings)
+        elif group_ids is not None:
+            items = _of_groups(table, settings, group_ids, limits)
+        elif settings.budgets:
+            items = _of_budgets(table, settings)
+        else:
+            items = _of_tokens(table, settings, has_rejected=shortest < 0 or len(left_out) > 0)
+    except OversizedSampleError as error:
+        if fault is None:
+            raise
+        way_out = f"{setting('no_target', 'drop')} {setting('overflow', 'drop')}"
+        raise fault.beside(error.message, way_out) from error
+    if fault is not None:
+        raise fault
     return _also_without(items, left_out) if len(left_out) else items
 
 

@@ -67,6 +67,7 @@ def samples_to_leave_out(
             f"sample {first_few(ids, len(ids))}. Choose {setting('no_target', 'drop')} to leave them out, or "
             f"{setting('no_target', 'keep')}",
             sample_id=int(ids[0]),
+            sample_ids=ids,
         )
     return ids if policy is NoTarget.DROP else NO_SAMPLES
 
