@@ -128,7 +128,7 @@ def test_packs_with_media_get_their_features_where_the_batch_is_made(tmp_path, m
             media=(Media("image", np.zeros(1, np.int32), {"pixel_values": np.ones((2, 3))}),)
         )
 
-    monkeypatch.setattr(ms_swift_stream.MediaFeatures, "of_packs", of_packs)
+    monkeypatch.setattr("brimful.trainers.ms_swift_stream.MediaFeatures.of_packs", of_packs)
     template = SimpleNamespace(data_collator=None)
     ms_swift_stream._take_media(template, packs, SimpleNamespace(model_dir="model"))
     batch = template.data_collator([SwiftStream(packs)[0]], padding_to=None)

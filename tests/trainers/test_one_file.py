@@ -113,7 +113,9 @@ def test_sft_trainer_has_the_losses_of_the_long_way(home, tokenizer, tmp_path):
 @pytest.mark.long
 def test_lightning_has_the_losses_of_the_long_way(home, tokenizer, tmp_path):
     pytest.importorskip("lightning.pytorch")
-    from brimful.trainers.lightning import PackDataModule, packed_for_lightning, pl
+    import lightning.pytorch as pl
+
+    from brimful.trainers.lightning import PackDataModule, packed_for_lightning
 
     class Module(pl.LightningModule):
         def __init__(self):

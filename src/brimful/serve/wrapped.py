@@ -141,6 +141,7 @@ class WrappedPacks:
             )
         self._rows, self._plan = rows, plan
         self.fingerprint, self.alignment = plan.fingerprint, plan.alignment
+        self.facts = {"data": rows.title, "packs": plan.num_packs, **plan.settings.as_dict()}
 
     def __len__(self) -> int:
         return self._plan.num_packs

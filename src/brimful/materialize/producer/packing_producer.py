@@ -219,8 +219,8 @@ class PackingProducer:
         """Return the key, the facts and the counts of a heartbeat, once this producer is registered."""
         if self._registration is None:
             return None
-        facts = {"producer": self.name, "waiting_for": self._pressure.reason}
-        return producer_key(self._registration.number), facts, self.counts
+        facts: dict[str, Any] = {"producer": self.name, "waiting_for": self._pressure.reason}
+        return producer_key(self._registration.number), facts, {**self.counts}
 
     def stop(self) -> None:
         """Let ``run`` return after the present step, with one more shard if samples were taken since the last.
