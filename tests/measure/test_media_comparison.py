@@ -287,3 +287,16 @@ def test_a_processor_that_cannot_be_loaded_is_said(tokenizer, tmp_path, compared
     assert said[0].startswith(
         "media are not compared with the processor of the model, which cannot be loaded (ValueError"
     )
+
+
+def test_a_picture_cut_behind_its_header_is_told(tokenizer, directory, tmp_path, monkeypatch):
+    """Without it the first to say so is the training: its header has all that a length needs."""
+    progress, said = Progress(), []
+    monkeypatch.setattr(progress, "say", said.append)
+    cut = toy_picture(56, 84)[:60]
+    encoder = MediaChatEncoder(tokenizer, open_family("qwen2-vl", directory))
+    assert measure([row("<image>What?", cut)], encoder, tmp_path, progress=progress).tokens[0] > 0
+    assert len(said) == 1
+    assert said[0].startswith(
+        "memory[0] (sample 0): one of its media cannot be decoded, though its header can be read ("
+    )

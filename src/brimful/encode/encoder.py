@@ -34,7 +34,11 @@ class MediaReference(Protocol):
         """The reason why nothing can be compared here; empty if there is none."""
 
     def difference(self, sample: Sample, length: int) -> str | None:
-        """Describe in what a sample of a measured length differs: empty if in nothing, None if it cannot be compared."""
+        """Describe in what a sample of a measured length differs: empty if in nothing, None if it cannot be compared.
+
+        Raises:
+            BadSampleError: it cannot be encoded any more, or a medium of it cannot be decoded.
+        """
 
 
 class Encoder(abc.ABC):

@@ -18,7 +18,7 @@ import numpy as np
 
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.tokenizer import Tokenizer
-from brimful.errors import MissingExtraError
+from brimful.errors import BadSampleError, MissingExtraError
 from brimful.fingerprint import fingerprint_bytes, fingerprint_of
 from brimful.media import BadMediumError, MediaKind, PlacedMedium
 from brimful.media.audio import load_audio
@@ -103,13 +103,21 @@ class ProcessorReference:
             length: tokens that were measured.
 
         Returns:
-            None if a medium of the sample cannot be decoded: then there is nothing to compare with.
+            None if a library to decode a medium of the sample is missing: then there is nothing to compare with.
+
+        Raises:
+            BadSampleError: a medium cannot be decoded, though its header could be read.
         """
         prepared, encoded = self._prepare(sample), self._encode(sample)
         try:
             output = self._output(prepared.messages or (), prepared.tools, encoded.media)
-        except (BadMediumError, MissingExtraError):
+        except MissingExtraError:
             return None
+        except BadMediumError as error:
+            reason = (
+                f"one of its media cannot be decoded, though its header can be read ({error}): training fails on it"
+            )
+            raise BadSampleError(reason, sample_id=sample.sample_id) from error
         except Exception as error:  # processors raise exceptions of any class
             return f"{self.name} refuses it ({type(error).__name__}: {' '.join(str(error).split())[:300]})"
         if len(encoded) != length:

@@ -110,7 +110,8 @@ class MediaComparison:
                 continue
             try:
                 difference = reference.difference(sample, length)
-            except BadSampleError:  # it was changed since it was measured: whoever writes it says so
+            except BadSampleError as error:  # no length is wrong; one that was changed since is refused by the writer
+                self._progress.say(error.located(source.where(row)).message)
                 continue
             if difference:
                 raise ProcessorDiffersError(

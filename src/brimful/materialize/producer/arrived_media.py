@@ -80,7 +80,11 @@ class ArrivedMedia:
                 )
                 self._reference = None
                 return
-            difference = self._reference.difference(sample, len(result))
+            try:
+                difference = self._reference.difference(sample, len(result))
+            except BadSampleError as error:
+                logging.getLogger("brimful").warning("%s", error.located(self._title))
+                continue
             if difference:
                 raise ProcessorDiffersError(
                     f"{self._title} (sample {sample.sample_id}): {difference}. Nothing is packed with such lengths: name "
