@@ -27,7 +27,6 @@ BASE = {
     "compiling",
     "stopping",
     "preloading",
-    "tokenizer_process",
     "versions",
 }
 MAY_IMPORT = {

@@ -11,7 +11,7 @@ from brimful import preloading
 from brimful.cli import early_start
 from brimful.execute import workers
 from brimful.preloading import TOKENIZER
-from brimful.sources import parquet
+from brimful.sources import rows
 
 
 @pytest.fixture(autouse=True)
@@ -43,16 +43,8 @@ def loads(monkeypatch):
     return calls
 
 
-@pytest.fixture
-def processes(monkeypatch):
-    """Directories whose reference tokenizers are loaded in a process of their own."""
-    calls = []
-    monkeypatch.setattr(early_start, "begin_process", calls.append)
-    return calls
-
-
 @pytest.mark.parametrize(("name", "size"), [("a.jsonl", 20), ("a.jsonl.gz", 5), ("a.jsonl.zst", 5), ("a.parquet", 7)])
-def test_compressed_files_hold_more_text_than_bytes(put, servers, loads, processes, tmp_path, name, size):
+def test_compressed_files_hold_more_text_than_bytes(put, servers, loads, tmp_path, name, size):
     """Without it the library is loaded in this process, and then again in the server of the workers."""
     early_start.start_early(["pack", put(name, "x" * (size - 1)), "-o", "packs", f"--tokenizer={tmp_path}"])
     assert not servers
@@ -62,7 +54,7 @@ def test_compressed_files_hold_more_text_than_bytes(put, servers, loads, process
 
 def test_a_parquet_file_of_few_row_groups_is_for_one_process(servers, loads, tmp_path, monkeypatch):
     """A block is a row group at least: one process has them all, and loads the library for itself."""
-    monkeypatch.setattr(parquet, "BLOCK_ROWS", 2)
+    monkeypatch.setattr(rows, "BLOCK_ROWS", 2)
     for num_groups, expected in ((3, (0, 1)), (4, (1, 1))):
         data = tmp_path / f"{num_groups}.parquet"
         pq.write_table(pa.table({"text": ["x" * 50] * 2 * num_groups}), data, row_group_size=2)
@@ -70,30 +62,30 @@ def test_a_parquet_file_of_few_row_groups_is_for_one_process(servers, loads, tmp
         assert (len(servers), len(loads)) == expected
 
 
-def test_large_files_and_the_directory_of_a_tokenizer(put, servers, loads, processes, tmp_path):
+def test_large_files_and_the_directory_of_a_tokenizer(put, servers, loads, tmp_path):
     """Two seconds of imports and loading then pass while the data is opened."""
     data = put("a.jsonl", "x" * 20)
     early_start.start_early(["pack", data, "-o", "packs", f"--tokenizer={tmp_path}"])
     (preload,) = servers
     assert preload["brimful.encode.preload"] == {TOKENIZER: str(tmp_path.resolve())}
-    assert (loads, processes) == ([], [])
+    assert loads == []
 
 
 @pytest.mark.parametrize(
     ("num_bytes", "options"), [(10, []), (19, []), (10, ["--num-proc", "1"]), (20, ["--num-proc=1"])]
 )
-def test_one_process_loads_by_itself(put, servers, loads, processes, tmp_path, num_bytes, options):
+def test_one_process_loads_by_itself(put, servers, loads, tmp_path, num_bytes, options):
     """Its fast library loads without Python, while the rest is imported."""
     data = put("a.jsonl", "x" * num_bytes)
     early_start.start_early(["pack", data, "-o", "packs", "--tokenizer", str(tmp_path), *options])
-    assert (servers, loads, processes) == ([], [str(tmp_path)], [])
+    assert (servers, loads) == ([], [str(tmp_path)])
 
 
 @pytest.mark.parametrize("options", [[], ["--num-proc", "1"], ["--num-proc=2"]])
-def test_little_data_is_for_the_reference(put, servers, loads, processes, tmp_path, options):
-    """It keeps Python to itself while it loads, and so has its own."""
+def test_little_data_is_for_the_reference(put, servers, loads, tmp_path, options):
+    """It has encoded it before the fast library would be loaded."""
     early_start.start_early(["pack", put("a.jsonl", "x" * 9), "--tokenizer", str(tmp_path), *options])
-    assert (servers, loads, processes) == ([], [], [str(tmp_path)])
+    assert (servers, loads) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -111,11 +103,11 @@ def test_little_data_is_for_the_reference(put, servers, loads, processes, tmp_pa
         ["pack", "DATA", "--tokenizer", "HERE", "--help"],
     ],
 )
-def test_jobs_that_do_not_need_it(put, servers, loads, processes, tmp_path, words):
+def test_jobs_that_do_not_need_it(put, servers, loads, tmp_path, words):
     """A process that nobody needs would load a tokenizer beside the work."""
     files = {name: put(f"{name}.jsonl", "x" * size) for name, size in (("DATA", 20), ("SOME", 10), ("EMPTY", 0))}
     early_start.start_early([{**files, "HERE": str(tmp_path)}.get(word, word) for word in words])
-    assert (servers, loads, processes) == ([], [], [])
+    assert (servers, loads) == ([], [])
 
 
 @pytest.mark.parametrize(

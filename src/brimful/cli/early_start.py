@@ -20,7 +20,6 @@ from brimful.preloading import (
     begin_to_load,
     is_small,
 )
-from brimful.tokenizer_process import begin_process
 
 _COMMANDS = ("pack", "measure")
 
@@ -34,7 +33,7 @@ _TEXT_OF_A_BYTE = {".gz": 4, ".zst": 4, ".parquet": 3}
 def start_early(arguments: Sequence[str]) -> None:
     """Begin to load if the command line names data and the directory of a tokenizer.
 
-    The reference encodes little data, in a process of its own; the fast library more, in this process; and workers much.
+    The reference encodes little data, which is loaded where it is used; the fast library more, in this process; and workers much.
     """
     words = [part for word in arguments for part in word.split("=", 1)]
     if not words or words[0] not in _COMMANDS:
@@ -51,8 +50,8 @@ def start_early(arguments: Sequence[str]) -> None:
     if not num_bytes or not os.path.isdir(tokenizer):
         return
     if is_small(num_bytes, 0) and is_small(num_bytes, sum(map(_num_rows, files))):
-        begin_process(tokenizer)  # one block is for one process, whatever their number
-    elif (options.get("--num-proc") or _num_processes(files, num_bytes)) == "1":
+        return  # the reference encodes it, which keeps Python to itself while it is loaded
+    if (options.get("--num-proc") or _num_processes(files, num_bytes)) == "1":
         begin_to_load(tokenizer)
     elif num_bytes >= ONE_PROCESS_BYTES:
         from brimful.execute.workers import fresh_processes

@@ -25,7 +25,6 @@ from brimful.optional import optional
 from brimful.ragged import offsets_of
 from brimful.sources.sample import Sample
 from brimful.tables import Ragged
-from brimful.tokenizer_process import take_process
 from brimful.typing import Fingerprint, Int64Array
 from brimful.versions import version_of
 
@@ -131,7 +130,7 @@ class Tokenizer:
 
     @cached_property
     def backend(self) -> Any:
-        """The ``tokenizers`` object, here or in a process that the program started; None for a tokenizer written in Python."""
+        """The ``tokenizers`` object; None for a tokenizer written in Python."""
         if self._original is not None:
             return self._original.backend
         if self.facts.state is None:
@@ -146,10 +145,6 @@ class Tokenizer:
             backend.no_truncation()
             backend.no_padding()
         else:
-            if self.place is not None and not self.facts.splits_special_tokens:
-                process = take_process(self.place, self.facts.state)
-                if process is not None:
-                    return process
             from tokenizers import Tokenizer as Backend
 
             backend = Backend.from_str(self.facts.state)
