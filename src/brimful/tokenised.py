@@ -85,8 +85,8 @@ class TokenisedSample:
     @property
     def is_pack(self) -> bool:
         """True if a pack says it all: tokens, targets and samples alone."""
-        others = (self.loss_weights, self.source_ids, self.rope_positions)
-        return not (self.media or self.marks or self.position_start) and all(other is None for other in others)
+        extras = (self.loss_weights, self.source_ids, self.rope_positions)
+        return not (self.media or self.marks or self.position_start) and all(extra is None for extra in extras)
 
     @property
     def position_start(self) -> int:
@@ -107,9 +107,9 @@ class TokenisedSample:
         if length == len(self.input_ids):
             return self
         if self.media or self.num_segments > 1:
-            what = "media" if self.media else "several samples in a row"
+            kind = "media" if self.media else "several samples in a row"
             raise CollateError(
-                f"sample {self.sample_id} has {what} and {len(self.input_ids):,} tokens, and is never cut: raise capacity, or "
+                f"sample {self.sample_id} has {kind} and {len(self.input_ids):,} tokens, and is never cut: raise capacity, or "
                 f"choose overflow drop"
             )
         tokens = slice(start, start + length)

@@ -105,12 +105,12 @@ def read_media(
     """
     media = []
     for kind, keys in MEDIA_KEYS.items():
-        own = {key: arrays[key] for key in (keys.features, keys.grid, *keys.others) if key in arrays}
+        item_arrays = {key: arrays[key] for key in (keys.features, keys.grid, *keys.others) if key in arrays}
         tokens = placeholders.get(kind)
-        if own:
-            sizes = _sizes(own, keys, name)
-            segments = _segments(sizes, tokens, cu_seqlens, bool(keys.grid in own), keys, name)
-            media.append(Media(kind, segments, own))
+        if item_arrays:
+            sizes = _sizes(item_arrays, keys, name)
+            segments = _segments(sizes, tokens, cu_seqlens, bool(keys.grid in item_arrays), keys, name)
+            media.append(Media(kind, segments, item_arrays))
         elif tokens is not None and len(tokens):
             raise CollateError(
                 f"{name} has {len(tokens):,} tokens that stand for media of kind {kind!r}, and no {keys.features!r}"

@@ -110,11 +110,11 @@ class Tokenizer:
             return TokenizerFacts.of(self.hf)
         facts = TokenizerFacts.recall(directory, hub_id)
         if facts is None:
-            read = None if hub_id or "hf" in self.__dict__ else read_facts(directory)
-            if read is None:
+            reading = None if hub_id or "hf" in self.__dict__ else read_facts(directory)
+            if reading is None:
                 facts = TokenizerFacts.of(self.hf)
             else:
-                facts, self._read_backend = read
+                facts, self._read_backend = reading
             # Another process may have given a hub id other files meanwhile.
             if self._files == (directory, hub_id):
                 facts.remember(directory, hub_id)

@@ -134,18 +134,20 @@ def _facts_of(config: Any, backend: Any, template: str | None, *, is_qwen2: bool
     """Return the facts if Transformers would leave the file's tokens and processing as they are."""
     settings = settings_of(backend)
     tokens = {token["id"]: {key: token[key] for key in token if key != "id"} for token in settings["added_tokens"]}
-    listed = {int(key): value for key, value in config.get("added_tokens_decoder", {}).items()}
+    config_tokens = {int(key): value for key, value in config.get("added_tokens_decoder", {}).items()}
     # Transformers adds what the configuration lists and the file lacks; Qwen2's class has nothing but that list.
-    if any(tokens.get(key) != value for key, value in listed.items()) or (is_qwen2 and listed and listed != tokens):
+    if any(tokens.get(key) != value for key, value in config_tokens.items()) or (
+        is_qwen2 and config_tokens and config_tokens != tokens
+    ):
         return None
-    named = {name: config[name] for name in _NAMED_TOKENS if config.get(name) is not None}
+    named_tokens = {name: config[name] for name in _NAMED_TOKENS if config.get(name) is not None}
     extra = config.get("extra_special_tokens") or config.get("additional_special_tokens") or []
     ids = {token["content"]: key for key, token in tokens.items()}
     plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     # Transformers makes special tokens of these names and flags; here they are that already.
     if not isinstance(extra, list) or any(
         not isinstance(text, str) or tokens.get(ids.get(text)) != {"content": text, **plain}
-        for text in (*named.values(), *extra)
+        for text in (*named_tokens.values(), *extra)
     ):
         return None
     if not isinstance(template, (str, type(None))) or settings["post_processor"] is None:
@@ -156,16 +158,16 @@ def _facts_of(config: Any, backend: Any, template: str | None, *, is_qwen2: bool
         if not _is_of_qwen2(settings):
             return None
         settings |= _QWEN2_PARTS
-    bos_id = ids.get(named.get("bos_token"))
+    bos_id = ids.get(named_tokens.get("bos_token"))
     special = [token["content"] for _, token in sorted(tokens.items()) if token["special"]]
     facts = TokenizerFacts.from_settings(
         settings,
         splits_special_tokens=False,
         chat_template=template or None,
-        special_tokens=named,
-        special_texts=tuple(dict.fromkeys([*named.values(), *extra, *special])),
+        special_tokens=named_tokens,
+        special_texts=tuple(dict.fromkeys([*named_tokens.values(), *extra, *special])),
         bos_id=bos_id,
-        eos_id=ids.get(named.get("eos_token")),
+        eos_id=ids.get(named_tokens.get("eos_token")),
         begins_with_bos=bos_id is not None and backend.encode("a").ids[:1] == [bos_id],
         aliases_reasoning=True,
     )

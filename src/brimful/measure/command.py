@@ -74,8 +74,8 @@ def _flags_of(source: Source, encoder: Encoder, paths: Sequence[str]) -> dict[st
     }
     encoding = {name: value for name, value in encoding.items() if value}
     alike = open_source(paths[0] if len(paths) == 1 else paths, media=bool(directories), **opening)
-    same = encoder_for(alike, place, media=family and open_family(family.name, processor), **encoding)
-    ours, theirs = ({**item.length_settings, **item.label_settings} for item in (encoder, same))
+    encoder_again = encoder_for(alike, place, media=family and open_family(family.name, processor), **encoding)
+    ours, theirs = ({**item.length_settings, **item.label_settings} for item in (encoder, encoder_again))
     plain = {name: value for name, value in source.row_settings.items() if name != "transforms"}
     if ours != theirs or alike.row_settings != plain or alike.media_directories != directories:
         return None

@@ -48,10 +48,10 @@ class EncodedRows:
         except Exception as error:  # a data set is anybody's code
             raise EncodeError(f"sample {index} of {self.title}: {type(error).__name__}: {error}") from error
         if not isinstance(row, Mapping) or np.ndim(row.get("input_ids", 0)) != 1 or not len(row["input_ids"]):
-            found = sorted(map(str, row)) if isinstance(row, Mapping) else type(row).__name__
+            keys = sorted(map(str, row)) if isinstance(row, Mapping) else type(row).__name__
             raise EncodeError(
                 f"sample {index} of {self.title} has no 'input_ids', one row of at least 1 token with no axis of a batch (found "
-                f"{found}): give the function that encodes a row, such as a template of ms-swift, as encode=…"
+                f"{keys}): give the function that encodes a row, such as a template of ms-swift, as encode=…"
             )
         # ms-swift's own data sets add the lengths, in a list.
         return {name: value for name, value in row.items() if name != "lengths"}

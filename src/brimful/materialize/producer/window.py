@@ -53,11 +53,11 @@ class PackingWindow:
     def finish(self, min_packs: int = 0) -> None:
         """Let everything that waits leave, full or not, in so many packs that ``min_packs`` are ready, if there are samples."""
         packs = self._planner.finish()
-        missing = min_packs - len(self.ready) - len(packs)
-        if missing > 0:
+        num_missing = min_packs - len(self.ready) - len(packs)
+        if num_missing > 0:
             cuts = np.setdiff1d(np.arange(packs.offsets[-1]), packs.offsets)
-            chosen = cuts[np.unique(np.linspace(0, len(cuts) - 1, min(missing, len(cuts))).astype(np.int64))]
-            packs = replace(packs, offsets=np.union1d(packs.offsets, chosen))
+            chosen_cuts = cuts[np.unique(np.linspace(0, len(cuts) - 1, min(num_missing, len(cuts))).astype(np.int64))]
+            packs = replace(packs, offsets=np.union1d(packs.offsets, chosen_cuts))
         self.ready += self._waiting.take(packs)
 
     def packs_of_shard(self) -> int:
