@@ -99,3 +99,55 @@ def test_a_window_is_a_data_set(tmp_path):
         losses.append(losses_of(trainer))
     assert losses[0] == losses[1]
     assert len(losses[0]) == 5
+
+
+@pytest.mark.long
+def test_pictures_that_a_processor_encoded(small_qwen, tmp_path):
+    """Patches, grids and positions of each row reach the model with its tokens: the row of a VLM's own data set."""
+    from brimful.collate.media_features import MediaFeatures
+    from brimful.media import MediaKind
+    from brimful.verify.media_models import tiny_media_model
+    from tests.verify.media_packs import qwen_folder
+
+    features = MediaFeatures(qwen_folder(tmp_path, "qwen2.5-vl"), "qwen2.5-vl")
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randn(24, 32, 1176, generator=generator)
+
+    class Pictures(Encoding):
+        def __getitem__(self, index):
+            grid = torch.tensor([[1, 4, 4 + 4 * (index % 2)]])
+            num_patches = int(grid.prod())
+            ids = torch.tensor([5, *[99] * (num_patches // 4), *range(index + 1, index + 6)])
+            labels = torch.where(ids == 99, -100, ids)
+            types = (ids == 99).int()
+            media = {"pixel_values": pixels[index, :num_patches], "image_grid_thw": grid}
+            return {"input_ids": ids, "labels": labels, "mm_token_type_ids": types, **media}
+
+    packs = PackedDataset.wrap(Pictures(), 32)
+    model = tiny_media_model(features.family.settings, {MediaKind.IMAGE: 99}, 100).train()
+    single, expected = copy.deepcopy(model), []
+    optimizer = torch.optim.SGD(single.parameters(), lr=0.5)
+    for pack in list(packs)[:5]:
+        num_targets = sum(int((row["labels"][1:] != -100).sum()) for row in pack)  # type: ignore[attr-defined]
+        losses = []
+        for row in pack:  # type: ignore[attr-defined]
+            tokens = {name: row[name][None] for name in ("input_ids", "mm_token_type_ids")}
+            media = {name: row[name] for name in ("pixel_values", "image_grid_thw")}
+            positions, _ = single.model.get_rope_index(**tokens, image_grid_thw=row["image_grid_thw"])
+            losses.append(
+                single(
+                    input_ids=tokens["input_ids"],
+                    labels=row["labels"][None],
+                    position_ids=positions,
+                    num_items_in_batch=num_targets,
+                    **media,
+                ).loss
+            )
+        optimizer.zero_grad()
+        sum(losses).backward()
+        optimizer.step()
+        expected.append(float(sum(losses)))
+    trainer = make_trainer(tmp_path / "out", model, packs)
+    trainer.data_collator = collator_for(model, device="cpu", media=features, quiet=True)
+    trainer.train()
+    assert losses_of(trainer) == pytest.approx(expected, abs=1e-5)
