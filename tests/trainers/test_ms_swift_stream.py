@@ -15,11 +15,13 @@ pytest.importorskip("torch")
 
 from brimful import LazyShardedDataset, PackingProducer
 from brimful.collate import Media, PackExtras
+from brimful.collate.media_features import MediaFeatures
 from brimful.errors import SettingsError
 from brimful.testing.toys import toy_stream
 from brimful.trainers import ms_swift_stream
 from brimful.trainers.ms_swift_stream import SwiftStream, take_flags
 from tests.materialize.pictures import PictureEncoder, chat, picture
+from tests.materialize.streams import append
 from tests.trainers.swift_stream_run import CANNOT
 
 VARIABLE = "BRIMFUL_PYTHON_MS_SWIFT"
@@ -62,7 +64,6 @@ def test_without_the_flags_nothing_changes(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("values", "argv", "error"),
     [
-        ({}, FLAGS[:2], "--sharded_lazy_pre_packed true"),
         ({}, FLAGS[2:], "goes with --sharded_lazy true"),
         ({"packing": True}, FLAGS, "set --packing false"),
         ({"streaming": True}, FLAGS, "set --streaming false"),
@@ -128,9 +129,11 @@ def test_packs_with_media_get_their_features_where_the_batch_is_made(tmp_path, m
             media=(Media("image", np.zeros(1, np.int32), {"pixel_values": np.ones((2, 3))}),)
         )
 
-    monkeypatch.setattr("brimful.trainers.ms_swift_stream.MediaFeatures.of_packs", of_packs)
+    monkeypatch.setattr(MediaFeatures, "of_packs", of_packs)
     template = SimpleNamespace(data_collator=None)
-    ms_swift_stream._take_media(template, packs, SimpleNamespace(model_dir="model"))
+    training = SimpleNamespace(ddp_find_unused_parameters=None)
+    ms_swift_stream._take_media(template, packs, SimpleNamespace(model_dir="model", training_args=training))
+    assert training.ddp_find_unused_parameters, "one rank without media would let the others wait for ever"
     batch = template.data_collator([SwiftStream(packs)[0]], padding_to=None)
     assert seen == [(packs, "model")]
     assert batch["pixel_values"].tolist() == [[1.0] * 3] * 2
@@ -143,6 +146,23 @@ def test_trainers_that_divide_a_batch_take_no_media(tmp_path, megatron, sequence
     args = SimpleNamespace(model_dir="model", sequence_parallel_size=sequence_parallel_size)
     with pytest.raises(SettingsError, match="holds media, which `swift sft` and `swift pt` take"):
         ms_swift_stream._take_media(SimpleNamespace(use_megatron=megatron), stream_with_media(tmp_path), args)
+
+
+def test_raw_rows_are_encoded_by_the_data_set_and_each_rank_opens_its_own_chunks(tmp_path, monkeypatch):
+    """Two ranks with two rows each at a time; chunks of unequal sizes, each row once."""
+    for chunk, count in enumerate([4, 4, 2, 2]):
+        append(tmp_path / f"chunk_{chunk:05d}.jsonl", [{"text": f"{chunk}-{row}"} for row in range(count)])
+    args = read(monkeypatch, arguments(tmp_path, per_device_train_batch_size=2, max_steps=1), FLAGS[:2])
+    args.gradient_accumulation_steps = 3
+    rows = ms_swift_stream._rows_of(args, lambda row, return_length: row["text"])
+    assert args._streams_packs is False
+    texts = [rows[number] for number in range(len(rows))]
+    first, second = (texts[place : place + 2] for place in (0, 2))
+    assert (first, second) == (["0-0", "0-1"], ["1-0", "1-1"])
+    assert sorted(texts) == [f"{chunk}-{row}" for chunk, count in enumerate([4, 4, 2, 2]) for row in range(count)]
+    assert {text[0] for number, text in enumerate(texts) if number % 4 < 2} == {"0", "2"}
+    with pytest.raises(SettingsError, match="set --max_steps"):
+        ms_swift_stream._rows_of(arguments(tmp_path, max_steps=-1), print)
 
 
 @pytest.mark.long

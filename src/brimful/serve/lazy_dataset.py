@@ -8,11 +8,13 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any, Literal, TypeAlias
 
+from brimful.arguments import understands
 from brimful.checks import index_of, setting_number, whole_number
 from brimful.errors import SettingsError, UnfinishedStoreError
 from brimful.fingerprint import short
 from brimful.messages import counted, setting
 from brimful.plan import Alignment
+from brimful.serve.chunk_loader import ChunkLoader, holds_chunks
 from brimful.serve.stream_loader import StreamLoader
 from brimful.serve.stream_order import Assignment
 from brimful.serve.stream_settings import OnCorrupt, StreamSettings
@@ -34,7 +36,7 @@ class LazyShardedDataset:
     as ``lanes`` no sampler drops or repeats a pack to make ranks equal.
 
     Args:
-        directory: path or URL of the stream.
+        directory: path or URL of the stream; or a directory of packed rows in ``chunk_00000.jsonl``, …, which has no end.
         num_packs: declared length, a multiple of ``lanes``; that of the finished stream if None. Samplers ask for the
             length before they begin: a stream that grows needs it, or an upper bound for trainings that end by steps.
         lanes: packs of one global batch, of all ranks and micro-batches; those of the stream if None.
@@ -61,6 +63,16 @@ class LazyShardedDataset:
     (4, [3, 3, 3, 0])
     """
 
+    @understands(
+        {
+            "samples_per_chunk": "chunks, whose lines are counted: leave it out",
+            "pre_packed": "chunks, whose rows are packs or named so by brimful produce: leave it out",
+            "encode_fn": "brimful produce ROWS -o STREAM, which encodes; ms-swift's rows are encoded by its plugin",
+            "max_wait_time": "timeout=, in seconds, where None waits for ever",
+            "max_total_samples": "num_packs=",
+            "mark_completed": "brimful.serve.mark_completed, after a checkpoint",
+        }
+    )
     def __init__(
         self,
         directory: str | os.PathLike[str],
@@ -105,7 +117,11 @@ class LazyShardedDataset:
         rank: tuple[str, int, int] | None,
     ) -> None:
         self._beyond, self._settings, self._rank = beyond, settings, rank
-        self._loader = StreamLoader.with_settings(directory, None, settings, are_shards_shared=True)
+        self._loader: StreamLoader | ChunkLoader
+        if holds_chunks(directory):
+            self._loader = ChunkLoader(directory, settings)
+        else:
+            self._loader = StreamLoader.with_settings(directory, None, settings, are_shards_shared=True)
         if rank is not None:
             self._loader.announce(rank[0], dp_rank=rank[1], dp_world_size=rank[2])
         self.directory, self.lanes = self._loader.directory, self._loader.lanes

@@ -17,6 +17,7 @@ from brimful.sources.fast_json import parser_for
 from brimful.sources.feed import Cursor, Feed, RowOptions, numbered, row_of_line, sample_of
 from brimful.sources.media_files import media_kind
 from brimful.sources.open import arrival_of, open_source
+from brimful.sources.packed_chunks import rows_of_line
 from brimful.sources.reading import Reading
 from brimful.sources.rows import MAX_ROW_BYTES, oversized
 from brimful.sources.sample import MalformedRowError, Sample
@@ -265,12 +266,12 @@ class DirectoryFeed(Feed):
         rows: list[Any] = []
         parse, num_bytes = parser_for(data), 0
         for line in ends:
-            if len(rows) == most:
+            if len(rows) >= most:  # the samples of a packed line come together
                 break
             text = line.removeprefix(_BOM) if progress.bytes + num_bytes == 0 else line
             num_bytes += len(line)
             if text.strip():
-                rows.append(row_of_line(text, parse))
+                rows += rows_of_line(name, row_of_line(text, parse))
         if rows and growing_file.reading is None:
             growing_file.reading = self._options.in_folder(str(path.parent)).reading(rows, str(path), progress.format)
             progress.format = None if growing_file.reading is None else growing_file.reading.format.name

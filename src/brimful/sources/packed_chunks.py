@@ -24,7 +24,7 @@ from brimful.sources.rows import UniformBlockRows
 from brimful.sources.sample import MalformedRowError
 from brimful.typing import Fingerprint
 
-_NAME = re.compile(r"chunk_\d+\.jsonl")
+CHUNK_NAME = re.compile(r"chunk_\d+\.jsonl")
 _MARK = b'"pack_length"'
 
 
@@ -34,7 +34,7 @@ def holds_packed_chunk(path: str) -> bool:
     >>> holds_packed_chunk("chunk_0.json")
     False
     """
-    if not _NAME.fullmatch(os.path.basename(path)) or not os.path.isfile(path):
+    if not CHUNK_NAME.fullmatch(os.path.basename(path)) or not os.path.isfile(path):
         return False
     with open(path, "rb") as file:
         return _MARK in file.readline()
@@ -80,6 +80,16 @@ class PackedChunk(UniformBlockRows):
     def block_fingerprint(self, start: int, stop: int) -> Fingerprint:
         rows = [str(row) if isinstance(row, MalformedRowError) else row for row in self.read(start, stop)]
         return fingerprint_bytes(canonical_json(rows))
+
+
+def rows_of_line(name: str, row: Any) -> list[Any]:
+    """Return the rows of one line of a file that may be a chunk: those of its pack, or the one that it is.
+
+    >>> rows_of_line("in/chunk_00000.jsonl", {"text": "a"})
+    [{'text': 'a'}]
+    """
+    is_pack = isinstance(row, Mapping) and "pack_length" in row and CHUNK_NAME.fullmatch(os.path.basename(name))
+    return rows_of_pack(row) if is_pack else [row]
 
 
 def rows_of_pack(pack: Any) -> list[Any]:

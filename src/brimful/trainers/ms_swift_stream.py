@@ -11,7 +11,8 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -22,6 +23,8 @@ from brimful.collate.media_features import MediaFeatures
 from brimful.collate.torch import PackCollator
 from brimful.errors import SettingsError
 from brimful.serve import LazyShardedDataset
+from brimful.serve.chunk_loader import ChunkLoader
+from brimful.serve.stream_settings import StreamSettings
 from brimful.shards import Pack
 
 __all__ = ["SwiftStream", "install_stream_flags", "take_flags"]
@@ -59,6 +62,42 @@ class SwiftStream:
 
     def __repr__(self) -> str:
         return f"SwiftStream({self.packs!r})"
+
+
+class SwiftRows:
+    """Raw rows of ``chunk_00000.jsonl``, … by global number, encoded when they are read; rows to come are waited for.
+
+    Each rank opens its own chunks: chunk ``c`` is read by rank ``c % ranks``.
+
+    Args:
+        directory: of the chunks.
+        encode: makes an encoded row of a raw one, as ``template.encode``.
+        num_rows: declared length: steps × rows of a global batch.
+        ranks, batch: a sampler gives ``batch`` numbers to each of ``ranks`` in turn.
+
+    >>> import pathlib, tempfile
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> for name, texts in {"chunk_00000.jsonl": '"a"\\n"b"\\n', "chunk_00001.jsonl": '"c"\\n"d"\\n'}.items():
+    ...     _ = (folder / name).write_text(texts)
+    >>> rows = SwiftRows(folder, str.upper, num_rows=4, ranks=2, batch=1)
+    >>> [rows[number] for number in range(len(rows))]
+    ['A', 'C', 'B', 'D']
+    """
+
+    def __init__(self, directory: str, encode: Callable[[Any], Any], *, num_rows: int, ranks: int, batch: int) -> None:
+        self._num_rows, self._ranks, self._batch = num_rows, ranks, batch
+        settings = StreamSettings(lanes=ranks, assign="lane")
+        self._loader = ChunkLoader(directory, settings, lambda row, _: encode(row))
+
+    def __len__(self) -> int:
+        return self._num_rows
+
+    def __getitem__(self, index: int) -> Any:
+        step, place = divmod(index, self._ranks * self._batch)
+        rank, row = divmod(place, self._batch)
+        position = (step * self._batch + row) * self._ranks + rank
+        self._loader.has_micro_batch(position, f"row {index:,}")
+        return self._loader.make_batch(position)[0]
 
 
 class MediaCollator:
@@ -131,8 +170,10 @@ def install_stream_flags() -> None:
         behind_plugins(args)
 
     def prepare(self: Any, *values: Any, **options: Any) -> Any:
-        if not getattr(self.args, "_streams_packs", False):
+        if not hasattr(self.args, "_streams_packs"):
             return prepare_dataset(self, *values, **options)
+        if not self.args._streams_packs:
+            return [_rows_of(self.args, self.template.encode), None]
         # Rows of one micro-batch are flattened by the template, with the positions that they have.
         self.template.packing = self.template.padding_free = True
         stream = _stream_of(self.args)
@@ -158,7 +199,7 @@ def _read_flags(args: Any) -> None:
     unknown = _unknown_to_swift(type(args), others)
     if unknown:
         raise SettingsError(f"ms-swift does not know {' '.join(unknown)}")
-    args._streams_packs = True
+    args._streams_packs = flags["sharded_lazy_pre_packed"]
     # Only the flags of streams are left over now, which ms-swift would refuse.
     args.ignore_args_error = True
 
@@ -174,13 +215,10 @@ def _unknown_to_swift(kind: type, argv: Sequence[str]) -> list[str]:
 def _refuse_contradictions(args: Any, flags: dict[str, bool]) -> None:
     if not flags["sharded_lazy"]:
         raise SettingsError("--sharded_lazy_pre_packed true goes with --sharded_lazy true")
-    if not flags["sharded_lazy_pre_packed"]:
-        raise SettingsError(
-            "--sharded_lazy true reads packs: make them of raw rows with `brimful produce ROWS -o STREAM`, and set "
-            "--sharded_lazy_pre_packed true"
-        )
     if args.packing:
-        raise SettingsError("--packing true would pack again what is packed: set --packing false")
+        raise SettingsError(
+            "--packing true does not go with --sharded_lazy true, whose rows stay as they are: set --packing false"
+        )
     if args.streaming:
         raise SettingsError("--streaming true reads everything on rank 0: set --streaming false")
     if getattr(args, "rlhf_type", None):
@@ -206,6 +244,8 @@ def _take_media(template: Any, packs: LazyShardedDataset, args: Any) -> None:
             f"{packs.directory} holds media, which `swift sft` and `swift pt` take, with --sequence_parallel_size 1"
         )
     template.data_collator = MediaCollator(packs, args.model_dir)
+    # A rank whose pack is without media gives its towers no gradient, and DDP would wait for that for ever.
+    args.training_args.ddp_find_unused_parameters = True
 
 
 def _stream_of(args: Any) -> SwiftStream:
@@ -214,20 +254,47 @@ def _stream_of(args: Any) -> SwiftStream:
     Raises:
         SettingsError: it grows, and nothing says how long the training is, or a sampler would look into its future.
     """
-    batch = getattr(args, "global_batch_size", None)
-    if batch is None:
-        batch = args.per_device_train_batch_size * args.gradient_accumulation_steps * max(1, args.global_world_size)
+    batch = _global_batch(args)
     directory = args.dataset[0]
     packs = LazyShardedDataset(directory, lanes=batch)
     if packs.end is not None:
         return SwiftStream(packs)
+    num_packs = _steps(args) * batch
+    return SwiftStream(LazyShardedDataset(directory, lanes=batch, num_packs=num_packs, beyond="pad"))
+
+
+def _rows_of(args: Any, encode: Callable[..., Any]) -> SwiftRows:
+    """Open raw rows for the steps and batches of a training.
+
+    Raises:
+        SettingsError: as of ``_stream_of``.
+    """
+    is_megatron = getattr(args, "global_batch_size", None) is not None  # its ranks divide a batch in other ways
+    return SwiftRows(
+        args.dataset[0],
+        partial(encode, return_length=True),
+        num_rows=_steps(args) * _global_batch(args),
+        ranks=1 if is_megatron else max(1, args.global_world_size),
+        batch=1 if is_megatron else args.per_device_train_batch_size,
+    )
+
+
+def _global_batch(args: Any) -> int:
+    batch = getattr(args, "global_batch_size", None)
+    if batch is None:
+        batch = args.per_device_train_batch_size * args.gradient_accumulation_steps * max(1, args.global_world_size)
+    return int(batch)
+
+
+def _steps(args: Any) -> int:
+    """Return the declared steps of a training on data that grows."""
     steps = getattr(args, "train_iters", None) or getattr(args, "max_steps", None) or 0
     name = "train_iters" if hasattr(args, "train_iters") else "max_steps"
     if steps < 1:
-        raise SettingsError(f"{directory} still grows, so that its length is not known: set --{name}")
+        raise SettingsError(f"{args.dataset[0]} still grows, so that its length is not known: set --{name}")
     if args.train_dataloader_shuffle:
         raise SettingsError(
-            f"{directory} still grows, and a sampler that shuffles would wait for its end: set "
+            f"{args.dataset[0]} still grows, and a sampler that shuffles would wait for its end: set "
             f"--train_dataloader_shuffle false"
         )
-    return SwiftStream(LazyShardedDataset(directory, lanes=batch, num_packs=steps * batch, beyond="pad"))
+    return int(steps)

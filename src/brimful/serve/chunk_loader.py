@@ -1,0 +1,183 @@
+"""Packed rows in ``chunk_00000.jsonl``, … as a stream: chunks take the place of shards, and their names that of the log.
+
+They have no header, no hashes and no end: what a stream does by these (media, acknowledgements, watching) is not there.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from brimful.errors import BadSampleError, SettingsError
+from brimful.fingerprint import fingerprint_of
+from brimful.ragged import offsets_of
+from brimful.serve.follow import FollowedLog, check_timeout
+from brimful.serve.stream_order import Assignment, LaneOrder, PackOrder, StreamOrder
+from brimful.serve.stream_settings import StreamSettings
+from brimful.shards import Pack, ShardRecord
+from brimful.sources.lines import JsonLines
+from brimful.sources.packed_chunks import CHUNK_NAME, rows_of_pack
+from brimful.sources.sample import MalformedRowError
+from brimful.typing import IGNORE_INDEX
+
+_SETTLE_SECONDS = 1.0
+"""Seconds for which the last chunk must stay as it is: chunks before it are complete."""
+
+_MAX_OPEN = 64
+"""Chunks that stay open: as many as there are lanes of most trainings."""
+
+_MAX_SAMPLES = 1 << 20
+"""Samples of a pack that get numbers of their own."""
+
+
+def holds_chunks(directory: str | os.PathLike[str]) -> bool:
+    """Return true for a directory with chunks that is no stream.
+
+    >>> holds_chunks(".")
+    False
+    """
+    path = Path(directory)
+    return path.is_dir() and not (path / "stream.json").exists() and any(map(CHUNK_NAME.fullmatch, os.listdir(path)))
+
+
+class FollowedChunks(FollowedLog):
+    """Chunks of a directory that may still grow, each as the record of a shard with so many packs as it has lines.
+
+    Args:
+        directory: of the chunks, numbered densely from 0.
+        timeout: most seconds of one wait; None waits for ever.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], *, timeout: float | None = None) -> None:
+        check_timeout(timeout)
+        self.directory, self._timeout = Path(directory), timeout
+        self.shards, self.end, self.awaited = [], None, ""
+        self._seconds_waited, self._wait_begin = 0.0, None
+        self._last_seen: tuple[int, float] | None = None
+        self._files: dict[int, JsonLines] = {}
+
+    def _name(self, seq: int) -> str:
+        return f"chunk_{seq:05d}.jsonl"
+
+    def look(self) -> None:
+        """Take in the next chunk, if it is complete."""
+        seq = len(self.shards)
+        path = self.directory / self._name(seq)
+        if not path.exists() or not ((self.directory / self._name(seq + 1)).exists() or self._is_settled(path)):
+            return
+        count = len(JsonLines(path))
+        num_packs = count + (self.shards[-1].cum_packs if self.shards else 0)
+        self.shards.append(ShardRecord(seq, str(path), path.stat().st_size, "", count, 0, num_packs, 0, ""))
+        self._last_seen = None
+
+    def _is_settled(self, path: Path) -> bool:
+        size, time_now = path.stat().st_size, time.monotonic()
+        if self._last_seen is None or self._last_seen[0] != size:
+            self._last_seen = (size, time_now)
+        return time_now - self._last_seen[1] >= _SETTLE_SECONDS
+
+    def row(self, record: ShardRecord, line: int) -> tuple[Any, str]:
+        """Return a line of a chunk and its place, for messages; the chunks that were asked for last stay open."""
+        lines = self._files.pop(record.seq, None) or JsonLines(record.file)
+        self._files[record.seq] = lines
+        while len(self._files) > _MAX_OPEN:
+            del self._files[next(iter(self._files))]
+        return next(iter(lines.read(line, line + 1))), lines.where(line)
+
+    def _waiting(self, action: str) -> str:
+        return f"{self.directory}: waiting for {action}, so for {self._name(len(self.shards))}"
+
+
+class ChunkLoader:
+    """Lines of chunks by the numbers of a stream, with what ``LazyShardedDataset`` asks of a ``StreamLoader``.
+
+    Args:
+        directory: of the chunks.
+        settings: of the reader; chunks belong to lanes in turn with ``assign="lane"``.
+        convert: makes an item of a line and its number; a pack of a packed line if None.
+    """
+
+    num_skipped = 0
+    steps_per_epoch = None
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        settings: StreamSettings,
+        convert: Callable[[Any, int], Any] | None = None,
+    ) -> None:
+        settings = settings.of_stream(1)
+        assert settings.lanes is not None
+        self.directory, self.lanes, self._convert = os.fspath(directory), settings.lanes, convert or pack_of_line
+        self._log = FollowedChunks(directory, timeout=settings.timeout)
+        order: type[StreamOrder] = LaneOrder if settings.assign is Assignment.LANE else PackOrder
+        self._order = order(self._log.shards, self.lanes)
+        self.identity: dict[str, Any] = {"plan": fingerprint_of(["chunks", os.path.realpath(directory)])}
+
+    @property
+    def packs_so_far(self) -> int:
+        """Number of lines in complete chunks."""
+        return self._log.shards[-1].cum_packs if self._log.shards else 0
+
+    def has_micro_batch(self, position: int, awaited: str | None = None) -> bool:
+        """Wait for a line; true once it is there, as chunks have no end."""
+        self._log.wait_until(lambda: self._order.find(position) is not None, awaited or f"line {position:,}")
+        return True
+
+    def make_batch(self, position: int) -> list[Any]:
+        """Return the item at a position.
+
+        Raises:
+            BadSampleError: the line is malformed, or contradicts itself.
+        """
+        found = self._order.find(position)
+        assert found is not None
+        row, place = self._log.row(*found)
+        try:
+            if isinstance(row, MalformedRowError):
+                raise row
+            return [self._convert(row, position)]
+        except MalformedRowError as error:
+            raise BadSampleError(str(error), sample_id=position, where=place) from error
+
+    def announce(self, *_: Any, **__: Any) -> NoReturn:
+        """Refuse, as there is no log that could be written to.
+
+        Raises:
+            SettingsError: always.
+        """
+        raise SettingsError(
+            f"{self.directory} holds chunks, which keep no account of trainings: make a stream of them with "
+            f"`brimful produce {self.directory} -o STREAM`"
+        )
+
+    state_at = ack_position = announce
+
+
+def pack_of_line(row: Any, number: int) -> Pack:
+    """Return the pack of a packed row; its samples are numbered from ``number`` × 2^20 on where it does not name them.
+
+    Raises:
+        MalformedRowError: the row contradicts itself, or has labels that are not its tokens.
+
+    >>> row = {"input_ids": [5, 6, 7], "labels": [-100, 6, 7], "lengths": [2, 1], "pack_length": 3}
+    >>> pack_of_line(row, 0).cu_seqlens.tolist(), pack_of_line(row, 0).labels.tolist()
+    ([0, 2, 3], [-100, 6, -100])
+    """
+    samples = rows_of_pack(row)
+    if isinstance(samples[0], MalformedRowError):
+        raise samples[0]
+    ids, labels = np.array(row["input_ids"], dtype=np.int32), np.array(row["labels"], dtype=np.int64)
+    mask = labels != IGNORE_INDEX
+    if (labels != ids)[mask].any():
+        raise MalformedRowError(f"its labels are neither its tokens nor {IGNORE_INDEX}")
+    edges = offsets_of([len(sample["input_ids"]) for sample in samples]).astype(np.int32)
+    mask[edges[:-1]] = False
+    sample_ids = row.get("sample_ids") or [number * _MAX_SAMPLES + index for index in range(len(samples))]
+    starts = row.get("starts") or [0] * len(samples)
+    return Pack(ids, mask, edges, np.array(sample_ids, dtype=np.int64), np.array(starts, dtype=np.int32))

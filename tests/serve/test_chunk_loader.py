@@ -1,0 +1,100 @@
+"""Chunks of packed rows as a stream: the packs that they were made of, waited for, and named where they contradict themselves."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from brimful import LazyShardedDataset, PackingProducer, open_packs
+from brimful.errors import BadSampleError, SettingsError, StreamTimeoutError, UnfinishedStoreError, WrongTypeError
+from brimful.export import export_packs
+from brimful.testing.toys import toy_stream
+from tests.materialize.streams import samples_of
+
+PACK = {"input_ids": [5, 6, 7], "labels": [-100, 6, 7], "position_ids": [0, 1, 0], "lengths": [2, 1], "pack_length": 3}
+
+
+def chunk(folder, number, rows):
+    (folder / f"chunk_{number:05d}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_the_packs_are_those_that_were_exported(tmp_path):
+    """By number, in a copy of another process too; the length has to be declared, as chunks have no end."""
+    stream = toy_stream(tmp_path / "stream", [3, 3, 2])
+    export_packs(stream, to="jsonl", directory=tmp_path / "chunks", packs_per_shard=3, num_proc=1)
+    dataset = LazyShardedDataset(tmp_path / "chunks", num_packs=8, timeout=5)
+    assert list(pickle.loads(pickle.dumps(dataset))) == list(open_packs(stream))
+    assert len(dataset) == 8
+    with pytest.raises(UnfinishedStoreError, match="declare num_packs"):
+        len(LazyShardedDataset(tmp_path / "chunks"))
+
+
+def test_lanes_own_chunks_in_turn(tmp_path):
+    for number in range(4):
+        chunk(tmp_path, number, [{**PACK, "sample_ids": [10 * number + row, 99]} for row in range(2)])
+    dataset = LazyShardedDataset(tmp_path, num_packs=8, lanes=2, assign="lane")
+    assert [int(pack.sample_ids[0]) for pack in dataset] == [0, 10, 1, 11, 20, 30, 21, 31]
+
+
+def test_a_chunk_that_comes_is_waited_for(tmp_path):
+    """The last one is taken when it stays as it is: its writer may still be at work."""
+    chunk(tmp_path, 0, [PACK])
+    dataset = LazyShardedDataset(tmp_path, num_packs=3, timeout=3)
+    assert dataset[0].labels.tolist() == [-100, 6, -100]
+    threading.Thread(target=lambda: (time.sleep(0.3), chunk(tmp_path, 1, [PACK]))).start()
+    assert dataset[1].sample_ids.tolist() == [1 << 20, (1 << 20) + 1]
+    with pytest.raises(StreamTimeoutError, match=r"waiting for pack 2 of 2 there are, so for chunk_00002\.jsonl for"):
+        dataset[2]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [({"lengths": [2, 2]}, "lengths are 4 tokens"), ({"labels": [-100, 9, 7]}, "neither its tokens nor -100")],
+)
+def test_a_row_that_contradicts_itself_is_named(tmp_path, change, reason):
+    chunk(tmp_path, 0, [PACK, {**PACK, **change}])
+    chunk(tmp_path, 1, [PACK])
+    dataset = LazyShardedDataset(tmp_path, num_packs=3)
+    assert len(dataset[0]) == 3
+    with pytest.raises(BadSampleError, match=rf"chunk_00000\.jsonl:2.*{reason}"):
+        dataset[1]
+
+
+def test_what_needs_a_log_is_refused(tmp_path):
+    chunk(tmp_path, 0, [PACK])
+    with pytest.raises(SettingsError, match=r"`brimful produce .* -o STREAM`"):
+        LazyShardedDataset(tmp_path).ack(1, "run")
+    with pytest.raises(SettingsError, match="keep no account of trainings"):
+        LazyShardedDataset(tmp_path, group="run", dp_rank=0, dp_world_size=1)
+
+
+@pytest.mark.parametrize(
+    ("word", "answer"),
+    [
+        ("samples_per_chunk", "lines are counted"),
+        ("pre_packed", "rows are packs"),
+        ("encode_fn", "brimful produce ROWS -o STREAM"),
+        ("max_wait_time", "timeout="),
+    ],
+)
+def test_words_of_others_are_answered_with_ours(tmp_path: Any, word: str, answer: str) -> None:
+    given: dict[str, Any] = {word: 1}
+    with pytest.raises(WrongTypeError, match=answer):
+        LazyShardedDataset(tmp_path, **given)
+
+
+def test_a_producer_takes_chunks_apart(tmp_path):
+    """Packed rows come as their samples, and are packed again."""
+    source = tmp_path / "in"
+    source.mkdir()
+    chunk(source, 0, [{**PACK, "input_ids": [5, 6, 7, 8], "labels": [5, 6, 7, 8], "lengths": [2, 2], "pack_length": 4,
+                       "position_ids": [0, 1, 0, 1]}] * 3)  # fmt: skip
+    one = PackingProducer(source, None, tmp_path / "out", capacity=10)
+    assert one.close().samples_packed == 6
+    assert sorted(samples_of(tmp_path / "out")) == list(range(6))
+    assert open_packs(tmp_path / "out")[0].input_ids.tolist()[:4] == [5, 6, 7, 8]
