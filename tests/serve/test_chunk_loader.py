@@ -14,7 +14,7 @@ from brimful import LazyShardedDataset, PackingProducer, open_packs
 from brimful.errors import BadSampleError, SettingsError, StreamTimeoutError, UnfinishedStoreError, WrongTypeError
 from brimful.export import export_packs
 from brimful.testing.toys import toy_stream
-from tests.materialize.streams import samples_of
+from tests.materialize.streams import append, samples_of
 
 PACK = {"input_ids": [5, 6, 7], "labels": [-100, 6, 7], "position_ids": [0, 1, 0], "lengths": [2, 1], "pack_length": 3}
 
@@ -50,6 +50,13 @@ def test_a_chunk_that_comes_is_waited_for(tmp_path):
     assert dataset[1].sample_ids.tolist() == [1 << 20, (1 << 20) + 1]
     with pytest.raises(StreamTimeoutError, match=r"waiting for pack 2 of 2 there are, so for chunk_00002\.jsonl for"):
         dataset[2]
+
+
+def test_the_last_chunk_is_taken_when_it_has_stopped_growing(tmp_path):
+    """Lines that come a moment later would be lost: the count of a chunk is taken once."""
+    chunk(tmp_path, 0, [PACK])
+    threading.Thread(target=lambda: (time.sleep(0.4), append(tmp_path / "chunk_00000.jsonl", [PACK]))).start()
+    assert len(LazyShardedDataset(tmp_path, timeout=4)[1]) == 3
 
 
 @pytest.mark.parametrize(
