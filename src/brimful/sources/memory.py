@@ -33,7 +33,7 @@ class MemoryRows(UniformBlockRows):
         return fingerprint_of(list(self.read(start, stop)))
 
     def prefix_fingerprints(self, count: int) -> Sequence[Fingerprint]:
-        ranges = block_ranges(0, count, self.block_rows)
+        ranges = block_ranges(0, min(count, len(self)), self.block_rows)
         return [fingerprint_of([self.block_fingerprint(*edges) for edges in ranges])]
 
 
