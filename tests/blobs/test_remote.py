@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import uuid
+from types import SimpleNamespace
 from typing import Any
 
 import fsspec
@@ -167,8 +168,7 @@ def test_a_bucket_that_is_not_there_is_named():
     def absent(*_, **__):
         raise FileNotFoundError("The specified bucket does not exist")
 
-    filesystem = copy.copy(fsspec.filesystem("memory"))
-    filesystem.pipe_file = absent
+    filesystem = SimpleNamespace(pipe_file=absent, size=absent)
     store = FsspecBlobStore("memory://absent/packs", filesystem=filesystem, root="absent/packs")
     for write in (store.put, store.put_if_absent):
         with pytest.raises(FileNotFoundError, match=r"The specified bucket does not exist: 'memory://absent/packs'$"):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import os
 import pickle
+import tarfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -213,3 +216,35 @@ def test_rows_in_memory_are_not_known_by_a_file_of_their_title(tmp_path, monkeyp
     Path("memory").touch()
     first, second = (open_source([{"text": text}]) for text in TEXTS[:2])
     assert kept_fingerprint(first) != kept_fingerprint(second)
+
+
+def _gzipped(folder, text):
+    return folder / "a.jsonl.gz", gzip.compress(_lines([text]), compresslevel=0, mtime=0)
+
+
+def _paired(folder, text):
+    (folder / "a.png").write_bytes(b"png")
+    return folder / "a.json", json.dumps({"text": text}).encode()
+
+
+def _tarred(folder, text):
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, data in (("a.png", b"png"), ("a.json", json.dumps({"text": text}).encode())):
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return folder / "a.tar", buffer.getvalue()
+
+
+@pytest.mark.parametrize("make", [_gzipped, _paired, _tarred])
+def test_what_is_kept_of_a_file_is_made_again_when_its_contents_change(tmp_path, make):
+    """An unpacked copy and a catalogue are trusted by the same times as an index."""
+    for text in TEXTS[0], OTHERS[0]:
+        file, data = make(tmp_path, text)
+        if file.exists():
+            _changed_with_its_times(file, data)
+        else:
+            file.write_bytes(data)
+        opened = file.parent if make is _paired else file
+        assert open_source(opened, format="text", media=True).rows.get(0)["text"] == text

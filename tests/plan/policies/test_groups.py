@@ -89,7 +89,7 @@ def test_a_group_too_large_is_an_error_with_its_samples():
 
 def test_rows_of_preferences_are_named_as_rows():
     """Without it their user, who has rows, is told of groups and samples, and not that sides can be cut."""
-    table = LengthTable({"tokens": np.array([1, 2, 6, 7, 8, 9], dtype=np.int32)}, provenance={"group_size": 2})
+    table = LengthTable({"tokens": np.array([1, 2, 6, 7, 8, 9], np.int32)}, provenance={"group_size": 2})
     with pytest.raises(OversizedSampleError) as caught:
         prepare_items(table, PlanSettings(capacity=10))
     assert str(caught.value) == (
