@@ -1,0 +1,85 @@
+"""Steps stay as they are: a change of a heuristic that nobody meant changes one of these plans.
+
+Other tests say that a plan is valid and balanced, which a worse heuristic is, too. Every rank plans for itself, and a
+training goes on with the plans that it began with: so a change that is meant changes ``tests/golden/steps.json`` with it
+(``python -m tests.plan.step.test_frozen_steps`` prints it), and says so in the changes.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from brimful import plan_context_parallel, plan_step
+from brimful.compiling import compiled_forms
+
+FILE = Path(__file__).parents[2] / "golden" / "steps.json"
+
+
+def _quadratic(lengths: Any) -> Any:
+    return np.asarray(lengths, dtype=np.float64) ** 2 / 1000 + np.asarray(lengths)
+
+
+def _lengths(seed: int, count: int, longest: int = 4000) -> Any:
+    generator = np.random.default_rng(seed)
+    return np.minimum(longest, 1 + generator.lognormal(6, 1.2, count).astype(np.int64))
+
+
+def _cases() -> dict[str, Any]:
+    """Functions by name, each of which makes a plan."""
+    cases: dict[str, Any] = {}
+    for seed, count, ranks in ((0, 7, 2), (1, 40, 4), (2, 128, 4), (3, 256, 8), (4, 600, 16)):
+        lengths = _lengths(seed, count)
+        groups = np.arange(count) // 8
+        for name, options in {
+            "plain": {},
+            "quadratic": {"cost": _quadratic(lengths)},
+            "step": {"barrier": "step"},
+            "step, quadratic": {"barrier": "step", "cost": _quadratic(lengths)},
+            "groups": {"groups": groups},
+            "groups, step, quadratic": {"groups": groups, "barrier": "step", "cost": _quadratic(lengths)},
+            "groups in a micro-batch": {
+                "groups": np.arange(count) // 2,
+                "groups_share": "micro_batch",
+                "capacity": 8192,
+            },
+            "multiples": {"multiple_of": 3, "min_micro_batches": 2},
+            "budgets": {"budgets": {"samples": 6, "squares": 20_000_000}},
+            "tight": {"capacity": int(lengths.max())},
+        }.items():
+            if "groups" in name and count // 8 < ranks:
+                continue
+            settings = {"capacity": 5000, "dp_world_size": ranks, **options}
+            cases[f"{count} samples, {ranks} ranks: {name}"] = lambda lengths=lengths, settings=settings: plan_step(
+                lengths, **settings
+            )
+        for slack in (0.0, 0.02, 0.3):
+            for cost in (None, _quadratic(lengths)):
+                cases[f"{count} samples, {ranks} ranks: context {slack} {'plain' if cost is None else 'quadratic'}"] = (
+                    lambda lengths=lengths, ranks=ranks, slack=slack, cost=cost: plan_context_parallel(
+                        lengths, max_tokens_per_rank=1500, world_size=ranks, slack=slack, cost=cost
+                    )
+                )
+    return cases
+
+
+CASES = _cases()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_step_is_the_plan_that_it_was(name: str) -> None:
+    """Both forms give it, too."""
+    expected = json.loads(FILE.read_text(encoding="utf-8"))
+    for is_compiled in (True, False):
+        if is_compiled:
+            pytest.importorskip("numba")
+        with compiled_forms(is_compiled):
+            assert CASES[name]().fingerprint == expected[name], f"compiled: {is_compiled}"
+
+
+if __name__ == "__main__":
+    print(json.dumps({name: plan().fingerprint for name, plan in CASES.items()}, indent=1))
