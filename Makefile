@@ -11,7 +11,7 @@ test test-all: export PYTHONDONTWRITEBYTECODE =
 # processes of pytest that know nothing of each other take a tenth less than two that a third one feeds (`-n 2`).
 MODELS := $(addprefix tests/,cli demo encode flow measure media report serve trainers verify test_readme.py)
 
-.PHONY: help demo test test-models test-rest test-all check bench chaos format clean
+.PHONY: help demo test test-models test-rest test-all check bench chaos mutants format clean
 
 help:
 	@echo "make demo     the whole line on real text of this machine, about a minute"
@@ -20,6 +20,7 @@ help:
 	@echo "make check    ruff and mypy, over tests as well"
 	@echo "make bench    ratios beside peers and physical limits, taken in one run"
 	@echo "make chaos    long fault runs, and properties with fresh seeds"
+	@echo "make mutants  how many small changes of the code the tests see, on a sample"
 	@echo "make format   format the code"
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -53,6 +54,10 @@ bench: $(VENV)/.installed
 chaos: $(VENV)/.installed
 	$(BIN)/python -m pytest -m chaos -o faulthandler_timeout=0
 	$(BIN)/python -m pytest -n 2 -m "hypothesis and not chaos and not long" --hypothesis-profile=chaos
+
+mutants: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt cosmic-ray
+	$(BIN)/python -m tests.mutants
 
 format: $(VENV)/.installed
 	$(BIN)/ruff check --fix .
