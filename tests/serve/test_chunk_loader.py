@@ -74,7 +74,7 @@ def test_a_row_that_contradicts_itself_is_named(tmp_path, change, reason):
 
 def test_what_needs_a_log_is_refused(tmp_path):
     chunk(tmp_path, 0, [PACK])
-    with pytest.raises(SettingsError, match=r"`brimful produce .* -o STREAM`"):
+    with pytest.raises(SettingsError, match=r"`brimful produce .*`"):
         LazyShardedDataset(tmp_path).ack(1, "run")
     with pytest.raises(SettingsError, match="keep no account of trainings"):
         LazyShardedDataset(tmp_path, group="run", dp_rank=0, dp_world_size=1)
@@ -85,7 +85,7 @@ def test_what_needs_a_log_is_refused(tmp_path):
     [
         ("samples_per_chunk", "lines are counted"),
         ("pre_packed", "rows are packs"),
-        ("encode_fn", "brimful produce ROWS -o STREAM"),
+        ("encode_fn", "brimful produce, which encodes rows"),
         ("max_wait_time", "timeout="),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from types import SimpleNamespace
 
 import torch
@@ -391,3 +392,28 @@ class RoundsByTheBatch(Around):
     def change(self, logits, batch):
         factor = 1 + (batch["input_ids"].sum() % 7) / 10
         return logits * factor.to(logits.dtype) / factor.to(logits.dtype)
+
+
+# Faults of long samples alone, as a counter of 14 bits or a loop over blocks has them.
+
+
+def positions_of_few_bits(samples):
+    batch = right(samples)
+    return {**batch, "position_ids": batch["position_ids"] % 16_384}
+
+
+def labels_of_a_first_block(samples):
+    batch = right(samples)
+    return {**batch, "labels": torch.where(batch["position_ids"] < 16_384, batch["labels"], IGNORE)}
+
+
+def boundaries_of_blocks(samples):
+    batch = right(samples)
+    ends = batch["cu_seq_lens_q"].tolist()
+    edges = sorted({*ends, *(edge for start, end in pairwise(ends) for edge in range(start, end, 16_384))})
+    boundaries = torch.tensor(edges, dtype=torch.int32)
+    return {**batch, "cu_seq_lens_q": boundaries, "cu_seq_lens_k": boundaries}
+
+
+def tokens_beyond_a_block_lost(samples):
+    return right([{name: row[:16_384] for name, row in sample.items()} for sample in samples])

@@ -392,3 +392,25 @@ def test_every_module_keeps_its_mode_and_statistics_are_put_back(models):
     assert run(wrapper, faults.right).ok
     assert (wrapper.training, frozen.training, int(wrapper.seen)) == (True, False, 0)  # type: ignore[arg-type]
     models("qwen2").eval()
+
+
+@pytest.mark.parametrize(
+    ("collator", "check"),
+    [
+        (faults.positions_of_few_bits, "positions"),
+        (faults.labels_of_a_first_block, "labels"),
+        (faults.boundaries_of_blocks, "boundaries"),
+        (faults.tokens_beyond_a_block_lost, "complete"),
+    ],
+)
+def test_faults_of_long_samples(models, collator, check):
+    """No model is run on them, and a training meets them all the same."""
+    report = run(models("qwen2"), collator, "eager")
+    failed = {finding.check: finding.detail for finding in report.findings if finding.status is Status.FAIL}
+    assert set(failed) - {"labels"} <= {check}  # lost tokens are lost labels too
+    assert failed[check].startswith("with a sample of 16,400 tokens: ")
+
+
+def test_a_collator_of_rows_of_one_length_need_not_take_long_samples(models):
+    """It refuses them as it should."""
+    assert run(models("qwen2"), PackCollator(pad_to=64), "eager").verdict.startswith("PASS")

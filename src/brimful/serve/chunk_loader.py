@@ -153,7 +153,7 @@ class ChunkLoader:
         """
         raise SettingsError(
             f"{self.directory} holds chunks, which keep no account of trainings: make a stream of them with "
-            f"`brimful produce {self.directory} -o STREAM`"
+            f"`brimful produce {self.directory}`"
         )
 
     state_at = ack_position = announce

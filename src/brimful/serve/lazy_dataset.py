@@ -67,7 +67,7 @@ class LazyShardedDataset:
         {
             "samples_per_chunk": "chunks, whose lines are counted: leave it out",
             "pre_packed": "chunks, whose rows are packs or named so by brimful produce: leave it out",
-            "encode_fn": "brimful produce ROWS -o STREAM, which encodes; ms-swift's rows are encoded by its plugin",
+            "encode_fn": "brimful produce, which encodes rows for a stream; ms-swift's rows are encoded by its plugin",
             "max_wait_time": "timeout=, in seconds, where None waits for ever",
             "max_total_samples": "num_packs=",
             "mark_completed": "brimful.serve.mark_completed, after a checkpoint",

@@ -26,6 +26,7 @@ from brimful.verify.modes import evaluating, preserved, training
 from brimful.verify.parity_diagnosis import explain_parity, is_random
 from brimful.verify.reference_samples import MediaMaker, ReferenceSamples
 from brimful.verify.report import CHECKS, Finding, Status, VerifyReport, joined, not_supported
+from brimful.verify.samples import long_samples
 from brimful.verify.setup import PackingSetup
 
 _CAUSED_BY = {
@@ -107,11 +108,32 @@ def verify_packing(
             findings += [check(setup) for check in (check_labels, check_positions, check_boundaries, check_padding)]
             if setup.samples.has_media:
                 findings.append(check_media(setup))
+            else:
+                findings = _with_long_samples(setup, findings, as_packs=isinstance(samples[0], Pack))
             for name in names:
                 findings += _check_attention(setup, name, findings)
     order = list(CHECKS)
     findings = sorted(_point_to_passed(findings), key=lambda finding: order.index(finding.check))
     return VerifyReport(_describe(setup), tuple(findings))
+
+
+def _with_long_samples(setup: PackingSetup, findings: list[Finding], *, as_packs: bool) -> list[Finding]:
+    """Repeat the checks of arrays with samples that no model is run on, and put in what fails there alone."""
+    tokens = [token for segment in setup.samples.segments for token in segment.ids.tolist()]
+    long = replace(setup, samples=ReferenceSamples(long_samples(tokens, as_packs=as_packs)))
+    try:
+        is_certain = long.batch.layout.certain
+    except Exception:  # rows of a fixed length refuse them, in whatever way
+        return findings
+    checks = (check_complete, check_labels, check_positions, check_boundaries, check_padding)
+    failures = {
+        finding.check: replace(
+            finding, detail=f"with a sample of {len(long.samples.segments[0].ids):,} tokens: {finding.detail}"
+        )
+        for finding in (check(long) for check in checks if is_certain or check is check_complete)
+        if finding.status is Status.FAIL
+    }
+    return [failures.get(item.check, item) if item.status is Status.PASS else item for item in findings]
 
 
 def _check_attention(setup: PackingSetup, attention: str, earlier_findings: list[Finding]) -> list[Finding]:

@@ -21,6 +21,10 @@ _NUM_PACKS = 2
 """Packs that segments are taken from: two, so that there are two micro-batches."""
 
 
+_LONG_LENGTHS = (16_400, 3, 300)
+"""Tokens of samples that are laid out and not run: more than counters of 14 bits and blocks of loops hold."""
+
+
 _NUM_SPECIAL = 3
 """Tokens below those of samples: padding, BOS and EOS of tiny models."""
 
@@ -44,6 +48,23 @@ def random_samples(vocab: int, *, seed: int = 0) -> list[dict[str, Any]]:
         ids = stream.integers(length, below=max(1, vocab - lowest)) + lowest
         labels = np.where(stream.integers(length, below=3) > 0, ids, IGNORE_INDEX)
         samples.append({"input_ids": ids.tolist(), "labels": labels.tolist()})
+    return samples
+
+
+def long_samples(tokens: Sequence[int], *, as_packs: bool) -> list[Pack | dict[str, Any]]:
+    """Make three samples of these tokens, one of them longer than a model is run on; every third is not a target.
+
+    >>> [len(sample["input_ids"]) for sample in long_samples([5, 6, 7], as_packs=False)]
+    [16400, 3, 300]
+    """
+    samples: list[Pack | dict[str, Any]] = []
+    for number, length in enumerate(_LONG_LENGTHS):
+        ids = np.resize(np.asarray(tokens, dtype=np.int32), length)
+        mask = np.arange(length) % 3 != 1
+        if as_packs:
+            samples.append(assemble_pack([ids], [mask], [number]))
+        else:
+            samples.append({"input_ids": ids.tolist(), "labels": np.where(mask, ids, IGNORE_INDEX).tolist()})
     return samples
 
 
