@@ -14,8 +14,8 @@ from brimful.errors import BadSampleError
 from tests.encode.templates import QWEN3, STYLES, chat, tokenizer_of, trained
 
 NOT_SHOWN = (
-    "sample 0: the chat template does not show where the assistant's turns begin and end in this conversation; put "
-    "{% generation %} … {% endgeneration %} around them in the template (chat_template), or train on all "
+    "sample 0: the chat template does not show where messages[3] of role 'assistant' ('the second') begins and ends; put "
+    "{% generation %} … {% endgeneration %} around the assistant's turns in the template (chat_template), or train on all "
     'tokens (train_on="all")'
 )
 
@@ -110,15 +110,23 @@ def test_thoughts_that_the_template_takes_out_of_earlier_answers():
 
 
 def test_turns_that_cannot_be_found_are_an_error():
-    """Without it a template that changes the text with every turn would get a wrong mask."""
-    template = "{{ messages | length }}{% for m in messages %}<|im_start|>{{ m.content | trim }}<|im_end|>{% endfor %}"
+    """Without it a template that writes answers in another order would get a wrong mask."""
+    template = "{% for m in messages[::-1] %}<|im_start|>{{ m.content | trim }}<|im_end|>{% endfor %}"
     tokenizer = tokenizer_of(STYLES["chatml"])
-    sample = chat(" q ", " a ", "q", "a")
+    sample = chat(" q ", " a ", "q", "the second")
     with pytest.raises(BadSampleError) as caught:
         ChatEncoder(tokenizer, chat_template=template).encode(sample)
     assert str(caught.value) == NOT_SHOWN
     everything = ChatEncoder(tokenizer, chat_template=template, train_on="all")
-    assert trained(everything, sample) == ["4" + "".join(f"<|im_start|>{text}<|im_end|>" for text in "qaqa")]
+    texts = ["the second", "q", "a", "q"]
+    assert trained(everything, sample) == ["".join(f"<|im_start|>{text}<|im_end|>" for text in texts)]
+
+
+def test_a_text_that_counts_its_turns():
+    """Without it a template of which no beginning is a prefix of the text could not be used."""
+    template = "{{ messages | length }}{% for m in messages %}<|im_start|>{{ m.content | trim }}<|im_end|>{% endfor %}"
+    encoder = ChatEncoder(tokenizer_of(STYLES["chatml"]), chat_template=template)
+    assert trained(encoder, chat(" q ", " a ", "q", "a")) == ["a<|im_end|>", "a<|im_end|>"]
 
 
 def test_an_answer_at_the_very_beginning():

@@ -382,32 +382,24 @@ class ChatEncoder(RenderingEncoder):
         answers = _answers_of(sample)
         if not answers:
             return []
-        spans: list[Span] | None
         if self._marks_turns:
             spans = self._generation_spans(sample)
         else:
-            spans = rendering.spans
-            if spans is None:
-                spans = self._finder.spans(rendering.shape, sample.messages or (), sample.tools, text)
-        if spans is None:
-            raise AssistantTurnsError(
-                "the chat template does not show where the assistant's turns begin and end in this conversation; "
-                "put {% generation %} … {% endgeneration %} around them in the template "
-                f"({setting('chat_template')}), or train on all tokens ({setting('train_on', 'all')})"
-            )
+            found = rendering.spans
+            spans = found or self._finder.spans(rendering.shape, sample.messages or (), sample.tools, text)
         if self.train_on is TrainOn.LAST:
             spans, answers = spans[-1:], answers[-1:]
-        if not any("weight" in message or "loss_weight" in message for message in answers):
-            return spans
         if all(_weight(message) != 0 for message in answers):
-            return spans
+            return [span for span in spans if span[0] < span[1]]
         # Weights belong to answers, so each span has to be the span of a known answer.
         if len(spans) != len(answers):
             raise AssistantTurnsError(
                 f"an answer has weight 0, and the chat template marks {len(spans)} turns for {len(answers)} answers, so "
                 f"that nobody knows which: leave the weights out, or use a template that marks each"
             )
-        return [span for span, message in zip(spans, answers, strict=True) if _weight(message) != 0]
+        return [
+            (start, end) for (start, end), turn in zip(spans, answers, strict=True) if _weight(turn) and start < end
+        ]
 
     @cached_property
     def _marks_turns(self) -> bool:

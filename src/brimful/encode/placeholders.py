@@ -46,3 +46,12 @@ def _replace_fields(call: dict[str, Any], fields: Mapping[str, Any]) -> dict[str
     # OpenAI nests name and arguments under ``function``; some data sets have them in the call itself.
     function = {**call.get("function", call), **fields}
     return {**call, "function": function} if "function" in call else function
+
+
+def excerpt_of(message: Message) -> str:
+    """Return the beginning of a message's text, quoted, for an error."""
+    content = message.get("content")
+    if not isinstance(content, str) or not content.strip():
+        return "calls of tools alone" if message.get("tool_calls") else "no text"
+    content = content.strip()
+    return repr(content if len(content) <= 40 else f"{content[:40]}…")

@@ -12,7 +12,7 @@ target. Two questions find that out:
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from brimful.encode.placeholders import Render, examined, replace_texts
+from brimful.encode.placeholders import Render, examined, excerpt_of, replace_texts
 from brimful.sources.sample import Message
 
 _OPEN, _CLOSE = "\ue013", "\ue014"  # private-use characters that no template looks for
@@ -108,9 +108,7 @@ def _with_marks(message: Message, index: int) -> tuple[Message, list[str]]:
 
 
 def _refusal(index: int, message: Message) -> str:
-    content = _content(message)
-    excerpt = content if len(content) <= 40 else f"{content[:40]}…"
-    subject = f"its text ({excerpt!r}) is" if content else "its calls of tools are"
+    subject = f"its text ({excerpt_of(message)}) is" if _content(message) else "its calls of tools are"
     return (
         f"the chat template leaves out messages[{index}] of role {message['role']!r}: {subject} in none of what it writes "
         f"(rename the role, or use a template that knows it)"

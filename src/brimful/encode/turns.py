@@ -13,17 +13,23 @@ the text that is tokenised:
 3.  *Anchors.* Templates that take the thoughts out of earlier answers render no prefix of the text. Then a turn
     is the text between the header before it and the known text behind it: the end of the turn, the next
     header, and the messages of the other side.
+4.  *Differences.* The conversation is rendered again with another text in the place of one answer. The characters that
+    the two renderings do not share are that answer's. The slowest way, for traces of agents: answers without content,
+    arguments as texts, results of tools that are empty.
 
 A conversation that none explains is an error that says so, never a guess.
 """
 
+import contextlib
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
-from brimful.encode.placeholders import Render, examined, replace_texts
+from brimful.encode.placeholders import Render, examined, excerpt_of, replace_texts
 from brimful.encode.skeleton import FilledText, Skeleton, Turn, message_texts, verbatim_texts
 from brimful.encode.text_spans import Span
+from brimful.errors import AssistantTurnsError
+from brimful.messages import setting
 from brimful.sources.sample import Message
 
 _OPEN, _TEXT, _OBJECT = "\ue010", "\ue011", "\ue012"  # private-use characters that no template looks for
@@ -43,7 +49,7 @@ class TurnFinder:
         self._special = re.compile("|".join(map(re.escape, texts))) if texts else None
         self._skeletons: dict[Any, Skeleton | None] = {}
         self._shares: dict[tuple[str, str], tuple[int, int]] = {}
-        self._header: str | None = None
+        self._headers: tuple[str, str] | None = None
 
     def fill(self, shape: Hashable, messages: Sequence[Message], tools: Any) -> FilledText | None:
         """Return the template's own text around the texts of the messages and the JSON of the tools.
@@ -72,15 +78,19 @@ class TurnFinder:
         filled = None if skeleton is None else _fill(skeleton, values)
         return filled if filled is not None and filled.text == text else None
 
-    def spans(self, shape: Hashable, messages: Sequence[Message], tools: Any, text: str) -> list[Span] | None:
-        """Return the span of each assistant turn, in order; None if the template does not show them."""
-        # From the fastest way to the most tolerant one; each verifies its result and gives None rather than a guess.
+    def spans(self, shape: Hashable, messages: Sequence[Message], tools: Any, text: str) -> list[Span]:
+        """Return the span of each assistant turn, in order; that of an answer which the text leaves out is empty.
+
+        Raises:
+            AssistantTurnsError: the template does not show one of them.
+        """
+        # From the fastest way to the most tolerant one; each verifies its result, and none guesses.
         filled = self.fill_exactly(shape, messages, tools, text)
         spans = self._by_prefixes(messages, tools, text) if filled is None else filled.spans
         values, skeleton = verbatim_texts(messages), self._skeletons.get(shape)
         if spans is None and skeleton is not None and values is not None:
             spans = self._by_anchors(skeleton, values, text)
-        return spans
+        return self._by_differences(messages, tools, text) if spans is None else spans
 
     @staticmethod
     def _by_anchors(skeleton: Skeleton, values: list[str], text: str) -> list[Span] | None:
@@ -174,22 +184,88 @@ class TurnFinder:
             prefix: literal in front of the content.
             suffix: literal behind the content.
         """
-        header = self._generation_header()
-        header_start = prefix.rfind(header) if header else -1
-        head = len(prefix) - header_start - len(header) if header_start >= 0 else 0
+        header_end = self._header_end(prefix, 0, len(prefix))
+        head = 0 if header_end is None else len(prefix) - header_end
         match = self._special.search(suffix) if self._special else None
         return begin - head, end + (match.end() if match else 0)
 
-    def _generation_header(self) -> str:
-        """Return the text that the template writes before an answer."""
-        if self._header is None:
+    def _header_end(self, text: str, low: int, high: int) -> int | None:
+        """Return where the last header of an answer ends in ``text[low:high]``; None if there is none."""
+        full, common = self._generation_headers()
+        start = text.rfind(common, low, high) if common else -1
+        return None if start < 0 else start + _num_shared(text[start:high], full)
+
+    def _generation_headers(self) -> tuple[str, str]:
+        """Return the text that the template writes for an answer to come, and what every answer has of it.
+
+        They differ where a thought is opened for the answer to come alone.
+        """
+        if self._headers is None:
             prompt = [{"role": "user", "content": "x"}]
-            try:
+            header = common = ""
+            with contextlib.suppress(Exception):
                 text, prompt_text = self._render(prompt, None, False), self._render(prompt, None, True)
-            except Exception:
-                text = prompt_text = ""
-            self._header = prompt_text[len(text) :] if prompt_text.startswith(text) else ""
-        return self._header
+                header = common = prompt_text[len(text) :] if prompt_text.startswith(text) else ""
+                answer_text = self._render([*prompt, {"role": "assistant", "content": _OPEN}, *prompt], None, False)
+                if answer_text.startswith(text):
+                    common = header[: _num_shared(answer_text[len(text) :], header)] or header
+            self._headers = header, common
+        return self._headers
+
+    def _by_differences(self, messages: Sequence[Message], tools: Any, text: str) -> list[Span]:
+        spans: list[Span] = []
+        low = 0
+        for index, message in enumerate(messages):
+            if message["role"] != "assistant":
+                continue
+            begin, end = self._difference(messages, index, tools, text) or (-1, -1)
+            if begin < low:
+                raise AssistantTurnsError(
+                    f"the chat template does not show where messages[{index}] of role 'assistant' ({excerpt_of(message)}) "
+                    "begins and ends; put {% generation %} … {% endgeneration %} around the assistant's turns in the template "
+                    f"({setting('chat_template')}), or train on all tokens ({setting('train_on', 'all')})"
+                )
+            # A header is not looked for in what others say.
+            before = self._difference(messages, index - 1, tools, text) if index else None
+            if before is not None and before[1] <= begin:
+                low = max(low, before[1])
+            start = self._header_end(text, low, begin)
+            low = end
+            if start is not None or message.get("content") or message.get("tool_calls"):
+                low += self._num_closing(messages, index, tools, text[end:])
+            spans.append((start if start is not None else begin, low))
+        return spans
+
+    def _difference(self, messages: Sequence[Message], index: int, tools: Any, text: str) -> Span | None:
+        """Return the characters that change with one message; None if none do."""
+        begin, end = len(text), -1
+        for other, is_named in _other_messages(messages[index]):
+            try:
+                other_text = self._render([*messages[:index], other, *messages[index + 1 :]], tools, False)
+            except Exception:  # a template may refuse one of them
+                continue
+            if other_text != text:
+                begin = min(begin, _num_shared(text, other_text))
+                # Results of tools may be headed by the name of the call.
+                if not is_named:
+                    end = max(end, len(text) - _num_shared(text[::-1], other_text[::-1]))
+        return None if end < 0 else (begin, max(begin, end))
+
+    def _num_closing(self, messages: Sequence[Message], index: int, tools: Any, rest: str) -> int:
+        """Return how many characters of the rest of the text close a turn: those that do at the end of a conversation."""
+        if index + 1 == len(messages):
+            return self._trimmed_length(rest)
+        closing = None
+        with contextlib.suppress(Exception):
+            text = self._render(messages[: index + 1], tools, False)
+            difference = self._difference(messages[: index + 1], index, tools, text)
+            closing = None if difference is None else text[difference[1] :]
+        ending = "" if closing is None else rest[: _num_shared(rest, closing)]
+        # The very last turn may have an end of its own.
+        if self._special and not self._special.search(ending) and (closing is None or self._special.search(closing)):
+            match = self._special.search(rest)
+            return match.end() if match else 0
+        return self._trimmed_length(ending)
 
     def _by_prefixes(self, messages: Sequence[Message], tools: Any, text: str) -> list[Span] | None:
         spans: list[Span] = []
@@ -211,8 +287,8 @@ class TurnFinder:
         if not (text.startswith(context) and text.startswith(prefix) and len(context) <= len(prefix)):
             return None
         turn = text[len(context) : len(prefix)]
-        header = self._generation_header()
-        head = _common_prefix_length(turn, header) if header else _answer_start(turn, messages[index])
+        header, _ = self._generation_headers()
+        head = _num_shared(turn, header) if header else _answer_start(turn, messages[index])
         return len(context) + head, len(context) + max(head, self._trimmed_length(turn))
 
     def _trimmed_length(self, turn: str) -> int:
@@ -262,11 +338,24 @@ def _with_marks(message: Message, marks: list[str]) -> Message:
     return replace_texts(message, content, [{"name": new_mark(_TEXT), "arguments": new_mark(_OBJECT)} for _ in calls])
 
 
-def _common_prefix_length(turn: str, header: str) -> int:
-    length = len(header)
-    while not turn.startswith(header[:length]):
-        length -= 1
-    return length
+def _num_shared(first: str, second: str) -> int:
+    """Return the number of characters with which both texts begin."""
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((index for index, (one, other) in pairs if one != other), min(len(first), len(second)))
+
+
+def _other_messages(message: Message) -> Iterator[tuple[Message, bool]]:
+    """Yield the message with one part changed at a time, each with whether the part is the names of calls."""
+    mark = f"{_OPEN}{_TEXT}"
+    yield replace_texts(message, mark, None), False
+    if message.get("reasoning_content"):
+        yield {**message, "reasoning_content": mark}, False
+    calls = message.get("tool_calls") or ()
+    if calls:
+        # Of the kind that they have: templates ask whether arguments are a text.
+        is_text = [isinstance(call.get("function", call).get("arguments"), str) for call in calls]
+        yield replace_texts(message, None, [{"arguments": mark if text else {mark: mark}} for text in is_text]), False
+        yield replace_texts(message, None, [{"name": mark}] * len(calls)), True
 
 
 def _answer_start(turn: str, message: Message) -> int:
