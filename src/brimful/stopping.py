@@ -1,8 +1,10 @@
 """One way to stop: a program that gets a signal ends its workers and then itself, at once.
 
 A handler in Python runs when the main thread comes back to Python, which a solver, a tokenizer or an import delays for
-seconds or minutes. So a thread waits for the signal, and it depends on no other. Nothing is unwound either: the files of
-brimful appear whole or not at all, so this is the end that SIGKILL makes too, and the same command goes on from there.
+seconds or minutes. So a thread waits for the signal. A C call that keeps the interpreter keeps that thread too: on a busy
+machine, half a second of loading is many. So a process of its own looks whether the thread has heard, and kills the program if
+it has not. Nothing is unwound either: the files of brimful appear whole or not at all, so this is the end that SIGKILL makes
+too, and the same command goes on from there.
 
 Only the command line stops like this. In the process of a caller, ``KeyboardInterrupt`` passes as ever.
 """
@@ -11,6 +13,7 @@ import atexit
 import contextlib
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -21,13 +24,16 @@ from typing import NoReturn
 STOPPED = "stopped; what was finished is kept, run the same command to go on"
 """Line that a stopped program prints."""
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = frozenset((signal.SIGINT, signal.SIGTERM))
 
 _MAX_END_SECONDS = 1.0
 """Seconds that ending other processes may take; after that this process ends all the same."""
 
 _MAX_KEEPING_SECONDS = 20.0
 """Seconds that a block of ``keeping`` may go on after a signal; Slurm and Kubernetes kill after 30."""
+
+_PATIENCE_SECONDS = 1.5
+"""Seconds from a signal until this process is killed, if C code keeps the interpreter so long."""
 
 _end_actions: list[Callable[[], None]] = []
 
@@ -63,6 +69,11 @@ class _MainThread:
                 self._ask = None
                 if self._is_stopped:
                     self.stop()
+
+    @property
+    def is_keeping(self) -> bool:
+        """True in a block that can be asked to come to its end."""
+        return self._ask is not None
 
     def let_finish(self) -> None:
         """Ask the block to come to its end, if it is one that can be asked, and wait for that. From another thread."""
@@ -108,19 +119,20 @@ def end_at_signals() -> None:
     """
     if threading.current_thread() is not threading.main_thread():
         return
-    # Signal numbers go through a pipe: the interpreter writes them even while C code keeps the main thread.
-    read_end, write_end = os.pipe()
-    threading.Thread(target=_end_at_signal, args=(read_end,), daemon=True).start()
+    # Signal numbers go through sockets: the interpreter writes them even while C code keeps the main thread.
+    read_end, write_end = socket.socketpair()
+    watch = _start_watch(read_end, write_end) if os.name == "posix" else None
+    threading.Thread(target=_end_at_signal, args=(read_end, write_end, watch), daemon=True).start()
 
     def forward(signum: int, _frame: FrameType | None) -> None:
-        # Needed on Windows, and with libraries that take the wake-up for themselves.
+        # Needed with libraries that take the wake-up for themselves.
         with contextlib.suppress(OSError):
-            os.write(write_end, bytes([signum]))
+            write_end.send(bytes([signum]))
         _main_thread.stop()
 
-    if os.name == "posix":  # elsewhere only sockets wake up
-        os.set_blocking(write_end, False)
-        signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+    write_end.setblocking(False)
+    signal.set_wakeup_fd(write_end.fileno(), warn_on_full_buffer=False)
+    if os.name == "posix":
         os.register_at_fork(after_in_child=_restore_signals)
     _handle(forward)
 
@@ -163,18 +175,49 @@ def _restore_signals() -> None:
     _handle(signal.SIG_DFL)
 
 
-def _end_at_signal(read_end: int) -> None:
+def _start_watch(read_end: socket.socket, write_end: socket.socket) -> int:
+    """Start the process that kills this program if it does not end after a signal; return its number."""
+    program = os.getpid()
+    watch = os.fork()
+    if watch:
+        return watch
+    try:
+        os.setsid()  # signals of a terminal are for the program
+        os.closerange(0, 2)
+        write_end.close()
+        while os.getppid() == program and (unread := read_end.recv(1024, socket.MSG_PEEK)):
+            deadline = time.monotonic() + _PATIENCE_SECONDS
+            while time.monotonic() < deadline and os.getppid() == program:
+                time.sleep(0.05)
+            if not _SIGNALS.isdisjoint(unread) and os.getppid() == program:
+                _say_stopped()
+                os.kill(program, signal.SIGKILL)
+    finally:
+        os._exit(0)
+
+
+def _say_stopped() -> None:
+    with contextlib.suppress(OSError):
+        # Not through sys.stderr, which the main thread may have locked. A bar on a terminal keeps its line.
+        os.write(2, f"{os.linesep if os.isatty(2) else ''}{STOPPED}{os.linesep}".encode())
+
+
+def _end_at_signal(read_end: socket.socket, _write_end: socket.socket, watch: int | None) -> None:
+    """Wait for a signal and end; the other end stays open as long."""
     # Other signals wake up too, such as SIGCHLD with a handler of the caller: they are read and dropped.
     signum = 0
     while signum not in _SIGNALS:
-        signum = os.read(read_end, 1)[0]
+        # A signal stays there, for the process that watches.
+        signum = read_end.recv(1, socket.MSG_PEEK)[0]
+        if signum not in _SIGNALS:
+            read_end.recv(1)
+    if watch is not None and _main_thread.is_keeping:
+        os.kill(watch, signal.SIGKILL)  # the block may take longer than it waits
     _main_thread.let_finish()
     thread = threading.Thread(target=_run_end_actions, daemon=True)
     thread.start()
     thread.join(_MAX_END_SECONDS)
-    with contextlib.suppress(OSError):
-        # Not through sys.stderr, which the main thread may have locked. A bar on a terminal keeps its line.
-        os.write(2, f"{os.linesep if os.isatty(2) else ''}{STOPPED}{os.linesep}".encode())
+    _say_stopped()
     os._exit(128 + signum)
 
 

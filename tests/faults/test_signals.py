@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -245,16 +246,18 @@ def test_a_signal_ends_the_program_at_every_stage_and_the_same_command_goes_on(
         pytest.importorskip("highspy", reason="solving needs the extra brimful[optimal]")
     arguments = (*PACK, rows, "-o", tmp_path / "packs", "--num-proc", num_proc)
     command, environment = program(tmp_path, *arguments, stage=stage)
-    ended = signalled(
-        command,
-        environment,
-        tmp_path / "log",
-        when=when_stalled(tmp_path),
-        signum=signum,
-        to_group=to_group,
-        again_after=again_after,
-    )
-    assert (ended.code, ended.err) == (128 + signum, LINE + "\n")
+    with tempfile.TemporaryDirectory() as temporary:  # of a short name, which a socket needs
+        ended = signalled(
+            command,
+            {**environment, "TMPDIR": temporary},
+            tmp_path / "log",
+            when=when_stalled(tmp_path),
+            signum=signum,
+            to_group=to_group,
+            again_after=again_after,
+        )
+        assert (ended.code, ended.err) == (128 + signum, LINE + "\n")
+        assert os.listdir(temporary) == [], "the folder of the socket of a server"
     finish(*arguments[:-1], 1)  # the number of processes never changes a byte
     assert tree(tmp_path / "packs") == never_stopped
 

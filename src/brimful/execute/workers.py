@@ -10,13 +10,14 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import shutil
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from multiprocessing import spawn
+from multiprocessing import current_process, spawn
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -211,6 +212,9 @@ def _end_all() -> None:
         process.join(max(0.0, deadline - time.monotonic()))
     # Killed, because ending by itself takes down its imports one by one, for seconds.
     _kill_server()
+    if threading.current_thread() is not threading.main_thread():
+        # By a signal: nobody else removes the folder of its socket.
+        shutil.rmtree(current_process()._config.get("tempdir") or "", ignore_errors=True)  # type: ignore[attr-defined]
 
 
 at_the_end(_end_all)

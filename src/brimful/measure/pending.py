@@ -13,7 +13,6 @@ from brimful.encode.small_jobs import encoder_of_job, is_for_one_process
 from brimful.encode.token_runs import is_stored
 from brimful.errors import BadSampleError, BrimfulError
 from brimful.execute import LOCAL, Execution, available_cores, run_tasks
-from brimful.execute.priority import stepping_back
 from brimful.measure.block import RUNS, BlockContext, BlockTask, measure_block
 from brimful.measure.comparison import compare_block, is_compared, measure_and_compare, reference_rows
 from brimful.measure.filters.duplicates import CONTENT
@@ -132,10 +131,7 @@ def run_pending(
 
 
 class _ReferenceRows:
-    """Rows to compare of the first blocks, encoded by the reference in a thread while nobody else has work.
-
-    The reference is loaded by a thread that steps back behind the one in which the fast library is loaded: all wait for that.
-    """
+    """Rows to compare of the first blocks, encoded by the reference in a thread while nobody else has work."""
 
     def __init__(self, context: BlockContext) -> None:
         self._context = context
@@ -144,7 +140,7 @@ class _ReferenceRows:
 
     def begin(self, tasks: Sequence[BlockTask]) -> None:
         """Begin with the rows of the first tasks."""
-        self._pool.submit(stepping_back, self._context.encoder.engine.reference.engine.load)
+        self._pool.submit(self._context.encoder.engine.reference.engine.load)
         if self._context.filters:
             return  # nobody knows yet which rows they leave out
         for task in tasks[:_NUM_EARLY_BLOCKS]:
