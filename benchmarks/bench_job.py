@@ -1,17 +1,18 @@
 """The whole job, from a file of rows to packs on disk, beside the routes of other projects.
 
 Ours is ``brimful pack`` as a user types it. Every route is a process of its own with the same number of processes, the same
-tokenizer and the same length of packs, so that the start of Python, imports and workers are in its time. Ours runs once as the
-first job with a tokenizer, which loads it by Transformers and compares the fast library on hard texts, and then as every
-later job, in rounds with the others; the median of the rounds counts. Memory is the largest sum over all processes of a route,
+tokenizer and the same length of packs, so that the start of Python, imports and workers are in its time. Ours runs twice in each
+round: as the first job with a tokenizer, which loads it by Transformers and compares the fast library on hard texts, and as every
+later job. The median of the rounds counts. Memory is the largest sum over all processes of a route,
 of what each has for itself and its share of what several have (proportional set size), asked for ten times a second in a
 run of its own, as asking takes time.
 
-Data: chats (dialogues of some 17 turns, 350 tokens), documents (some 4,600 tokens), tool calls (some 1,250 tokens). The
-chats are three times the same 12,174 dialogues, and the documents twelve times the same 369, as the routes do not look for
-duplicates. A thousand chats are the first of them, for which all of the time is the start.
+Data: every row once, also where a file has it twice. Chats are four sets in one file, all as ``messages``: the dialogues of SGD
+without their calls, of SMILE, and the questions and answers of GSM8K and GPTeacher. Documents are PEPs, tool calls the dialogues of
+SGD with their calls. A thousand chats are the first of them, for which all of the time is the start. Rows without a target of the
+loss are packed, as by the other routes, and longer ones are split, as documents.
 
-Routes that are not installed are named and left out.
+Routes that are not installed are named and left out. The last table has the rows of the README.
 """
 
 from __future__ import annotations
@@ -50,27 +51,33 @@ Two of them pin other versions of libraries than the rest: their interpreters ma
 ``BRIMFUL_PYTHON_AXOLOTL``.
 """
 
+_CHATS = ("sgd_train_dialogues", "smile_zh_multiturn_3k", "gsm8k_train", "gpteacher")
 _SETS = (
-    ("chats", "sgd_train_dialogues", 3, None, 10.0),
-    ("documents", "peps_even", 12, None, 6.0),
-    ("tool calls", "sgd_train_dialogues", 1, None, 6.0),
-    ("chats", "sgd_train_dialogues", 1, 1_000, None),
+    ("chats", _CHATS, None, 10.0),
+    ("documents", ("peps_even",), None, 6.0),
+    ("chats with tool calls", ("sgd_train_dialogues",), None, 6.0),
+    ("of the chats", _CHATS, 1_000, None),
 )
-"""Name, file, repetitions, first rows alone, and the ratio aimed at."""
+"""Name, files, first rows alone, and the ratio aimed at."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Time, memory and packs of one route."""
+    """Time, memory and packs of one route; tokens in its packs."""
 
     seconds: float
     gigabytes: float
     packs: int
     fill: float
 
+    @property
+    def tokens(self) -> float:
+        return self.packs * self.fill * _CAPACITY
+
 
 def measure(quick: bool) -> list[Row]:
     rows: list[Row] = []
+    readme: list[str] = []
     processes = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     # As an installation does; a checkout that was edited would compile modules anew in each of its processes.
     compileall.compile_dir(Path(brimful.__path__[0]), quiet=1)
@@ -80,9 +87,10 @@ def measure(quick: bool) -> list[Row]:
         if not tokenizer.is_dir():
             print("no real data: nothing measured", file=sys.stderr)
             return []
-        for name, file, repetitions, limit, aim in _SETS:
-            data = home / f"{name.replace(' ', '_')}.jsonl"
-            count = _write(data, file, repetitions, with_calls=name == "tool calls", limit=300 if quick else limit)
+        for name, files, limit, aim in _SETS:
+            data = home / "rows.jsonl"
+            count = _write(data, files, with_calls="calls" in name, limit=300 if quick else limit)
+            described = f"{count:,} {name}" if limit is None else f"the first {count:,} {name}"
             script = str(Path(__file__).with_name("routes.py"))
             routes = {
                 route: [interpreter, script, route, str(data), str(tokenizer), str(_CAPACITY), str(processes)]
@@ -98,7 +106,7 @@ def measure(quick: bool) -> list[Row]:
                 )
             for route in routes:
                 peer, ours, first = outcomes[route], outcomes["brimful"], outcomes["brimful, first"]
-                title = f"whole job, {count:,} {name}"
+                title = f"whole job, {described}"
                 rows.append(Row(title, "s", ours.seconds, route, peer.seconds, less_is_better=True, aim=aim))
                 rows.append(
                     Row(
@@ -113,7 +121,22 @@ def measure(quick: bool) -> list[Row]:
                 rows.append(
                     Row(f"{title}: memory", "GB", ours.gigabytes, route, peer.gigabytes, less_is_better=True, aim=1.0)
                 )
+            if "trl" in outcomes:
+                readme.append(_readme_row(described, outcomes))
+    print("| | first job | later jobs | TRL | times as fast | memory | fill |")
+    print("|---|---:|---:|---:|---|---|---|")
+    print("\n".join(readme), end="\n\n", flush=True)
     return rows
+
+
+def _readme_row(title: str, outcomes: Mapping[str, Outcome]) -> str:
+    """Return the row of the README: seconds, ratios of the first job and of later ones, memory and fill of ours and TRL's."""
+    first, later, trl = outcomes["brimful, first"], outcomes["brimful"], outcomes["trl"]
+    return (
+        f"| {title}, {later.tokens / 1e6:.1f} million tokens | {first.seconds:.1f} s | {later.seconds:.1f} s | {trl.seconds:.1f} s "
+        f"| {trl.seconds / first.seconds:.1f}, {trl.seconds / later.seconds:.1f} | {later.gigabytes:.1f}, {trl.gigabytes:.1f} GB "
+        f"| {100 * later.fill:.2f}, {100 * trl.fill:.2f} % |"
+    )
 
 
 def _interpreters() -> dict[str, str]:
@@ -131,37 +154,61 @@ def _interpreters() -> dict[str, str]:
     return found
 
 
-def _write(path: Path, name: str, repetitions: int, *, with_calls: bool, limit: int | None) -> int:
-    """Write the rows of a set; chats without calls keep the turns of text alone."""
-    lines = []
-    with gzip.open(SHARED_DATA / "text" / f"{name}.jsonl.gz", "rt", encoding="utf-8") as file:
-        for line in file:
-            row = json.loads(line)
-            if "messages" in row and not with_calls:
-                turns = [
-                    turn for turn in row["messages"] if turn["role"] in ("user", "assistant") and turn.get("content")
-                ]
-                row = {"messages": [{"role": turn["role"], "content": turn["content"]} for turn in turns]}
-            elif "messages" in row:
-                row = {"messages": row["messages"]}
-            lines.append(json.dumps(row, ensure_ascii=False) + "\n")
-            if len(lines) == limit:
-                break
-    path.write_text("".join(lines * repetitions), encoding="utf-8")
-    return len(lines) * repetitions
+def _write(path: Path, files: Sequence[str], *, with_calls: bool, limit: int | None) -> int:
+    """Write the rows of some files, each once."""
+    lines: dict[str, None] = {}
+    for name in files:
+        with gzip.open(SHARED_DATA / "text" / f"{name}.jsonl.gz", "rt", encoding="utf-8") as file:
+            for line in file:
+                row = _row(json.loads(line), with_calls=with_calls)
+                lines[json.dumps(row, ensure_ascii=False) + "\n"] = None
+                if len(lines) == limit:
+                    break
+        if len(lines) == limit:
+            break
+    path.write_text("".join(lines), encoding="utf-8")
+    return len(lines)
+
+
+def _row(row: Mapping[str, Any], *, with_calls: bool) -> dict[str, Any]:
+    """Return a row as ``messages`` or ``text``; chats without calls keep the turns of text alone."""
+    if "text" in row:
+        return {"text": row["text"]}
+    if "messages" in row and with_calls:
+        return {"messages": row["messages"]}
+    if "question" in row:
+        turns = [("user", row["question"]), ("assistant", row["answer"])]
+    elif "instruction" in row:
+        turns = [("user", f"{row['instruction']}\n{row['input']}".strip()), ("assistant", row["output"])]
+    else:
+        turns = [
+            (turn["role"], turn.get("content")) for turn in row["messages"] if turn["role"] in ("user", "assistant")
+        ]
+    return {"messages": [{"role": role, "content": content} for role, content in turns if content]}
 
 
 def _run_all(
     routes: Mapping[str, Sequence[str]], data: Path, tokenizer: Path, processes: int, home: Path, num_rounds: int
 ) -> dict[str, Outcome]:
-    """Run ours as a first job, then all routes in rounds for their times, then each once more for its memory."""
+    """Run all routes in rounds for their times, then each once more for its memory."""
     cache, output = home / "cache", home / "output"
     arguments = ["pack", str(data), "-o", str(output), "--tokenizer", str(tokenizer), "--max-length", str(_CAPACITY)]
-    arguments += ["--overflow", "split", "--num-proc", str(processes), "--quiet", "--json", "--cache-dir", str(cache)]
+    arguments += [
+        "--overflow",
+        "split",
+        "--no-target",
+        "keep",
+        "--num-proc",
+        str(processes),
+        "--quiet",
+        "--json",
+        "--cache-dir",
+        str(cache),
+    ]
     command = [sys.executable, "-m", "brimful", *arguments]
 
-    def ours(*, is_sampled: bool) -> tuple[float, float, dict[str, Any]]:
-        for folder in (cache / "lengths", cache / "indexes", output):
+    def ours(*, is_sampled: bool, is_first: bool = False) -> tuple[float, float, dict[str, Any]]:
+        for folder in (cache, output) if is_first else (cache / "lengths", cache / "indexes", output):
             shutil.rmtree(folder, ignore_errors=True)
         seconds, gigabytes, text = _run(command, {"BRIMFUL_CACHE": str(cache)}, is_sampled=is_sampled)
         summary = json.loads(text.splitlines()[-1])
@@ -175,9 +222,10 @@ def _run_all(
         shutil.rmtree(folder)
         return seconds, gigabytes, json.loads(text.splitlines()[-1])
 
-    runs = {"brimful": ours, **{route: functools.partial(theirs, route) for route in routes}}
-    first_seconds, _, first = ours(is_sampled=False)
-    outcomes = {"brimful, first": Outcome(first_seconds, 0.0, first["packs"], first["fill"])}
+    # The first job leaves the cache that the later one finds.
+    runs = {"brimful, first": functools.partial(ours, is_first=True), "brimful": ours}
+    runs |= {route: functools.partial(theirs, route) for route in routes}
+    outcomes = {}
     rounds = [{name: run(is_sampled=False)[0] for name, run in runs.items()} for _ in range(num_rounds)]
     for name, run in runs.items():
         _, gigabytes, result = run(is_sampled=True)

@@ -39,7 +39,7 @@ def made(tmp_path_factory):
     from brimful.demo.train import make_model
 
     here = tmp_path_factory.mktemp("pages")
-    chats = make_chats(limit=60)
+    chats = make_chats(limit=400)
     (here / "chats.jsonl").write_text("".join(json.dumps(chat) + "\n" for chat in chats))
     texts = [turn["content"] for chat in chats for turn in chat["messages"]]
     make_model(train_tokenizer(texts, here / "model", vocab_size=900)).save_pretrained(here / "model")
@@ -48,7 +48,7 @@ def made(tmp_path_factory):
         open_source(chats),
         encoder,
         here / "packs",
-        PlanSettings(capacity=512, overflow="drop"),
+        PlanSettings(capacity=2048, overflow="drop"),
         cache_dir=here / "cache",
     )
     assert len(open_packs(here / "packs")) > 4
@@ -133,10 +133,10 @@ def test_the_page_of_a_trainer_that_is_not_needed_ends_in_its_batch(page, made, 
     packs = open_packs("packs")
     rows = 2 if page in ("nemo_automodel.md", "axolotl.md") else 1
     chosen = [packs[number] for number in range(rows)] if "megatron" not in page else None
-    if chosen is None:  # of a loader in its own order: some pack, padded to 512
+    if chosen is None:  # of a loader in its own order: some pack, padded to 2048
         order = PackLoader(packs, dp_rank=0, dp_world_size=2)
         chosen = next(iter(order))
-    padding = Padding(to=512)
+    padding = Padding(to=2048)
     expected = PackCollator(dialect=dialect, padding=padding)(chosen)
     assert batch.keys() == expected.keys()
     assert torch.equal(batch[key], expected[key])
