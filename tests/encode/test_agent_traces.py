@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 pytest.importorskip("transformers", reason="templates need the extra brimful[text]")
 
-from brimful.encode import ChatEncoder
+from brimful.encode import ChatEncoder, EncodedSample
 from brimful.sources import Sample, Source
 from brimful.sources.memory import MemoryRows
 from tests.encode.templates import tiny_tokenizer, trained
@@ -78,6 +79,10 @@ CHANGES: dict[str, Any] = {
     "equal texts": lambda messages: _contents("user", "Yes")(_contents("assistant", "Yes")(messages)),
     "thoughts": _contents("assistant", "<think>\nHm.\n</think>\n\nWell."),
     "no system": lambda messages: messages[1:],
+    "results from users": lambda messages: [
+        {"role": "user", "content": f"<tool_response>{m['content']}</tool_response>"} if m["role"] == "tool" else m
+        for m in messages
+    ],
     "one user": lambda messages: [m for m in messages if m["content"] not in ("And there?", "Thanks.")],
     "ends with a call": lambda messages: messages[:7],
     "ends with a tool": lambda messages: messages[:9],
@@ -88,6 +93,8 @@ SHAPES = [
     *[(name,) for name in CHANGES],
     *[("strings", "null", name) for name in CHANGES if name not in ("strings", "null")],
     ("strings", "null", "empty answers of tools", "thoughts", "one user"),
+    ("strings", "null", "thoughts", "results from users"),
+    ("strings", "null", "empty answers", "results from users"),
     ("strings", "content and calls", "empty answers", "equal texts", "no system"),
 ]
 
@@ -139,3 +146,34 @@ def test_an_answer_that_the_text_leaves_out_has_no_target():
     assert trained(encoder, Sample(0, messages=messages)) == ["a<|im_end|>", "b<|im_end|>"]
     messages[3]["weight"] = 0  # type: ignore[assignment]
     assert trained(encoder, Sample(0, messages=messages)) == ["b<|im_end|>"]
+
+
+def test_answers_that_share_a_header():
+    """Without it the end of a turn would be taken for that of its first answer, and the second one would be refused."""
+    template = (
+        "{% for m in messages %}{% if loop.first or messages[loop.index0 - 1].role != m.role %}<|im_start|>{{ m.role }}\n"
+        "{% endif %}{{ m.content | trim }}{% if loop.last or messages[loop.index0 + 1].role != m.role %}<|im_end|>\n"
+        "{% endif %}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    encoder = ChatEncoder(tiny_tokenizer("<|im_start|>", END), chat_template=template)
+    turns = [("user", "q "), ("assistant", "one"), ("assistant", "two"), ("user", "r"), ("assistant", " a")]
+    messages = [{"role": role, "content": content} for role, content in turns]
+    assert trained(encoder, Sample(0, messages=messages)) == ["onetwo<|im_end|>", "a<|im_end|>"]
+
+
+@pytest.mark.long
+def test_no_template_of_trl_hides_where_its_turns_are():
+    """Without it a shape of trace would be refused under one model's template alone."""
+    num_rendered = 0
+    for path in sorted(_templates().glob("*.jinja")):
+        template = path.read_text()
+        marks = sorted(
+            {*re.findall(r"<\|[^<>|\n'\"{}]{1,30}\|>|<(?:start|end)_of_\w+>|<turn\|>|<｜[^<>]*?｜>", template)}
+        )
+        tokenizer = tiny_tokenizer(*marks, "<s>", "</s>", bos_token="<s>", eos_token="</s>")
+        encoder = ChatEncoder(tokenizer, chat_template=template, date="2026-01-31")
+        for shape in SHAPES:
+            [result] = encoder.encode_batch([_trace(shape)])
+            num_rendered += isinstance(result, EncodedSample)
+            assert "does not show" not in str(result), (path.name, shape)
+    assert num_rendered > 1_000

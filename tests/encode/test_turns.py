@@ -14,7 +14,7 @@ from brimful.errors import BadSampleError
 from tests.encode.templates import QWEN3, STYLES, chat, tokenizer_of, trained
 
 NOT_SHOWN = (
-    "sample 0: the chat template does not show where messages[3] of role 'assistant' ('the second') begins and ends; put "
+    "sample 0: the chat template does not show where messages[1] of role 'assistant' ('the first') begins and ends; put "
     "{% generation %} … {% endgeneration %} around the assistant's turns in the template (chat_template), or train on all "
     'tokens (train_on="all")'
 )
@@ -113,12 +113,12 @@ def test_turns_that_cannot_be_found_are_an_error():
     """Without it a template that writes answers in another order would get a wrong mask."""
     template = "{% for m in messages[::-1] %}<|im_start|>{{ m.content | trim }}<|im_end|>{% endfor %}"
     tokenizer = tokenizer_of(STYLES["chatml"])
-    sample = chat(" q ", " a ", "q", "the second")
+    sample = chat(" q ", " the first ", "q", "a")
     with pytest.raises(BadSampleError) as caught:
         ChatEncoder(tokenizer, chat_template=template).encode(sample)
     assert str(caught.value) == NOT_SHOWN
     everything = ChatEncoder(tokenizer, chat_template=template, train_on="all")
-    texts = ["the second", "q", "a", "q"]
+    texts = ["a", "q", "the first", "q"]
     assert trained(everything, sample) == ["".join(f"<|im_start|>{text}<|im_end|>" for text in texts)]
 
 
@@ -127,6 +127,17 @@ def test_a_text_that_counts_its_turns():
     template = "{{ messages | length }}{% for m in messages %}<|im_start|>{{ m.content | trim }}<|im_end|>{% endfor %}"
     encoder = ChatEncoder(tokenizer_of(STYLES["chatml"]), chat_template=template)
     assert trained(encoder, chat(" q ", " a ", "q", "a")) == ["a<|im_end|>", "a<|im_end|>"]
+
+
+@pytest.mark.parametrize("opened", ["<think>", "<think>\n\n</think>\n\n"])
+def test_a_header_that_opens_a_thought_ends_where_the_answer_begins(opened):
+    """Without it the first letters that a call and an opened thought have in common would be counted to the header."""
+    template = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}<tool>{% endif %}{{ m.content }}<|im_end|>\n"
+        "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n" + opened + "{% endif %}"
+    )
+    encoder = ChatEncoder(tokenizer_of(STYLES["chatml"]), chat_template=template)
+    assert trained(encoder, chat("q", "f", "q", "")) == ["<tool>f<|im_end|>", "<tool><|im_end|>"]
 
 
 def test_an_answer_at_the_very_beginning():

@@ -191,9 +191,14 @@ class TurnFinder:
 
     def _header_end(self, text: str, low: int, high: int) -> int | None:
         """Return where the last header of an answer ends in ``text[low:high]``; None if there is none."""
-        full, common = self._generation_headers()
+        _, common = self._generation_headers()
         start = text.rfind(common, low, high) if common else -1
-        return None if start < 0 else start + _num_shared(text[start:high], full)
+        return None if start < 0 else start + self._num_header(text[start:high])
+
+    def _num_header(self, turn: str) -> int:
+        """Return how many characters of a turn are its header."""
+        full, common = self._generation_headers()
+        return len(full) if turn.startswith(full) else _num_shared(turn, common)
 
     def _generation_headers(self) -> tuple[str, str]:
         """Return the text that the template writes for an answer to come, and what every answer has of it.
@@ -207,33 +212,37 @@ class TurnFinder:
                 text, prompt_text = self._render(prompt, None, False), self._render(prompt, None, True)
                 header = common = prompt_text[len(text) :] if prompt_text.startswith(text) else ""
                 answer_text = self._render([*prompt, {"role": "assistant", "content": _OPEN}, *prompt], None, False)
-                if answer_text.startswith(text):
-                    common = header[: _num_shared(answer_text[len(text) :], header)] or header
+                if answer_text.startswith(text) and not answer_text.startswith(prompt_text):
+                    start = header[: _num_shared(answer_text[len(text) :], header)]
+                    # No word is cut: ``<think>`` and ``<tool_call>`` have their beginning in common.
+                    edges = [*re.finditer(r"\s", start), *(self._special.finditer(start) if self._special else ())]
+                    common = start[: max((edge.end() for edge in edges), default=None)] or header
             self._headers = header, common
         return self._headers
 
     def _by_differences(self, messages: Sequence[Message], tools: Any, text: str) -> list[Span]:
+        places = [self._difference(messages, index, tools, text) for index in range(len(messages))]
         spans: list[Span] = []
         low = 0
-        for index, message in enumerate(messages):
+        for index, (message, place) in enumerate(zip(messages, places, strict=True)):
             if message["role"] != "assistant":
+                # A header is not looked for in what others say.
+                low = place[1] if place is not None else low
                 continue
-            begin, end = self._difference(messages, index, tools, text) or (-1, -1)
+            begin, end = place or (-1, -1)
             if begin < low:
                 raise AssistantTurnsError(
                     f"the chat template does not show where messages[{index}] of role 'assistant' ({excerpt_of(message)}) "
                     "begins and ends; put {% generation %} … {% endgeneration %} around the assistant's turns in the template "
                     f"({setting('chat_template')}), or train on all tokens ({setting('train_on', 'all')})"
                 )
-            # A header is not looked for in what others say.
-            before = self._difference(messages, index - 1, tools, text) if index else None
-            if before is not None and before[1] <= begin:
-                low = max(low, before[1])
             start = self._header_end(text, low, begin)
             low = end
             if start is not None or message.get("content") or message.get("tool_calls"):
-                low += self._num_closing(messages, index, tools, text[end:])
-            spans.append((start if start is not None else begin, low))
+                # A question may change what stands in front of it: thoughts are taken out of earlier answers.
+                limit = next((other[0] for other in places[index + 1 :] if other and other[0] >= end), len(text))
+                low += min(self._num_closing(messages, index, tools, text[end:]), limit - end)
+            spans.append((begin if start is None else start, low))
         return spans
 
     def _difference(self, messages: Sequence[Message], index: int, tools: Any, text: str) -> Span | None:
@@ -255,14 +264,14 @@ class TurnFinder:
         """Return how many characters of the rest of the text close a turn: those that do at the end of a conversation."""
         if index + 1 == len(messages):
             return self._trimmed_length(rest)
-        closing = None
+        end_text = None
         with contextlib.suppress(Exception):
             text = self._render(messages[: index + 1], tools, False)
             difference = self._difference(messages[: index + 1], index, tools, text)
-            closing = None if difference is None else text[difference[1] :]
-        ending = "" if closing is None else rest[: _num_shared(rest, closing)]
+            end_text = None if difference is None else text[difference[1] :]
+        ending = "" if end_text is None else rest[: _num_shared(rest, end_text)]
         # The very last turn may have an end of its own.
-        if self._special and not self._special.search(ending) and (closing is None or self._special.search(closing)):
+        if self._special and not self._special.search(ending) and (end_text is None or self._special.search(end_text)):
             match = self._special.search(rest)
             return match.end() if match else 0
         return self._trimmed_length(ending)
@@ -287,8 +296,7 @@ class TurnFinder:
         if not (text.startswith(context) and text.startswith(prefix) and len(context) <= len(prefix)):
             return None
         turn = text[len(context) : len(prefix)]
-        header, _ = self._generation_headers()
-        head = _num_shared(turn, header) if header else _answer_start(turn, messages[index])
+        head = self._num_header(turn) if self._generation_headers()[0] else _answer_start(turn, messages[index])
         return len(context) + head, len(context) + max(head, self._trimmed_length(turn))
 
     def _trimmed_length(self, turn: str) -> int:
