@@ -4,25 +4,18 @@ import json
 import os
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import transformers
 
-import brimful.shared.source_plans as source_plans
-from brimful.measure import measure_lengths
+from brimful import measure_lengths
 from brimful.trainers import packed_for_transformers
 from tests.trainers import tiny
 
 
 def main(home, folder):
     os.environ["BRIMFUL_CACHE"] = str(folder / "cache")
-    measured, seen = [], []
-    measure = measure_lengths
-
-    def counted(*args, **options):
-        measured.append(True)
-        return measure(*args, **options)
-
-    setattr(source_plans, "measure_lengths", counted)  # noqa: B010  # the name that the module imported
+    seen = []
     args = transformers.TrainingArguments(
         str(folder / "out"),
         num_train_epochs=1,
@@ -35,13 +28,19 @@ def main(home, folder):
         dataloader_drop_last=True,
     )
     tokenizer = transformers.AutoTokenizer.from_pretrained(home / "tokenizer")
-    call = packed_for_transformers(tiny.model(), tokenizer, home / "chats.jsonl", args, max_length=128)
+    with patch("brimful.shared.source_plans.measure_lengths", side_effect=measure_lengths) as measured:
+        call = packed_for_transformers(tiny.model(), tokenizer, home / "chats.jsonl", args, max_length=128)
     collate = call["data_collator"]
     call["data_collator"] = lambda packs: seen.extend(packs[0].sample_ids.tolist()) or collate(packs)
     trainer = transformers.Trainer(**call)
     trainer.train()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    found = {"plan": call["train_dataset"].plan_fingerprint, "measured": bool(measured), "losses": losses, "seen": seen}
+    found = {
+        "plan": call["train_dataset"].plan_fingerprint,
+        "measured": measured.called,
+        "losses": losses,
+        "seen": seen,
+    }
     (folder / f"{args.process_index}.json").write_text(json.dumps(found))
 
 
