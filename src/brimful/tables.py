@@ -60,7 +60,11 @@ _Column = TypeVar("_Column", _Array, Ragged)
 
 
 def write_table(
-    path: str | os.PathLike[str], columns: Mapping[str, _Array | Ragged], description: Mapping[str, Any]
+    path: str | os.PathLike[str],
+    columns: Mapping[str, _Array | Ragged],
+    description: Mapping[str, Any],
+    *,
+    durable: bool = True,
 ) -> None:
     """Write one table atomically.
 
@@ -68,6 +72,7 @@ def write_table(
         path: the file to appear.
         columns: arrays of one length by name. Integers, floats and booleans.
         description: any mapping that JSON can hold.
+        durable: see ``atomic_file``.
 
     Raises:
         StoreFullError: no space left; nothing appears.
@@ -88,7 +93,7 @@ def write_table(
     metadata = {_DESCRIPTION_KEY: description_json, _CHECKSUMS_KEY: json.dumps(checksums).encode()}
     schema = pa.schema([pa.field(name, array.type) for name, array in arrays.items()], metadata=metadata)
     batch = pa.record_batch(list(arrays.values()), schema=schema)
-    with atomic_file(path) as file, pa.ipc.new_file(file, schema) as writer:
+    with atomic_file(path, durable=durable) as file, pa.ipc.new_file(file, schema) as writer:
         writer.write_batch(batch)
 
 

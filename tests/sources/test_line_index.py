@@ -27,6 +27,13 @@ def _block(start, stop, data=None):
     return (start, stop, fingerprint_bytes(data if data is not None else b"".join(LINES[start:stop])))
 
 
+def test_an_index_is_not_flushed(put, monkeypatch):
+    """Without it a thousand files wait for the disk three thousand times: ten seconds for what is read again in one."""
+    open_source(put("a.jsonl", b"".join(LINES)))  # which makes folders
+    monkeypatch.setattr(os, "fsync", lambda descriptor: pytest.fail("flushed"))
+    open_source(put("b.jsonl", b"".join(LINES)))
+
+
 def test_blocks_cover_all_lines_by_their_bytes(put):
     """Without it a line could belong to no block and never be measured."""
     assert _blocks(put("a.jsonl", b"".join(LINES[:5]))) == [_block(0, 2), _block(2, 4), _block(4, 5)]

@@ -17,10 +17,11 @@ _FULL_DEVICE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 @contextlib.contextmanager
-def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+def atomic_file(path: str | os.PathLike[str], *, durable: bool = True) -> Iterator[IO[bytes]]:
     """Open a file to write from start to end; it appears at ``path`` when the block ends without an error.
 
-    For tables too large to hold as one bytes object. On any error the temporary file is removed.
+    For tables too large to hold as one bytes object. On any error the temporary file is removed. A power cut may damage a
+    file that is not ``durable``: one that is checked when it is read, and made again sooner than it is flushed.
 
     Raises:
         StoreFullError: no space left.
@@ -37,10 +38,12 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
             with file:
                 yield file
                 file.flush()
-                os.fsync(file.fileno())
+                if durable:
+                    os.fsync(file.fileno())
                 # Renamed under its lock: a temporary file without one is taken for abandoned and removed.
                 os.replace(tmp, target)
-            sync_directory(target.parent)
+            if durable:
+                sync_directory(target.parent)
     finally:
         if tmp is not None:
             with contextlib.suppress(OSError):

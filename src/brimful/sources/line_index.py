@@ -141,7 +141,7 @@ def _write(index: LineIndex, index_path: Path) -> None:
         "block_edges": [0, *(block.stop for block in index.blocks)],
         "block_fingerprints": [block.fingerprint for block in index.blocks],
     }
-    write_table(index_path, {"start": index.starts}, meta)
+    write_table(index_path, {"start": index.starts}, meta, durable=False)
 
 
 def _pieces(file: IO[bytes], start: int, stop: int, hasher: Any) -> Iterator[bytes]:
