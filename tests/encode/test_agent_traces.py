@@ -118,6 +118,22 @@ def _turns_of(text: str) -> list[str]:
     return [part.partition(END)[0] + END for part in text.split(START)[1:]]
 
 
+def test_arguments_that_are_a_text():
+    """Without it arguments that are no JSON, which stay as they are when a row is read, would be searched call by call."""
+    template = (_templates() / "qwen3.jinja").read_text()
+    tokenizer = tiny_tokenizer("<|im_start|>", END)
+    encoder = ChatEncoder(tokenizer, chat_template=template)
+    messages = CHANGES["strings"](copy.deepcopy(TRACE))
+    text = tokenizer.apply_chat_template(messages, tools=TOOLS, chat_template=template, tokenize=False)
+    assert encoder.render(Sample(0, messages=messages, tools=TOOLS)) == text
+    assert trained(encoder, Sample(0, messages=messages, tools=TOOLS)) == _turns_of(text)
+    assert encoder._finder.fill_exactly("texts", messages, TOOLS, text) is not None
+    quoting = template.replace("tool_call.arguments is string", "false")
+    text = tokenizer.apply_chat_template(messages, tools=TOOLS, chat_template=quoting, tokenize=False)
+    encoder = ChatEncoder(tokenizer, chat_template=quoting)
+    assert trained(encoder, Sample(0, messages=messages, tools=TOOLS)) == _turns_of(text)
+
+
 @pytest.mark.parametrize("name", ["qwen3", "qwen3_instruct_2507", "qwen2_5"])
 def test_turns_of_an_agent_are_found_where_the_text_has_them(name):
     """Without it a third of an agent's traces would be refused, and nobody could say for which message."""

@@ -178,6 +178,12 @@ def test_why_a_chat_has_no_target(messages: list[tuple[str, str, int]], train_on
     assert made.no_target_reason(sample) == reason
 
 
+def test_unknown_roles_of_a_chat_without_an_answer_are_named() -> None:
+    """Without it a chat of ``human`` and ``bot`` would be told that it has no answer, and not why."""
+    sample = turns(("human", "q"), ("bot", "a"))
+    assert encoder().no_target_reason(sample) == "it has no turn of the assistant (its roles: human, bot)"
+
+
 def test_weights_that_cannot_be_placed_are_an_error() -> None:
     """Without it answers of weight 0 are trained where a template marks another number of turns."""
     marked = (

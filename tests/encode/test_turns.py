@@ -117,6 +117,9 @@ def test_turns_that_cannot_be_found_are_an_error():
     with pytest.raises(BadSampleError) as caught:
         ChatEncoder(tokenizer, chat_template=template).encode(sample)
     assert str(caught.value) == NOT_SHOWN
+    lengths, errors = ChatEncoder(tokenizer, chat_template=template).lengths([chat(), sample])
+    assert lengths.tolist() == [0, -1]
+    assert [*map(str, errors)] == [NOT_SHOWN]
     everything = ChatEncoder(tokenizer, chat_template=template, train_on="all")
     texts = ["a", "q", "the first", "q"]
     assert trained(everything, sample) == ["".join(f"<|im_start|>{text}<|im_end|>" for text in texts)]

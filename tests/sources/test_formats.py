@@ -205,6 +205,14 @@ REFUSED = [
         {"messages": [_user([{"type": "image_url"}])]},
         "its messages hold media, which takes the processor of a model: name it with processor",
     ),
+    *[
+        (
+            "messages",
+            {"messages": [_user("q"), _assistant("a", weight=weight)]},
+            f"weight of messages[1] must be 0 or 1 and is {shown}",
+        )
+        for weight, shown in (("0", 'str "0"'), ([0], "list [0]"), (0.5, "float 0.5"), (-1, "int -1"), (2, "int 2"))
+    ],
     ("messages", {"messages": [_user([7])]}, "a part of messages[0] must be text and is int 7"),
     (
         "messages",

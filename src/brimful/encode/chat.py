@@ -368,6 +368,11 @@ class ChatEncoder(RenderingEncoder):
             return True
         return not any("weight" in message or "loss_weight" in message for message in unusual_messages(messages))
 
+    def _may_hide(self, context: _Rendering) -> bool:
+        if self._marks_turns:
+            return any(_weight(message) == 0 for message in _answers_of(context.chat))
+        return context.filled is None
+
     def _target_spans(self, context: _Rendering, text: str) -> Sequence[Span]:
         try:
             return self._spans_to_train(context, text)
@@ -431,7 +436,9 @@ class ChatEncoder(RenderingEncoder):
             return MISMATCH_REASON if has_mismatch(sample) else "its completion is empty"
         answers = _answers_of(sample)
         if not answers:
-            return "it has no turn of the assistant"
+            roles = dict.fromkeys(message["role"] for message in sample.messages or ())
+            is_usual = roles.keys() <= {"system", "developer", "user", "tool"}
+            return "it has no turn of the assistant" + ("" if is_usual else f" (its roles: {', '.join(roles)})")
         trained_answers = answers[-1:] if self.train_on is TrainOn.LAST else answers
         if all(_weight(message) == 0 for message in trained_answers):
             return "its answers have weight 0"

@@ -262,15 +262,23 @@ class RenderingEncoder(Encoder):
         return Ragged(values, offsets), full_mask
 
     def _begin_rendered_lengths(self, samples: Sequence[Sample]) -> PendingLengths:
-        _, texts, errors, _ = self._render_batch(samples)
+        contexts, texts, errors, sides = self._render_batch(samples)
+        if not self.all_are_targets:
+            known = errors.keys() | sides.keys()
+            indices = [index for index in range(len(texts)) if index not in known and self._may_hide(contexts[index])]
+            self._spans_of_batch(indices, contexts, texts, errors)
         num_marks = sum(map(len, self.marks))
 
         def finish() -> MeasuredLengths:
             lengths = self.tokenizer.counts(texts).astype(np.int32) + np.int32(num_marks)
             lengths[list(errors)] = -1
-            return lengths, list(errors.values())
+            return lengths, [errors[index] for index in sorted(errors)]
 
         return finish
+
+    def _may_hide(self, context: Any) -> bool:
+        """Return true if ``_target_spans`` may refuse a sample, which then has no length either."""
+        return False
 
 
 def _lengths_of(batch: EncodedBatch) -> MeasuredLengths:

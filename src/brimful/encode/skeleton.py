@@ -139,7 +139,8 @@ def message_texts(message: Message) -> list[str]:
     for call in message.get("tool_calls") or ():
         function = call.get("function", call)
         arguments = function.get("arguments")
-        if not isinstance(arguments, Mapping):
+        if not arguments and not isinstance(arguments, Mapping):
             return []
-        texts += [function["name"], json_text(arguments)]
+        # Templates write arguments that are a text as they are, or quote them: then the text filled in is another one.
+        texts += [function["name"], arguments if isinstance(arguments, str) else json_text(arguments)]
     return texts

@@ -343,7 +343,8 @@ def _with_marks(message: Message, marks: list[str]) -> Message:
 
     content = new_mark(_TEXT) if message.get("content") else None
     calls = message.get("tool_calls") or ()
-    return replace_texts(message, content, [{"name": new_mark(_TEXT), "arguments": new_mark(_OBJECT)} for _ in calls])
+    ends = [_TEXT if isinstance(call.get("function", call).get("arguments"), str) else _OBJECT for call in calls]
+    return replace_texts(message, content, [{"name": new_mark(_TEXT), "arguments": new_mark(end)} for end in ends])
 
 
 def _num_shared(first: str, second: str) -> int:

@@ -9,7 +9,11 @@ from brimful.sources.sample import MalformedRowError, Message
 
 _MEDIA_PARTS = ("image", "image_url", "input_image", "video", "video_url", "audio", "audio_url", "input_audio", "file")
 _MEDIA_KEYS = frozenset((*_MEDIA_PARTS, *(f"{part}s" for part in _MEDIA_PARTS)))
-_CHANGED_KEYS = _MEDIA_KEYS | {"tool_calls", "function_call", "reasoning_content", "reasoning", "thinking"}
+_WEIGHT_KEYS = ("weight", "loss_weight")
+_CHANGED_KEYS = _MEDIA_KEYS | {
+    *("tool_calls", "function_call", "reasoning_content", "reasoning", "thinking"),
+    *_WEIGHT_KEYS,
+}
 """Keys of a turn that are checked or put into other words."""
 
 _TEXT_PARTS = ("text", "input_text", "output_text")
@@ -51,6 +55,9 @@ def as_message(value: Any, name: str) -> Message:
     if not isinstance(role, str) or not role:
         raise MalformedRowError(f"{name} has no role (found {sorted(map(str, value))})")
     message = dict(value)
+    for key in _WEIGHT_KEYS:
+        if message.get(key) not in (None, 0, 1):
+            raise MalformedRowError(f"{key} of {name} must be 0 or 1 and is {preview(message[key])}")
     # Templates know the reasoning by one key; data sets write it under several.
     for key in _REASONING_PARTS:
         if isinstance(message.get(key), str) and message.get("reasoning_content") is None:
