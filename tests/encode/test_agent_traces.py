@@ -164,6 +164,24 @@ def test_an_answer_that_the_text_leaves_out_has_no_target():
     assert trained(encoder, Sample(0, messages=messages)) == ["b<|im_end|>"]
 
 
+def test_results_of_tools_in_the_turn_of_their_call_are_no_targets():
+    """Without it a template that writes a call's content behind the results would have them learned as an answer."""
+    template = (
+        "{{ messages | length }}{% for m in messages if m.role != 'tool' %}<|im_start|>{{ m.role }}\n"
+        "{% for c in m.tool_calls or [] %}{{ c.function.name }}{{ c.function.arguments | tojson }};{% endfor %}"
+        "{% if m.tool_calls %}{% for t in messages if t.role == 'tool' %}<<{{ t.content }}>>{% endfor %}{% endif %}"
+        "{{ m.content or '' }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    encoder = ChatEncoder(tiny_tokenizer("<|im_start|>", END), chat_template=template)
+    trace = [*copy.deepcopy(TRACE[:4]), {"role": "user", "content": "And?"}, {"role": "assistant", "content": "So."}]
+    [first, second] = trained(encoder, Sample(0, messages=trace))
+    assert first.startswith("find{")
+    assert (second, "here" in first) == ("So.<|im_end|>", False)
+    trace[2]["content"] = "Look."
+    [refusal] = encoder.encode_batch([Sample(0, messages=trace)])
+    assert "does not show where messages[2] of role 'assistant' ('Look.') begins and ends" in str(refusal)
+
+
 def test_answers_that_share_a_header():
     """Without it the end of a turn would be taken for that of its first answer, and the second one would be refused."""
     template = (
@@ -191,5 +209,7 @@ def test_no_template_of_trl_hides_where_its_turns_are():
         for shape in SHAPES:
             [result] = encoder.encode_batch([_trace(shape)])
             num_rendered += isinstance(result, EncodedSample)
-            assert "does not show" not in str(result), (path.name, shape)
+            # Gemma 4's write the content of a call behind the results of its tools.
+            if "gemma" not in path.name or "content and calls" not in shape:
+                assert "does not show" not in str(result), (path.name, shape)
     assert num_rendered > 1_000

@@ -230,7 +230,8 @@ class TurnFinder:
                 low = place[1] if place is not None else low
                 continue
             begin, end = place or (-1, -1)
-            if begin < low:
+            # Some templates write the results of calls into the turn of the call, in front of its content.
+            if begin < low or any(other is not None and other[1] < end for other in places[index + 1 :]):
                 raise AssistantTurnsError(
                     f"the chat template does not show where messages[{index}] of role 'assistant' ({excerpt_of(message)}) "
                     "begins and ends; put {% generation %} … {% endgeneration %} around the assistant's turns in the template "
@@ -356,10 +357,11 @@ def _num_shared(first: str, second: str) -> int:
 def _other_messages(message: Message) -> Iterator[tuple[Message, bool]]:
     """Yield the message with one part changed at a time, each with whether the part is the names of calls."""
     mark = f"{_OPEN}{_TEXT}"
-    yield replace_texts(message, mark, None), False
+    calls = message.get("tool_calls") or ()
+    if message.get("content") or not calls:
+        yield replace_texts(message, mark, None), False
     if message.get("reasoning_content"):
         yield {**message, "reasoning_content": mark}, False
-    calls = message.get("tool_calls") or ()
     if calls:
         # Of the kind that they have: templates ask whether arguments are a text.
         is_text = [isinstance(call.get("function", call).get("arguments"), str) for call in calls]
