@@ -37,12 +37,9 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals to process g
 DRIVER = """
 from functools import partial
 from brimful.__main__ import main
-from tests.faults.stalls import hold, solve, stall, stalling
+from tests.faults.stalls import solve, stall, stalling
 
-if stalling("worker importing") and __name__ == "__mp_main__":
-    hold()
-
-import brimful.cli.arguments as arguments, brimful.cli.pack as command, brimful.materialize.job as job, brimful.materialize.shard_task as shard_task
+import brimful.cli.arguments as arguments, brimful.cli.pack as command, brimful.materialize.job as job
 from brimful.encode.engine import Engine
 from brimful.testing.toys import toy_chat_encoder
 
@@ -50,6 +47,11 @@ class Libraries(Engine):
     preload = {"transformers": {}}  # imported in the server of worker processes; here a stub
 
 class Encoder(type(toy_chat_encoder())):
+    def __init__(self):
+        super().__init__()
+        from of_workers import stalling_in
+        self.needs = stalling_in  # a module that workers import to have the encoder
+
     @property
     def engine(self):
         return Libraries(lambda: self)
@@ -59,6 +61,24 @@ class Encoder(type(toy_chat_encoder())):
             stall()
         return super().encode_batch(samples)
 
+from of_workers import stalling_in
+arguments.encoder_for = lambda *_, **__: Encoder()
+command.pack_dataset = partial(command.pack_dataset, shard_bytes=1 << 12)
+if stalling("solving"):
+    job.plan_with = lambda *_, **options: solve()
+job.plan_with = stalling_in(job.plan_with, "planning")
+
+if __name__ == "__main__":
+    main()
+"""
+
+OF_WORKERS = """
+import multiprocessing
+from tests.faults.stalls import hold, stall, stalling
+
+if stalling("worker importing") and multiprocessing.current_process().name == "brimful worker":
+    hold()
+
 def stalling_in(function, stage):
     def stalled(*arguments, **options):
         if stalling(stage):
@@ -66,16 +86,10 @@ def stalling_in(function, stage):
         return function(*arguments, **options)
     return stalled
 
-arguments.encoder_for = lambda *_, **__: Encoder()
-command.pack_dataset = partial(command.pack_dataset, shard_bytes=1 << 12)
-if stalling("solving"):
-    job.plan_with = lambda *_, **options: solve()
-job.plan_with = stalling_in(job.plan_with, "planning")
+import brimful.materialize.shard_task as shard_task
 shard_task._gather_rows = stalling_in(shard_task._gather_rows, "writing")
-
-if __name__ == "__main__":
-    main()
 """
+"""Module beside the driver, which workers import: they do not run the driver itself."""
 
 IMPORTED = {
     "loading": ("click", "stall"),
@@ -94,6 +108,7 @@ def program(folder: Path, *arguments: Any, stage: str = "") -> tuple[list[str], 
         module, how = IMPORTED[stage]
         (stubs / f"{module}.py").write_text(f"from tests.faults.stalls import {how}\n{how}()\n")
     (folder / "driver.py").write_text(DRIVER)
+    (stubs / "of_workers.py").write_text(OF_WORKERS)
     started = ["-m", "brimful"] if stage == "loading" else [str(folder / "driver.py")]
     environment = {
         **os.environ,
@@ -273,6 +288,11 @@ class Libraries(Engine):
     preload = {"transformers": {}}  # imported in the server of worker processes; here a stub
 
 class Encoder(type(toy_chat_encoder())):
+    def __init__(self):
+        super().__init__()
+        from of_workers import stalling_in
+        self.needs = stalling_in  # a module that workers import to have the encoder
+
     @property
     def engine(self):
         return Libraries(lambda: self)
