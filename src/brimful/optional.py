@@ -3,6 +3,7 @@
 import contextlib
 import sys
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -29,6 +30,16 @@ def optional(package: str, extra: str, purpose: str) -> Iterator[None]:
         if (error.name or "").split(".")[0] != package:
             raise
         raise missing_extra(package, extra, purpose) from error
+
+
+@cache
+def fast_json_library() -> Any:
+    """Return ``orjson``; None if it is not installed."""
+    try:
+        import orjson
+    except ImportError:
+        return None
+    return orjson
 
 
 def public_name(package: str, module: str | None, name: str) -> Any:

@@ -1,7 +1,7 @@
 """Loading of the tokenizer, begun before the command is even imported, for jobs that will need it.
 
-It takes from half a second to two: in another process, in a thread of this one, or in the server of worker processes. The
-command meanwhile is imported, and opens the data.
+It takes a second: in a thread of this process, or in the server of worker processes. The command meanwhile is imported, and
+opens the data.
 """
 
 import contextlib

@@ -21,6 +21,7 @@ from brimful.cache import cache_dir
 from brimful.encode.token_bytes import TokenBytes
 from brimful.errors import BrimfulError
 from brimful.fingerprint import canonical_json, fingerprint_bytes, fingerprint_of
+from brimful.optional import fast_json_library
 from brimful.preloading import state_note
 from brimful.tables import open_table, write_table
 from brimful.typing import Fingerprint
@@ -149,23 +150,14 @@ class TokenizerFacts:
             return
 
 
-def _orjson() -> Any:
-    """Return the fast library for JSON, or None."""
-    try:
-        import orjson
-    except ImportError:
-        return None
-    return orjson
-
-
 def _loads(text: str) -> Any:
-    library = _orjson()
+    library = fast_json_library()
     return json.loads(text) if library is None else library.loads(text)
 
 
 def _canonical(value: Any) -> bytes:
     """Return ``canonical_json`` of the settings of a tokenizer, sooner where a fast library writes the same bytes."""
-    library, model = _orjson(), value[0]["model"]
+    library, model = fast_json_library(), value[0]["model"]
     # The libraries write numbers with a point in two ways, which BPE without dropout has none of.
     if library is None or model["type"] != "BPE" or model.get("dropout") is not None:
         return canonical_json(value)
@@ -184,7 +176,7 @@ def _written(settings: Mapping[str, Any]) -> str:
 
     Libraries read one text in less time than two: the fast one is loaded some 0.2 of a second sooner.
     """
-    library, model = _orjson(), settings["model"]
+    library, model = fast_json_library(), settings["model"]
     merges = model.get("merges")
     # A blank would part another pair, and a line of this beginning is a comment in files of merges.
     if not merges or any(" " in left or " " in right or left.startswith("#version") for left, right in merges):

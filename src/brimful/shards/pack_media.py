@@ -4,12 +4,12 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 from brimful.errors import CorruptFileError
 from brimful.media import MediaKind, Medium, PlacedMedium
 from brimful.media.placed_json import placed_from_values, placed_to_values
+from brimful.optional import fast_json_library
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +106,10 @@ def _parse(text: bytes) -> Any:
     return json.loads(text)
 
 
-@cache
 def _fast_loads() -> Callable[[bytes], Any] | None:
     """Return the function of ``orjson``; None if it is not installed."""
-    try:
-        import orjson
-    except ImportError:
-        return None
-    return orjson.loads
+    library = fast_json_library()
+    return None if library is None else library.loads
 
 
 def _from_values(values: dict[str, Any], resolve: Resolve) -> PlacedMedium:

@@ -2,8 +2,10 @@
 
 import json
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import partial
 from typing import Any
+
+from brimful.optional import fast_json_library
 
 _DIGITS = bytes.maketrans(b"123456789", b"0" * 9)
 _LONG_NUMBER = b"0" * 19
@@ -67,14 +69,10 @@ def _fast_loads_of(data: bytes) -> Callable[[bytes], Any] | None:
     return None if _LONG_NUMBER in data.translate(_DIGITS) else _fast_loads()
 
 
-@cache
 def _fast_loads() -> Callable[[bytes], Any] | None:
     """Return the function of ``orjson``; None if it is not installed."""
-    try:
-        import orjson
-    except ImportError:
-        return None
-    return orjson.loads
+    library = fast_json_library()
+    return None if library is None else library.loads
 
 
 def _loads(fast_loads: Callable[[bytes], Any], line: bytes) -> Any:
