@@ -7,18 +7,15 @@ runs, counts on the same packs; a change that is meant changes ``tests/golden/pl
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from brimful import Plan, plan_packs
-from brimful.compiling import compiled_forms
+from tests.plan.frozen import assert_frozen, show
 
-FILE = Path(__file__).parents[1] / "golden" / "plans.json"
 ALGORITHMS = (
     *("best_fit_decreasing", "first_fit_decreasing", "phased", "spread", "next_fit", "first_fit", "best_fit"),
     *("worst_fit", "concat_split"),
@@ -56,13 +53,8 @@ CASES = _cases()
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_plan_is_what_it_was(name: str) -> None:
-    expected = json.loads(FILE.read_text(encoding="utf-8"))
-    for is_compiled in (True, False):
-        if is_compiled:
-            pytest.importorskip("numba")
-        with compiled_forms(is_compiled):
-            assert CASES[name]().fingerprint == expected[name], f"compiled: {is_compiled}"
+    assert_frozen("plans.json", name, CASES[name])
 
 
 if __name__ == "__main__":
-    print(json.dumps({name: plan().fingerprint for name, plan in CASES.items()}, indent=1))
+    show(CASES)

@@ -7,17 +7,13 @@ training goes on with the plans that it began with: so a change that is meant ch
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from brimful import plan_context_parallel, plan_step
-from brimful.compiling import compiled_forms
-
-FILE = Path(__file__).parents[2] / "golden" / "steps.json"
+from tests.plan.frozen import assert_frozen, show
 
 
 def _quadratic(lengths: Any) -> Any:
@@ -73,13 +69,8 @@ CASES = _cases()
 @pytest.mark.parametrize("name", CASES)
 def test_a_step_is_the_plan_that_it_was(name: str) -> None:
     """Both forms give it, too."""
-    expected = json.loads(FILE.read_text(encoding="utf-8"))
-    for is_compiled in (True, False):
-        if is_compiled:
-            pytest.importorskip("numba")
-        with compiled_forms(is_compiled):
-            assert CASES[name]().fingerprint == expected[name], f"compiled: {is_compiled}"
+    assert_frozen("steps.json", name, CASES[name])
 
 
 if __name__ == "__main__":
-    print(json.dumps({name: plan().fingerprint for name, plan in CASES.items()}, indent=1))
+    show(CASES)
