@@ -182,5 +182,18 @@ def test_both_ways_to_find_turns_agree(name, encoders, contents):
 @given(contents=st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=8), min_size=2, max_size=6))
 def test_labels_of_any_contents_are_the_answers(encoders, contents):
     """Without it empty contents, white space or bytes of several tokens could shift a label."""
-    expected = [f"{content}<|im_end|>" for content in contents[1::2]]
+    answers = contents[1::2]
+    expected = [f"{content}<|im_end|>" for content in answers] if any(answers) else []
     assert trained(encoders["chatml"], chat(*contents)) == expected
+
+
+@pytest.mark.parametrize("question", ["", "q"])
+def test_answers_that_say_nothing_are_no_targets(question, encoders):
+    """Without it a row without question and answer would be a sample that trains the end of a turn alone."""
+    encoder = encoders["chatml"]
+    assert trained(encoder, chat(question, "", question, "")) == []
+    assert encoder.no_target_reason(chat(question, "")) == "its answers are empty"
+    call = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}
+    assert encoder.no_target_reason(type(chat())(0, messages=[call])) != "its answers are empty"
+    last = ChatEncoder(encoder.tokenizer, chat_template=encoder.chat_template, train_on="last")
+    assert trained(last, chat("q", "a", "q", "")) == []

@@ -10,6 +10,7 @@ soundfile = pytest.importorskip("soundfile", reason="sounds need the extra brimf
 
 from brimful.media import BadMediumError, MediaKind, Medium  # noqa: E402
 from brimful.media.audio import audio_header, load_audio, num_samples_after_resampling  # noqa: E402
+from brimful.media.families import open_family  # noqa: E402
 
 NOISE = (np.random.default_rng(0).standard_normal((48_000, 2)) * 0.1).astype(np.float32)
 
@@ -117,6 +118,18 @@ def test_samples_after_resampling(num_samples, rate, tmp_path):
     due = reference.load_audio(str(tmp_path / "sound"), 16_000, backend="soundfile")
     assert num_samples_after_resampling(audio_header(of(data)), 16_000) == len(due)
     np.testing.assert_array_equal(load_audio(of(data), 16_000), due)
+
+
+@pytest.mark.parametrize("family", ["qwen2-audio", "qwen2.5-omni"])
+@pytest.mark.parametrize(("num_samples", "is_taken"), [(0, False), (1, False), (320, False), (321, True)])
+def test_a_sound_that_is_too_short_for_a_token_is_refused(family, num_samples, is_taken):
+    """Without it a sound without samples would be packed with no token, and a model would be asked about nothing."""
+    medium = of(sound(rate=16_000, waveform=NOISE[:num_samples, 0]))
+    if is_taken:
+        assert open_family(family).expand(medium).num_tokens == 1
+    else:
+        with pytest.raises(BadMediumError, match=f"is too short for a token: {num_samples} samples?$"):
+            open_family(family).expand(medium)
 
 
 @pytest.mark.parametrize(

@@ -360,13 +360,16 @@ class ChatEncoder(RenderingEncoder):
         return TextSpans.joined([spans, super()._spans_of_batch(other_indices, contexts, texts, errors)])
 
     def _shows_turns(self, rendering: _Rendering) -> bool:
-        """Return true if the pieces of the text tell its targets: no marks of the template, no weights of answers."""
+        """Return true if the pieces of the text tell its targets: no marks of the template, no weights, no empty answers."""
         if rendering.filled is None or self._marks_turns:
             return False
         messages = rendering.chat.messages or ()
         if type(messages) is PlainMessages:
             return True
-        return not any("weight" in message or "loss_weight" in message for message in unusual_messages(messages))
+        return not any(
+            "weight" in message or "loss_weight" in message or _is_empty(message)
+            for message in unusual_messages(messages)
+        )
 
     def _may_hide(self, context: _Rendering) -> bool:
         if self._marks_turns:
@@ -394,6 +397,9 @@ class ChatEncoder(RenderingEncoder):
             spans = found or self._finder.spans(rendering.shape, sample.messages or (), sample.tools, text)
         if self.train_on is TrainOn.LAST:
             spans, answers = spans[-1:], answers[-1:]
+        # Where no answer says anything, the ends of turns are nothing to train on.
+        if all(map(_is_empty, answers)):
+            return []
         if all(_weight(message) != 0 for message in answers):
             return [span for span in spans if span[0] < span[1]]
         # Weights belong to answers, so each span has to be the span of a known answer.
@@ -442,6 +448,8 @@ class ChatEncoder(RenderingEncoder):
         trained_answers = answers[-1:] if self.train_on is TrainOn.LAST else answers
         if all(_weight(message) == 0 for message in trained_answers):
             return "its answers have weight 0"
+        if all(map(_is_empty, trained_answers)):
+            return "its answers are empty"
         return "the chat template marks none of its tokens as an answer"
 
 
@@ -466,6 +474,10 @@ def _without_reasoning(message: Message, is_inline: bool) -> Message:
 
 def _answers_of(sample: Sample) -> list[Message]:
     return [message for message in sample.messages or () if message["role"] == "assistant"]
+
+
+def _is_empty(message: Message) -> bool:
+    return not any(message.get(key) for key in ("content", "tool_calls", "reasoning_content"))
 
 
 def _weight(message: Message) -> Any:

@@ -73,7 +73,7 @@ def length_of(row: dict[str, Any]) -> int:
     return sum(len(turn["role"]) + len(turn["content"].encode()) + 4 for turn in row["messages"])
 
 
-CHATS = [chat(f"question {number}", "a" * number) for number in range(20)]
+CHATS = [chat(f"question {number}", "a" * max(1, number)) for number in range(20)]
 
 
 def write_rows(path: Path, rows: list[Any]) -> Path:

@@ -12,9 +12,9 @@ from brimful.errors import SettingsError
 from brimful.media.audio import AudioHeader, audio_header
 from brimful.media.families.processor_files import ProcessorFiles
 from brimful.media.images import ImageSize, image_size
-from brimful.media.reference import MediaKind, Medium
+from brimful.media.reference import BadMediumError, MediaKind, Medium
 from brimful.media.videos import VideoHeader, video_header
-from brimful.messages import setting
+from brimful.messages import counted, setting
 
 
 class Placeholder(NamedTuple):
@@ -133,7 +133,12 @@ class Family(ABC):
             return self.image(image_size(medium))
         if medium.kind is MediaKind.VIDEO:
             return self.video(video_header(medium))
-        return self.audio(audio_header(medium))
+        header = audio_header(medium)
+        expansion = self.audio(header)
+        # A processor makes nothing of it; no model can be asked about nothing.
+        if expansion.num_tokens < 1:
+            raise BadMediumError(f"is too short for a token: {counted(header.num_frames, 'sample')}")
+        return expansion
 
     def image(self, size: ImageSize) -> Expansion:
         """Return the expansion of a picture of this size; ``BadMediumError`` if the processor refuses it."""
