@@ -2,8 +2,8 @@
 
 Ours is ``brimful pack`` as a user types it. Every route is a process of its own with the same number of processes, the same
 tokenizer and the same length of packs, so that the start of Python, imports and workers are in its time. Ours runs twice in each
-round: as the first job with a tokenizer, which loads it by Transformers and compares the fast library on hard texts, and as every
-later job. The median of the rounds counts. Memory is the largest sum over all processes of a route,
+round: as the first job with a tokenizer, which reads its files and, unless that was done before the release, compares the fast library on
+hard texts, and as every later job. The median of the rounds counts. Memory is the largest sum over all processes of a route,
 of what each has for itself and its share of what several have (proportional set size), asked for ten times a second in a
 run of its own, as asking takes time.
 

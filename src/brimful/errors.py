@@ -249,8 +249,8 @@ class NoTargetError(PlanError, ValueError):
         """Return the same error with file and line of the first, which only the source knows."""
         return NoTargetError(f"{super().message}; the first is {where}", **vars(self))
 
-    def beside(self, fault: str, way_out: str) -> NoTargetError:
-        """Return the same error with another fault beside it, and the settings under which both are left out."""
+    def with_fault(self, fault: str, way_out: str) -> NoTargetError:
+        """Return the same error with another fault, and the settings that leave out the samples of both."""
         return NoTargetError(super().message, **{**vars(self), "further": fault, "way_out": way_out})
 
 

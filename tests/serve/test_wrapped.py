@@ -66,7 +66,7 @@ def test_a_length_that_is_another_at_access_is_refused_by_name():
     data.grow = 1
     with pytest.raises(
         LengthChangedError,
-        match=r"^Encoding \(sample \d+\) encodes to \d tokens and was planned with \d: .*wrap it anew",
+        match=r"^Encoding \(sample \d+\) encodes to \d tokens and was planned with \d: .*wrap it again",
     ):
         packs[0]
 

@@ -140,7 +140,7 @@ class PackCollator:
             check_type("a batch", features, (), "a list of packs or samples", "one of them goes in a list too")
         if not features:
             raise CollateError("a batch needs at least one pack and got none")
-        # A list is one pack of several: of single packs, or of samples that somebody else encoded.
+        # A list is one pack of several: of single packs, or of samples that another library encoded.
         groups = [
             feature if isinstance(feature, list) and feature and not isinstance(feature[0], int) else [feature]
             for feature in features

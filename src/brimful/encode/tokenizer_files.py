@@ -1,6 +1,6 @@
 """Facts about a tokenizer from its files, without Transformers, where Transformers takes the files as they are.
 
-``AutoTokenizer`` costs two seconds: it imports PyTorch for the model's configuration, and makes some tokenizers anew from
+``AutoTokenizer`` costs two seconds: it imports PyTorch for the model's configuration, and rebuilds some tokenizers from
 their vocabulary. For the classes here the result is known from ``tokenizer.json`` and ``tokenizer_config.json``, with the
 versions of Transformers in ``known_libraries``; any other tokenizer, or version, is loaded by Transformers.
 """

@@ -213,7 +213,7 @@ def _end_all() -> None:
     # Killed, because ending by itself takes down its imports one by one, for seconds.
     _kill_server()
     if threading.current_thread() is not threading.main_thread():
-        # By a signal: nobody else removes the folder of its socket.
+        # By a signal: no other code removes the folder of its socket.
         shutil.rmtree(current_process()._config.get("tempdir") or "", ignore_errors=True)  # type: ignore[attr-defined]
 
 

@@ -156,7 +156,7 @@ def prepare_items(
         if fault is None:
             raise
         way_out = f"{setting('no_target', 'drop')} {setting('overflow', 'drop')}"
-        raise fault.beside(error.message, way_out) from error
+        raise fault.with_fault(error.message, way_out) from error
     if fault is not None:
         raise fault
     return _also_without(items, left_out) if len(left_out) else items

@@ -77,7 +77,7 @@ class _PlannedPacks:
                 raise
             raise AugmentationError(
                 f"{error.message.split(': the data', 1)[0]}: {names_of(self._samples.transforms)} changed its length, or the "
-                f"data changed since. Measure with the same transforms; if their lengths are drawn anew each time, measure, "
+                f"data changed since. Measure with the same transforms; if their lengths are drawn again each time, measure, "
                 f"plan and serve source.augmented(transforms, epoch=…), whose draws stay"
             ) from error
         slices = [slice(segment.start, segment.start + segment.length) for segment in segments]
@@ -148,7 +148,7 @@ class PackedDataset(IndexedPacks):
             source: the samples, or anything that ``open_source`` takes.
             encoder: the one that measured them; or a tokenizer, or its name.
             plan: over the lengths of this source.
-            transforms: augmentation, drawn anew for each sample at each access. The lengths after it must be those that
+            transforms: augmentation, drawn again for each sample at each access. The lengths after it must be those that
                 were measured, with these transforms or without: they are held against the plan each time. Where lengths
                 are drawn by chance, give the source that was measured, ``source.augmented(…)``, and no transforms.
 

@@ -337,7 +337,7 @@ def _item_of(item: Any, key: int) -> Item:
 def _packs_of(segments: Sequence[SampleSegment], items: Sequence[Item]) -> list[Pack | TokenisedSample]:
     """Return packs of several samples, and samples that no pack can say, as they are, and other samples as one pack.
 
-    Samples keep their order beside those that no pack can say: they are one pack between two of them.
+    Samples keep their order: what stands between two samples that no pack can say is one pack.
     """
     packs: list[Pack | TokenisedSample] = []
     singles: list[tuple[SampleSegment, EncodedSample | Pack]] = []

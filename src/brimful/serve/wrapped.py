@@ -103,7 +103,7 @@ class EncodedRows:
         if differences:
             raise CacheMismatchError(
                 f"{os.fspath(path)} has the lengths of another data set; these parts differ: {', '.join(differences)}. Remove "
-                f"it to measure anew, or choose another {setting('path')}"
+                f"it to measure again, or choose another {setting('path')}"
             )
         return table.tokens
 
@@ -157,6 +157,6 @@ class WrappedPacks:
         except LengthChangedError as error:
             raise LengthChangedError(
                 f"{error.message.split(': the data', 1)[0]}: it is encoded otherwise at each access, or has changed since. Let "
-                f"its augmentation keep lengths or draw by the index of the row alone, or wrap it anew for each epoch"
+                f"its augmentation keep lengths or draw by the index of the row alone, or wrap it again for each epoch"
             ) from error
         return PlainPack(rows, ids)

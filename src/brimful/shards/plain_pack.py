@@ -1,4 +1,4 @@
-"""A pack of samples as somebody else encoded them."""
+"""A pack of samples that another library encoded."""
 
 from __future__ import annotations
 

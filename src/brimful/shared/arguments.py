@@ -1,4 +1,4 @@
-"""Arguments that must be equal on all ranks: rank 0 sends its own beside the plan, and each other rank compares."""
+"""Arguments that must be equal on all ranks: rank 0 sends its own with the plan, and each other rank compares."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def arguments_of(
 def kept_fingerprint(source: Source, cache: str | os.PathLike[str] | None = None) -> Fingerprint:
     """Return the fingerprint of a source; of all processes that share a cache one reads the bytes of its files.
 
-    It is kept until somebody writes to the files. Rows that lie in none, such as those in memory, are read by each process.
+    It is kept until the files change. Rows that lie in none, such as those in memory, are read by each process.
     """
     members = source.rows.members
     paths = [path for title, _ in members for path in _files(title)]
@@ -63,7 +63,7 @@ def kept_fingerprint(source: Source, cache: str | os.PathLike[str] | None = None
 
 
 def check_arguments(theirs: Arguments, own: Arguments, rank: int, their_rank: int = 0) -> None:
-    """Refuse a rank whose tokens would be others than those that were planned.
+    """Refuse a rank whose tokens would differ from the planned ones.
 
     Raises:
         PlanMismatchError: names each argument that differs, with both values.

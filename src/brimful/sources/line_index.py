@@ -54,7 +54,7 @@ class LineIndex:
         return (stamp.size, stamp.mtime_ns) == (self.size, self.mtime_ns)
 
     def is_current(self, stamp: Stamp) -> bool:
-        """Return true if nobody wrote to the file since the index was made."""
+        """Return true if the file was not written to since the index was made."""
         return self.matches(stamp) and stamp.ctime_ns == self.ctime_ns
 
 

@@ -38,7 +38,7 @@ class MemoryRows(UniformBlockRows):
 
 
 class DatasetRows(MemoryRows):
-    """Rows of a data set with an index, such as a torch ``Dataset``: read anew each time, with tensors as lists.
+    """Rows of a data set with an index, such as a torch ``Dataset``: read again each time, with tensors as lists.
 
     What a processor made of media is refused: packs of tokens do not hold it.
     """

@@ -87,7 +87,7 @@ def open_source(
     a list of rows or texts            as it is
     a ``datasets.Dataset``             as it is; a ``DatasetDict``: its ``split``
     a DataFrame, a pyarrow table       as it is
-    a torch ``Dataset`` with an index  as it is, each row read anew
+    a torch ``Dataset`` with an index  as it is, each row read again
     an iterable, a streamed data set   kept in the cache first
     ``data.jsonl`` (.gz .zst .bz2)     one JSON object a line
     ``chunk_00000.jsonl`` of packs     one row a sample, as ms-swift's sharded loader reads them

@@ -145,7 +145,7 @@ def holds_packed_pairs(path: str | os.PathLike[str]) -> bool:
 def _is_tar_of_packs(path: str | os.PathLike[str]) -> bool:
     try:
         with tarfile.open(path, "r:") as tar:
-            first = tar.next()  # behind extended headers, with which other writers begin
+            first = tar.next()  # after extended headers, with which other writers begin
     except (OSError, tarfile.TarError):
         return False
     return first is not None and _KEY.fullmatch(first.name.partition(".")[0]) is not None

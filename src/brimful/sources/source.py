@@ -90,7 +90,7 @@ class Source:
 
     @classmethod
     def chained(cls, sources: Sequence[Source], title: str) -> Source:
-        """Join several sources one behind the other, each with its own formats and ignored columns.
+        """Join several sources one after the other, each with its own formats and ignored columns.
 
         Raises:
             SettingsError: one is augmented, whose draws would be those of other sample ids.

@@ -283,7 +283,7 @@ class PackingProducer:
         return False
 
     def _forget_age(self, oldest: float | None = None) -> None:
-        """Count the age anew. Until each lane has a shard it is that of the first sample: training cannot begin before."""
+        """Restart the age. Until each lane has a shard it counts from the first sample: training cannot begin before."""
         if len(self._records) >= self._num_lanes:
             self._oldest = oldest
 
