@@ -174,12 +174,12 @@ def test_results_of_tools_in_the_turn_of_their_call_are_no_targets():
     )
     encoder = ChatEncoder(tiny_tokenizer("<|im_start|>", END), chat_template=template)
     trace = [*copy.deepcopy(TRACE[:4]), {"role": "user", "content": "And?"}, {"role": "assistant", "content": "So."}]
-    [first, second] = trained(encoder, Sample(0, messages=trace))
-    assert first.startswith("find{")
-    assert (second, "here" in first) == ("So.<|im_end|>", False)
+    call = 'find{"city": "Łódź", "n": 1};'
+    assert trained(encoder, Sample(0, messages=trace)) == [call, END, "So.<|im_end|>"]
     trace[2]["content"] = "Look."
-    [refusal] = encoder.encode_batch([Sample(0, messages=trace)])
-    assert "does not show where messages[2] of role 'assistant' ('Look.') begins and ends" in str(refusal)
+    assert trained(encoder, Sample(0, messages=trace)) == [call, "Look.<|im_end|>", "So.<|im_end|>"]
+    trace[2]["weight"] = 0
+    assert trained(encoder, Sample(0, messages=trace)) == ["So.<|im_end|>"]
 
 
 def test_answers_that_share_a_header():
@@ -209,7 +209,5 @@ def test_no_template_of_trl_hides_where_its_turns_are():
         for shape in SHAPES:
             [result] = encoder.encode_batch([_trace(shape)])
             num_rendered += isinstance(result, EncodedSample)
-            # Gemma 4's write the content of a call behind the results of its tools.
-            if "gemma" not in path.name or "content and calls" not in shape:
-                assert "does not show" not in str(result), (path.name, shape)
+            assert "does not show" not in str(result), (path.name, shape)
     assert num_rendered > 1_000

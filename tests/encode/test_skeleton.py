@@ -23,6 +23,10 @@ def _render(messages, tools, add_generation_prompt):
     )
 
 
+def _trace(messages, tools):
+    raise AssertionError("the text of each message stands in it unchanged")
+
+
 @given(
     conversations=st.lists(
         st.lists(st.tuples(st.sampled_from(["user", "assistant"]), st.text("aé漢", min_size=1)), min_size=1), max_size=6
@@ -30,7 +34,7 @@ def _render(messages, tools, add_generation_prompt):
     last_only=st.booleans(),
 )
 def test_spans_of_filled_texts_are_the_answers(conversations, last_only):
-    finder = TurnFinder(_render, [";"])
+    finder = TurnFinder(_render, _trace, [";"])
     filled, expected = [], []
     for row, turns in enumerate(conversations):
         messages = [{"role": role, "content": text} for role, text in turns]

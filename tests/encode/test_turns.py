@@ -110,19 +110,32 @@ def test_thoughts_that_the_template_takes_out_of_earlier_answers():
 
 
 def test_turns_that_cannot_be_found_are_an_error():
-    """Without it a template that writes answers in another order would get a wrong mask."""
-    template = "{% for m in messages[::-1] %}<|im_start|>{{ m.content | trim }}<|im_end|>{% endfor %}"
+    """Without it a template that makes new messages of the given ones, and counts them, would get a wrong mask."""
+    template = (
+        "{{ messages | length }}{% for text in messages | map(attribute='content') %}"
+        "<|im_start|>{{ text | trim }}<|im_end|>{% endfor %}"
+    )
     tokenizer = tokenizer_of(STYLES["chatml"])
     sample = chat(" q ", " the first ", "q", "a")
     with pytest.raises(BadSampleError) as caught:
         ChatEncoder(tokenizer, chat_template=template).encode(sample)
     assert str(caught.value) == NOT_SHOWN
     lengths, errors = ChatEncoder(tokenizer, chat_template=template).lengths([chat(), sample])
-    assert lengths.tolist() == [0, -1]
+    assert lengths.tolist() == [1, -1]
     assert [*map(str, errors)] == [NOT_SHOWN]
     everything = ChatEncoder(tokenizer, chat_template=template, train_on="all")
-    texts = ["a", "q", "the first", "q"]
-    assert trained(everything, sample) == ["".join(f"<|im_start|>{text}<|im_end|>" for text in texts)]
+    texts = ["q", "the first", "q", "a"]
+    assert trained(everything, sample) == ["4" + "".join(f"<|im_start|>{text}<|im_end|>" for text in texts)]
+
+
+def test_answers_in_another_order():
+    """Without it a template that begins with the last turn would have its answers exchanged."""
+    template = "{% for m in messages[::-1] %}<|im_start|>{{ m.content | trim }}<|im_end|>{% endfor %}"
+    encoder = ChatEncoder(tokenizer_of(STYLES["chatml"]), chat_template=template)
+    sample = chat(" q ", " the first ", "q", "a")
+    assert trained(encoder, sample) == ["a<|im_end|>", "the first<|im_end|>"]
+    last = ChatEncoder(tokenizer_of(STYLES["chatml"]), chat_template=template, train_on="last")
+    assert trained(last, sample) == ["a<|im_end|>"]
 
 
 def test_a_text_that_counts_its_turns():
@@ -169,11 +182,12 @@ def test_both_ways_to_find_turns_agree(name, encoders, contents):
     encoder, sample = encoders[name], chat(*contents)
     finder, text = encoder._finder, encoder.render(sample)
     filled = finder.fill_exactly(shape_of(sample.messages or (), None), sample.messages or (), None, text)
-    by_prefixes = finder._by_prefixes(sample.messages, None, text)
+    by_prefixes = finder._by_prefixes(sample.messages or (), None, text)
+    by_trace = finder._by_trace(sample.messages or (), None, text)
     assert filled is not None
     by_skeleton = filled.spans
     assert len(by_skeleton) == len(contents) // 2
-    assert by_skeleton == by_prefixes
+    assert [[span] for span in by_skeleton] == by_prefixes == by_trace
     answer = STYLES[name].answer
     assert [text[start:end] for start, end in by_skeleton] == [answer.format(content) for content in contents[1::2]]
 

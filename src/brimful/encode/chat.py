@@ -64,11 +64,6 @@ class _Rendering(NamedTuple):
     shape: Shape
     filled: FilledText | None
 
-    @property
-    def spans(self) -> list[Span] | None:
-        """The spans of the answers, where the text tells them."""
-        return None if self.filled is None else self.filled.spans
-
 
 class ChatEncoder(RenderingEncoder):
     """The tokens that ``tokenizer.apply_chat_template`` gives, one for one, and a loss mask beside them.
@@ -391,26 +386,25 @@ class ChatEncoder(RenderingEncoder):
         if not answers:
             return []
         if self._marks_turns:
-            spans = self._generation_spans(sample)
+            turns = [[span] for span in self._generation_spans(sample)]
+        elif rendering.filled is not None:
+            turns = [[span] for span in rendering.filled.spans]
         else:
-            found = rendering.spans
-            spans = found or self._finder.spans(rendering.shape, sample.messages or (), sample.tools, text)
+            turns = self._finder.spans(rendering.shape, sample.messages or (), sample.tools, text)
         if self.train_on is TrainOn.LAST:
-            spans, answers = spans[-1:], answers[-1:]
+            turns, answers = turns[-1:], answers[-1:]
         # Where no answer says anything, the ends of turns are nothing to train on.
         if all(map(_is_empty, answers)):
             return []
-        if all(_weight(message) != 0 for message in answers):
-            return [span for span in spans if span[0] < span[1]]
-        # Weights belong to answers, so each span has to be the span of a known answer.
-        if len(spans) != len(answers):
-            raise AssistantTurnsError(
-                f"an answer has weight 0, and the chat template marks {len(spans)} turns for {len(answers)} answers, so "
-                f"that nobody knows which: leave the weights out, or use a template that marks each"
-            )
-        return [
-            (start, end) for (start, end), turn in zip(spans, answers, strict=True) if _weight(turn) and start < end
-        ]
+        if any(_weight(message) == 0 for message in answers):
+            # Weights belong to answers, so each turn has to be that of a known answer.
+            if len(turns) != len(answers):
+                raise AssistantTurnsError(
+                    f"an answer has weight 0, and the chat template marks {len(turns)} turns for {len(answers)} answers, so "
+                    f"that nobody knows which: leave the weights out, or use a template that marks each"
+                )
+            turns = [turn for turn, message in zip(turns, answers, strict=True) if _weight(message) != 0]
+        return [(start, end) for turn in turns for start, end in turn if start < end]
 
     @cached_property
     def _marks_turns(self) -> bool:
@@ -433,7 +427,7 @@ class ChatEncoder(RenderingEncoder):
 
     @cached_property
     def _finder(self) -> TurnFinder:
-        return TurnFinder(self._chat_template.render, self.tokenizer.special_texts)
+        return TurnFinder(self._chat_template.render, self._chat_template.trace, self.tokenizer.special_texts)
 
     def no_target_reason(self, sample: Sample) -> str:
         if sample.kind != "chat":

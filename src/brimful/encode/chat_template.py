@@ -10,6 +10,7 @@ from brimful.encode.known_libraries import knows_transformers
 from brimful.encode.opaque import proved_text
 from brimful.encode.placeholders import Render
 from brimful.encode.proofs import recall, remember
+from brimful.encode.traced import Traced, trace
 from brimful.sources.sample import Message, MixedMessages
 from brimful.versions import version_of
 
@@ -104,6 +105,15 @@ class ChatTemplate:
         if self.needs_transformers:
             return self._by_transformers(messages, tools, add_generation_prompt)
         return self._by_jinja(messages, tools, add_generation_prompt)
+
+    def trace(self, messages: Sequence[Message], tools: Any) -> Traced:
+        """Return the text of a conversation by Jinja, and which of it belongs to which message.
+
+        Raises:
+            Exception: Jinja cannot compile the template, or it refuses the conversation; of any class.
+        """
+        variables = {**self._variables, "tools": tools or None, "documents": None, "add_generation_prompt": False}
+        return trace(self._source, variables, self._prepared(messages))
 
     def load(self) -> None:
         """Compile the template, if Jinja renders it."""

@@ -1,6 +1,6 @@
 """A template's own text around the texts of a conversation: its skeleton, filled in, and the turns in it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, repeat
@@ -61,13 +61,6 @@ class Skeleton:
         pieces = self._blank.copy()
         pieces[1::2] = values if self.order is None else [values[index] for index in self.order]
         return FilledText("".join(pieces), pieces, self)
-
-    def between(self, values: Sequence[str], begin: int, end: int) -> Iterator[str]:
-        """Yield the text from behind slot ``begin - 1`` to slot ``end``, alternating literals and values."""
-        yield self.literals[begin]
-        for slot in range(begin, end):
-            yield values[slot]
-            yield self.literals[slot + 1]
 
 
 class FilledText(NamedTuple):

@@ -8,26 +8,25 @@ the text that is tokenised:
     between the placeholders is the template's own: headers, ends of turns. The skeleton mostly depends on
     the roles alone, so it is kept, and one rendering serves all conversations of that shape. Filled with the
     real contents it must give the real text, character for character; else it is not used.
-2.  *Prefixes.* Rendering the turns before an answer, and those with it, shows where it begins and ends, if the
-    whole text begins with both. Slower, for templates that change contents.
-3.  *Anchors.* Templates that take the thoughts out of earlier answers render no prefix of the text. Then a turn
-    is the text between the header before it and the known text behind it: the end of the turn, the next
-    header, and the messages of the other side.
-4.  *Differences.* The conversation is rendered again with another text in the place of one answer. The characters that
-    the two renderings do not share are that answer's. The slowest way, for traces of agents: answers without content,
-    arguments as texts, results of tools that are empty.
+2.  *Trace.* The conversation is rendered once more with a mark wherever the template takes up a message (``traced``). An
+    answer is the text from its mark to the next: exact for templates that change contents, take the thoughts out of
+    earlier answers, or write the results of tools into the turn of their call.
+3.  *Prefixes.* Rendering the turns before an answer, and those with it, shows where it begins and ends, if the
+    whole text begins with both. Slower, for templates that make new messages of the given ones.
 
 A conversation that none explains is an error that says so, never a guess.
 """
 
 import contextlib
 import re
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from itertools import pairwise
 from typing import Any
 
 from brimful.encode.placeholders import Render, examined, excerpt_of, replace_texts
 from brimful.encode.skeleton import FilledText, Skeleton, Turn, message_texts, verbatim_texts
 from brimful.encode.text_spans import Span
+from brimful.encode.traced import Traced
 from brimful.errors import AssistantTurnsError
 from brimful.messages import setting
 from brimful.sources.sample import Message
@@ -40,11 +39,14 @@ class TurnFinder:
 
     Args:
         render: renders messages with that template.
+        trace: renders messages and tools with it, and tells which text belongs to which message.
         special_texts: texts of the tokenizer's special tokens, one of which ends a turn.
     """
 
-    def __init__(self, render: Render, special_texts: Sequence[str]) -> None:
-        self._render = render
+    def __init__(
+        self, render: Render, trace: Callable[[Sequence[Message], Any], Traced], special_texts: Sequence[str]
+    ) -> None:
+        self._render, self._trace = render, trace
         texts = sorted({text for text in special_texts if text}, key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, texts))) if texts else None
         self._skeletons: dict[Any, Skeleton | None] = {}
@@ -78,44 +80,62 @@ class TurnFinder:
         filled = None if skeleton is None else _fill(skeleton, values)
         return filled if filled is not None and filled.text == text else None
 
-    def spans(self, shape: Hashable, messages: Sequence[Message], tools: Any, text: str) -> list[Span]:
-        """Return the span of each assistant turn, in order; that of an answer which the text leaves out is empty.
+    def spans(self, shape: Hashable, messages: Sequence[Message], tools: Any, text: str) -> list[list[Span]]:
+        """Return the spans of each assistant turn, in order; none for an answer that the text leaves out.
+
+        A turn has several where the results of its tools are written into it.
 
         Raises:
             AssistantTurnsError: the template does not show one of them.
         """
         # From the fastest way to the most tolerant one; each verifies its result, and none guesses.
         filled = self.fill_exactly(shape, messages, tools, text)
-        spans = self._by_prefixes(messages, tools, text) if filled is None else filled.spans
-        values, skeleton = verbatim_texts(messages), self._skeletons.get(shape)
-        if spans is None and skeleton is not None and values is not None:
-            spans = self._by_anchors(skeleton, values, text)
-        return self._by_differences(messages, tools, text) if spans is None else spans
+        if filled is not None:
+            return [[span] for span in filled.spans]
+        spans = self._by_trace(messages, tools, text)
+        return self._by_prefixes(messages, tools, text) if spans is None else spans
 
-    @staticmethod
-    def _by_anchors(skeleton: Skeleton, values: list[str], text: str) -> list[Span] | None:
-        """Return the turns between texts that are known: headers, ends of turns, and messages of the others."""
-        # Anchor i ends where turn i begins; the last one is the text behind the last turn.
-        anchors: list[str] = []
-        next_slot = 0
-        for turn in skeleton.turns:
-            anchor = "".join(skeleton.between(values, next_slot, turn.first))
-            anchors.append(anchor[: len(anchor) - turn.head])
-            next_slot = turn.last + 1
-        anchors.append("".join(skeleton.between(values, next_slot, len(values))))
-        if not text.startswith(anchors[0]) or not text.endswith(anchors[-1]):
+    def _by_trace(self, messages: Sequence[Message], tools: Any, text: str) -> list[list[Span]] | None:
+        try:
+            traced = self._trace(messages, tools)
+        except Exception:  # a template with tags of others, which Transformers alone compiles
             return None
-        spans: list[Span] = []
-        begin = len(anchors[0])
-        for turn, anchor in zip(skeleton.turns, anchors[1:], strict=True):
-            # The last anchor may be short or blank, and may occur within the answer: its position is the end of the text.
-            is_last = len(spans) + 1 == len(skeleton.turns)
-            end = len(text) - len(anchor) if is_last else text.find(anchor, begin)
-            if end < begin or not (anchor.strip() or is_last):
+        if traced.text != text:
+            return None
+        spans: list[list[Span]] = []
+        for index, (message, runs) in enumerate(zip(messages, traced.runs, strict=True)):
+            if message["role"] != "assistant":
+                continue
+            # A template that makes new messages of the given ones writes none of these.
+            if not runs and (message.get("content") or message.get("tool_calls")):
                 return None
-            spans.append((begin, end + turn.tail))
-            begin = end + len(anchor)
-        return spans
+            head = self._head_of_run(messages, index, tools, text[slice(*runs[0])]) if runs else 0
+            spans.append(self._without_edges(runs, head, text))
+        return None if _hold_others(spans, messages, text) else spans
+
+    def _without_edges(self, runs: list[Span], head: int, text: str) -> list[Span]:
+        """Return the runs of a turn without its header and without the white space that separates the next turn."""
+        if not runs:
+            return []
+        start, _ = runs[-1]
+        runs = [*runs[:-1], (start, start + self._trimmed_length(text[slice(*runs[-1])]))]
+        start, end = runs[0]
+        return [(start + head, max(start + head, end)), *runs[1:]]
+
+    def _head_of_run(self, messages: Sequence[Message], index: int, tools: Any, run: str) -> int:
+        """Return how many characters of the first run of a turn are its header."""
+        num_header = self._num_header(run)
+        if num_header:
+            return num_header
+        # Else it is in the template's own text in front of the content.
+        marked = replace_texts(messages[index], f"{_OPEN}{_TEXT}", None)
+        with contextlib.suppress(Exception):
+            traced = self._trace([*messages[:index], marked, *messages[index + 1 :]], tools)
+            literal, mark, _ = traced.text[slice(*traced.runs[index][0])].partition(f"{_OPEN}{_TEXT}")
+            if mark and run.startswith(literal):
+                header_end = self._header_end(literal, 0, len(literal))
+                return (header_end or 0) if self._generation_headers()[0] else len(literal.rstrip(" "))
+        return 0
 
     def _open_skeleton(self, messages: Sequence[Message], tools: Any) -> Skeleton | None:
         """Return the skeleton in which each tool has a slot as well."""
@@ -152,6 +172,7 @@ class TurnFinder:
         places = {index: place for place, index in enumerate(order)}
         # Each turn is stored by its distances from its outer slots, which stay the same for values of other lengths.
         turns: list[Turn] = []
+        traced_turns: list[list[Span]] | None = None
         num_texts = 0
         for index, message in enumerate(messages):
             begin_text, num_texts = num_texts, num_texts + len(message_texts(message))
@@ -164,7 +185,13 @@ class TurnFinder:
                 text_end = spans[num_texts][0] if num_texts < len(spans) else len(text)
                 around = text[text_start:begin], text[end:text_end]
                 if around not in self._shares:
-                    span = self._prefix_span(marked_messages, index, tools, text)
+                    traced_turns = traced_turns or self._by_trace(marked_messages, tools, text)
+                    if traced_turns is None:
+                        span = self._prefix_span(marked_messages, index, tools, text)
+                    elif len(traced_turns[len(turns)]) == 1:
+                        [span] = traced_turns[len(turns)]
+                    else:  # texts of others are written into the turn
+                        return None
                     if span is None or not span[0] <= begin <= end <= span[1]:
                         span = self._literal_span(begin, end, *around)
                     self._shares[around] = begin - span[0], span[1] - end
@@ -197,8 +224,16 @@ class TurnFinder:
 
     def _num_header(self, turn: str) -> int:
         """Return how many characters of a turn are its header."""
-        full, common = self._generation_headers()
-        return len(full) if turn.startswith(full) else _num_shared(turn, common)
+        return max(self._num_shared_words(turn, header) for header in self._generation_headers())
+
+    def _num_shared_words(self, turn: str, header: str) -> int:
+        """Return how many characters of a header a turn begins with, up to white space or a special token."""
+        if turn.startswith(header):
+            return len(header)
+        # No word is cut: ``<think>`` and ``<tool_call>`` have their beginning in common.
+        shared = header[: _num_shared(turn, header)]
+        edges = [*re.finditer(r"\s", shared), *(self._special.finditer(shared) if self._special else ())]
+        return max((edge.end() for edge in edges), default=0)
 
     def _generation_headers(self) -> tuple[str, str]:
         """Return the text that the template writes for an answer to come, and what every answer has of it.
@@ -213,78 +248,22 @@ class TurnFinder:
                 header = common = prompt_text[len(text) :] if prompt_text.startswith(text) else ""
                 answer_text = self._render([*prompt, {"role": "assistant", "content": _OPEN}, *prompt], None, False)
                 if answer_text.startswith(text) and not answer_text.startswith(prompt_text):
-                    start = header[: _num_shared(answer_text[len(text) :], header)]
-                    # No word is cut: ``<think>`` and ``<tool_call>`` have their beginning in common.
-                    edges = [*re.finditer(r"\s", start), *(self._special.finditer(start) if self._special else ())]
-                    common = start[: max((edge.end() for edge in edges), default=None)] or header
+                    common = header[: self._num_shared_words(answer_text[len(text) :], header)] or header
             self._headers = header, common
         return self._headers
 
-    def _by_differences(self, messages: Sequence[Message], tools: Any, text: str) -> list[Span]:
-        places = [self._difference(messages, index, tools, text) for index in range(len(messages))]
-        spans: list[Span] = []
-        low = 0
-        for index, (message, place) in enumerate(zip(messages, places, strict=True)):
-            if message["role"] != "assistant":
-                # A header is not looked for in what others say.
-                low = place[1] if place is not None else low
-                continue
-            begin, end = place or (-1, -1)
-            # Some templates write the results of calls into the turn of the call, in front of its content.
-            if begin < low or any(other is not None and other[1] < end for other in places[index + 1 :]):
-                raise AssistantTurnsError(
-                    f"the chat template does not show where messages[{index}] of role 'assistant' ({excerpt_of(message)}) "
-                    "begins and ends; put {% generation %} … {% endgeneration %} around the assistant's turns in the template "
-                    f"({setting('chat_template')}), or train on all tokens ({setting('train_on', 'all')})"
-                )
-            start = self._header_end(text, low, begin)
-            low = end
-            if start is not None or message.get("content") or message.get("tool_calls"):
-                # A question may change what stands in front of it: thoughts are taken out of earlier answers.
-                limit = next((other[0] for other in places[index + 1 :] if other and other[0] >= end), len(text))
-                low += min(self._num_closing(messages, index, tools, text[end:]), limit - end)
-            spans.append((begin if start is None else start, low))
-        return spans
-
-    def _difference(self, messages: Sequence[Message], index: int, tools: Any, text: str) -> Span | None:
-        """Return the characters that change with one message; None if none do."""
-        begin, end = len(text), -1
-        for other, is_named in _other_messages(messages[index]):
-            try:
-                other_text = self._render([*messages[:index], other, *messages[index + 1 :]], tools, False)
-            except Exception:  # a template may refuse one of them
-                continue
-            if other_text != text:
-                begin = min(begin, _num_shared(text, other_text))
-                # Results of tools may be headed by the name of the call.
-                if not is_named:
-                    end = max(end, len(text) - _num_shared(text[::-1], other_text[::-1]))
-        return None if end < 0 else (begin, max(begin, end))
-
-    def _num_closing(self, messages: Sequence[Message], index: int, tools: Any, rest: str) -> int:
-        """Return how many characters of the rest of the text close a turn: those that do at the end of a conversation."""
-        if index + 1 == len(messages):
-            return self._trimmed_length(rest)
-        end_text = None
-        with contextlib.suppress(Exception):
-            text = self._render(messages[: index + 1], tools, False)
-            difference = self._difference(messages[: index + 1], index, tools, text)
-            end_text = None if difference is None else text[difference[1] :]
-        ending = "" if end_text is None else rest[: _num_shared(rest, end_text)]
-        # The very last turn may have an end of its own.
-        if self._special and not self._special.search(ending) and (end_text is None or self._special.search(end_text)):
-            match = self._special.search(rest)
-            return match.end() if match else 0
-        return self._trimmed_length(ending)
-
-    def _by_prefixes(self, messages: Sequence[Message], tools: Any, text: str) -> list[Span] | None:
-        spans: list[Span] = []
+    def _by_prefixes(self, messages: Sequence[Message], tools: Any, text: str) -> list[list[Span]]:
+        spans: list[list[Span]] = []
         for index, message in enumerate(messages):
             if message["role"] == "assistant":
                 span = self._prefix_span(messages, index, tools, text)
                 if span is None:
-                    return None
-                spans.append(span)
+                    raise AssistantTurnsError(
+                        f"the chat template does not show where messages[{index}] of role 'assistant' ({excerpt_of(message)}) "
+                        "begins and ends; put {% generation %} … {% endgeneration %} around the assistant's turns in the "
+                        f"template ({setting('chat_template')}), or train on all tokens ({setting('train_on', 'all')})"
+                    )
+                spans.append([span])
         return spans
 
     def _prefix_span(self, messages: Sequence[Message], index: int, tools: Any, text: str) -> Span | None:
@@ -354,19 +333,14 @@ def _num_shared(first: str, second: str) -> int:
     return next((index for index, (one, other) in pairs if one != other), min(len(first), len(second)))
 
 
-def _other_messages(message: Message) -> Iterator[tuple[Message, bool]]:
-    """Yield the message with one part changed at a time, each with whether the part is the names of calls."""
-    mark = f"{_OPEN}{_TEXT}"
-    calls = message.get("tool_calls") or ()
-    if message.get("content") or not calls:
-        yield replace_texts(message, mark, None), False
-    if message.get("reasoning_content"):
-        yield {**message, "reasoning_content": mark}, False
-    if calls:
-        # Of the kind that they have: templates ask whether arguments are a text.
-        is_text = [isinstance(call.get("function", call).get("arguments"), str) for call in calls]
-        yield replace_texts(message, None, [{"arguments": mark if text else {mark: mark}} for text in is_text]), False
-        yield replace_texts(message, None, [{"name": mark}] * len(calls)), True
+def _hold_others(spans: Sequence[Sequence[Span]], messages: Sequence[Message], text: str) -> bool:
+    """Return true if the text of a message of the other side is in a turn of the assistant, and nowhere else."""
+    edges = [0, *(edge for span in sorted(span for turn in spans for span in turn) for edge in span), len(text)]
+    pieces = [text[start:end] for start, end in pairwise(edges)]
+    outside, inside = "\0".join(pieces[::2]), "\0".join(pieces[1::2])
+    contents = [message.get("content") for message in messages if message["role"] != "assistant"]
+    texts = [content.strip() for content in contents if isinstance(content, str)]
+    return any(content in inside and content not in outside for content in texts if content)
 
 
 def _answer_start(turn: str, message: Message) -> int:
