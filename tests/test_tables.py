@@ -91,7 +91,6 @@ def test_every_flipped_byte_is_found_or_changes_nothing(tmp_path):
     rows = Ragged(np.array([7, 8, 9], dtype=np.int32), np.array([0, 2, 2, 3]))
     path = _write(tmp_path / "t.arrow", size=np.array([2, 0, 1]), flag=np.array([True, False, True]), ids=rows)
     data, right = path.read_bytes(), _content(path)
-    assert open_table(path).checksummed
     found = 0
     for at in range(len(data)):
         for bit in (1 << at % 8,):
@@ -116,16 +115,6 @@ def test_numbers_are_checked_when_they_are_asked_for(tmp_path):
         with pytest.raises(CorruptFileError) as caught:
             table.flat("size")
     assert str(caught.value) == f"{path} is damaged: column 'size' has other numbers than were written"
-
-
-def test_a_table_of_an_earlier_version_opens(tmp_path):
-    """Without it plans and lengths that were saved before there were checksums could not be read any more."""
-    path = str(tmp_path / "old.arrow")
-    schema = pa.schema([("size", pa.int64())], metadata={b"brimful": b'{"unit":"tokens"}'})
-    with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-        writer.write_batch(pa.record_batch([pa.array([1, 2])], schema=schema))
-    table = open_table(path)
-    assert (table.description, table.flat("size").tolist(), table.checksummed) == ({"unit": "tokens"}, [1, 2], False)
 
 
 def test_rows_cut_from_a_longer_column_come_back(tmp_path):

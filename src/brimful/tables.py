@@ -7,7 +7,7 @@ opening takes the same time for ten rows or a billion. Any Arrow reader (polars,
 Everything that is read back is checked. The description is compared with its checksum when the file is opened;
 a column when it is first asked for, which reads all of it once. Code that has to open large tables in
 milliseconds and compares the arrays with something else later (plans: ``Plan.check_fingerprint``) asks for them with
-``checked=False``. Tables of earlier versions have no checksums; they open, and ``checksummed`` is false.
+``checked=False``.
 
 >>> import numpy as np, tempfile, os
 >>> path = os.path.join(tempfile.mkdtemp(), "t.arrow")
@@ -121,8 +121,7 @@ class Table:
     Attributes:
         path: the file.
         description: the mapping that was written beside the columns.
-        checksummed: true if the file has checksums; those of earlier versions have none.
-        fingerprint: of description and columns, by their checksums; files without any have all the same.
+        fingerprint: of description and columns, by their checksums.
     """
 
     def __init__(
@@ -130,15 +129,14 @@ class Table:
         path: str,
         batch: Any,
         description: dict[str, Any],
-        checksums: Mapping[str, Fingerprint] | None,
+        checksums: Mapping[str, Fingerprint],
         fingerprint: Fingerprint,
     ) -> None:
         self.path = path
         self.description = description
-        self.checksummed = checksums is not None
         self.fingerprint = fingerprint
         self._batch = batch
-        self._unchecked = dict(checksums or {})
+        self._unchecked = dict(checksums)
 
     def __len__(self) -> int:
         return int(self._batch.num_rows)
@@ -209,10 +207,9 @@ def open_table(path: str | os.PathLike[str]) -> Table:
             raise CorruptFileError(f"{name} holds {reader.num_record_batches} record batches where one is due")
         # The names of the columns count too: with a renamed column, its checksum would never be looked up.
         checksums = _read_checksums(metadata)
-        if checksums is not None:
-            is_same = checksums.pop(_DESCRIPTION, None) == fingerprint_bytes(metadata[_DESCRIPTION_KEY])
-            if not is_same or sorted(checksums) != sorted(reader.schema.names):
-                raise CorruptFileError(f"{name} is damaged: its description is not the one that was written")
+        is_same = checksums.pop(_DESCRIPTION, None) == fingerprint_bytes(metadata[_DESCRIPTION_KEY])
+        if not is_same or sorted(checksums) != sorted(reader.schema.names):
+            raise CorruptFileError(f"{name} is damaged: its description is not the one that was written")
         description = json.loads(metadata[_DESCRIPTION_KEY])
         batch = reader.get_batch(0)
         batch.validate()
@@ -225,10 +222,8 @@ def open_table(path: str | os.PathLike[str]) -> Table:
         raise CorruptFileError(f"{name} cannot be read as a table of brimful: {_first_line(error)}") from error
 
 
-def _read_checksums(metadata: Mapping[bytes, bytes]) -> dict[str, Fingerprint] | None:
-    """Return checksums by name of the column, or None in a file of an earlier version."""
-    if set(metadata) == {_DESCRIPTION_KEY}:
-        return None
+def _read_checksums(metadata: Mapping[bytes, bytes]) -> dict[str, Fingerprint]:
+    """Return checksums by name of the column."""
     checksums: Any = json.loads(metadata.get(_CHECKSUMS_KEY, b"null"))
     # Metadata without our checksums is damaged: an empty mapping fits no description, so the file is refused.
     return checksums if isinstance(checksums, dict) else {}

@@ -2,8 +2,8 @@
 
     python tests/golden/make.py FOLDER
 
-The files beside this script were written by the code of commit 07f463e. A format that changes gets a folder of its own
-beside ``formats_1``, made by the version that introduces it; the files of older versions stay as they are.
+Each format has one version, and its files are frozen here. A format that changes after the first release gets a folder of
+its own next to ``formats_1``, made by the version that introduces it; the files of released versions stay as they are.
 """
 
 import hashlib

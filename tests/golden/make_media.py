@@ -2,8 +2,8 @@
 
     python tests/golden/make_media.py FOLDER
 
-``media_2`` was written by the code of commit 96425d4 (shards of version 2), ``media_3`` by the version that introduced
-containers of media, ``media_4`` by the one that introduced columns of places. They stay as they are; a format that changes gets a folder of its own.
+Shards with media are version 4, and its files are frozen here. A format that changes after the first release gets a folder
+of its own.
 """
 
 import base64
@@ -69,24 +69,21 @@ def main(folder: Path) -> None:
     """Write everything into a new folder."""
     import brimful
     from brimful import open_packs
-    from brimful.shards.format import MEDIA_VERSION
 
     folder.mkdir(parents=True)
     os.chdir(folder)
     os.environ["BRIMFUL_CACHE"] = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"golden-cache-{os.getpid()}")
     write_pictures("pictures", range(4))
     Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows()))
-    stores: dict[str, dict[str, Any]] = {"references": {}}
-    if MEDIA_VERSION > 2:
-        stores["bytes"] = {"media_storage": "bytes"}
+    stores: dict[str, dict[str, Any]] = {"references": {}, "bytes": {"media_storage": "bytes"}}
     expected: dict[str, Any] = {"made_by": brimful.__version__, "stores": {}}
     for name, options in stores.items():
         pack(name, **options)
         expected["stores"][name] = contents_of_media(open_packs(name))
-    if MEDIA_VERSION > 2:  # killed right after its first shard was committed
-        code = "import sys; sys.path.insert(0, sys.argv[1]); import make_media; from brimful.testing.faults import die_at; "
-        code += "die_at('after-commit', 1); make_media.pack('interrupted', media_storage='bytes')"
-        subprocess.run([sys.executable, "-c", code, str(Path(__file__).parent)], check=False)
+    # Killed right after its first shard was committed.
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import make_media; from brimful.testing.faults import die_at; "
+    code += "die_at('after-commit', 1); make_media.pack('interrupted', media_storage='bytes')"
+    subprocess.run([sys.executable, "-c", code, str(Path(__file__).parent)], check=False)
     for record in Path().glob("*/log/*.json"):  # without the name of the machine
         record.write_text(re.sub(r'"producer_id": "[^"]*"', '"producer_id": "golden-1-00000000"', record.read_text()))
     Path("expected.json").write_text(json.dumps(expected, indent=1, sort_keys=True) + "\n")

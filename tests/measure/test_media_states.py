@@ -129,19 +129,6 @@ def test_a_file_of_lengths_names_the_sample_whose_picture_changed(home):
     assert rebuilt.tokens.tolist() == table.tokens.tolist() == LengthTable.open(path).tokens.tolist()
 
 
-def test_a_file_of_an_earlier_version_is_not_believed(home):
-    """It does not say which pictures it is of."""
-    path = home / "lengths.arrow"
-    before, _ = measure(home, path=path)
-    table = LengthTable.open(path)
-    table.media_states = None
-    table.save(path)
-    with pytest.raises(CacheMismatchError, match="is of an earlier version, which did not note the files of media"):
-        LengthCache(path).lengths(source_in(home), PictureEncoder(), cache_dir=home / "other")
-    assert measure(home, path=path)[0] == before
-    assert LengthTable.open(path).media_states is not None
-
-
 def test_members_of_a_tar_are_of_the_tar(home):
     """Written again, its rows are measured again: nobody opens it to see which member is another."""
 

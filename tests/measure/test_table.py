@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from brimful.errors import CorruptFileError, InvalidLengthsError, SettingsError
@@ -159,29 +158,6 @@ def test_every_flipped_byte_of_a_saved_table_is_found_or_changes_nothing(tmp_pat
             continue
         assert (read.tokens.tolist(), read.provenance, read.rejects) == ([3, -1, 5], {"source": "a"}, [[1, "a:2", "x"]])
     assert found > len(data) / 6
-
-
-def _as_before_checksums(path):
-    """Write a table again as versions without checksums did."""
-    with pa.ipc.open_file(pa.BufferReader(path.read_bytes())) as reader:
-        batch, description = reader.get_batch(0), reader.schema.metadata[b"brimful"]
-    schema = batch.schema.with_metadata({b"brimful": description})
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-        writer.write_batch(pa.record_batch(batch.columns, schema=schema))
-
-
-def test_a_table_of_an_earlier_version_opens_and_is_held_against_its_fingerprint(tmp_path):
-    """Without it lengths that were measured before there were checksums were lost, or damage in them not seen."""
-    path = tmp_path / "t.arrow"
-    table = LengthTable({"tokens": np.array([1003, -1, 1005], np.int32)})
-    table.save(path)
-    _as_before_checksums(path)
-    old = LengthTable.open(path)
-    assert (old.tokens.tolist(), old.fingerprint) == ([1003, -1, 1005], table.fingerprint)
-    path.write_bytes(path.read_bytes().replace(np.int32(1005).tobytes(), np.int32(1006).tobytes()))
-    with pytest.raises(CorruptFileError) as caught:
-        LengthTable.open(path)
-    assert str(caught.value) == f"{path} is damaged: its lengths are not those that were saved"
 
 
 def test_a_table_of_fractions_is_refused_as_lists_are():

@@ -57,22 +57,6 @@ def test_plans_that_truncate_nothing_stay_what_they_were(policy, tmp_path):
     assert open_table(tmp_path / "plan.arrow").description["version"] == 1
 
 
-def test_a_plan_of_before_opens_and_says_what_it_does_not_know(tmp_path):
-    """Of samples that keep as much as a pack may hold it cannot tell which it truncated: only a shorter one is noticed."""
-    plan = plan_packs([3, 9, 4, 7], capacity=7, overflow="truncate", seed=None)
-    assert plan.sample_lengths.tolist() == [9, 7, 4, 3]
-    plan.truncated = None  # as it was when plans did not have it
-    old = saved(plan, tmp_path)
-    assert open_table(tmp_path / "plan.arrow").description["version"] == 1
-    old.check_fingerprint()
-    assert old.sample_lengths.tolist() == [-1, -1, 4, 3]
-    old.check_sample_lengths(slice(0, 4), np.array([12, 8, 4, 3]), str)
-    with pytest.raises(LengthChangedError, match="encodes to 6 tokens and was planned with 7 or more"):
-        old.check_sample_lengths(slice(0, 1), np.array([6]), str)
-    with pytest.raises(LengthChangedError, match="encodes to 5 tokens and was planned with 4:"):
-        old.check_sample_lengths(slice(0, 4), np.array([12, 7, 5, 3]), str)
-
-
 def test_damaged_lengths_of_truncated_samples_are_found(tmp_path):
     """They are in no pack, so the fingerprint of the packs does not hold them."""
     saved(plan_packs([3, 9001, 4, 7], capacity=7, overflow="truncate"), tmp_path)

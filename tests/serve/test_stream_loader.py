@@ -238,19 +238,6 @@ def test_damaged_shards_are_found_before_use(tmp_path, kind, assign):
     assert found == (2 if assign == "pack" else 1)
 
 
-def test_records_without_digests_of_batches_are_read(tmp_path):
-    """Streams of earlier versions go on as they were; their rows have checksums of their own."""
-    stream = toy_stream(tmp_path, [2, 2, 2, 2])
-    for path in (tmp_path / "log").iterdir():
-        values = json.loads(path.read_bytes())
-        values.pop("batches", None)
-        path.write_text(json.dumps(values))
-    assert sorted(ids(batch) for batch in loaders(stream, 1)[0]) == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    damage(tmp_path, "flipped")
-    with pytest.raises(CorruptFileError, match=DAMAGES["flipped"]):
-        list(loaders(stream, 1)[0])
-
-
 @pytest.mark.parametrize("kind", DAMAGES)
 def test_damaged_shards_are_skipped_in_step(tmp_path, logged, kind):
     """R1: a rank that stops alone hangs the others, and one that serves less is a step behind."""

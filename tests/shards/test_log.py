@@ -109,8 +109,8 @@ def test_the_cause_is_named_and_not_what_follows_from_it(tmp_path):
         log.begin(other, {})
 
 
-def test_lanes_of_earlier_stores_do_not_matter(tmp_path):
-    """Earlier versions could write others into the header; no reader used them, and the packs are the same."""
+def test_a_store_may_go_on_with_other_lanes(tmp_path):
+    """The packs are the same."""
     log = StreamLog(open_blob_store(tmp_path))
     identity = {"capacity": 8, "plan": "a" * 32, "source": "s", "encoder": "e", "lanes": 3}
     log.begin(identity, {})

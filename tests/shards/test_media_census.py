@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -57,15 +56,6 @@ def test_kinds_have_their_order_and_their_lines() -> None:
         "largest        sound 's' of sample 9: 5 tokens",
         "media in       files by absolute paths",
     ]
-
-
-@pytest.mark.parametrize("old_first", [True, False])
-def test_records_of_earlier_versions_say_what_they_know(old_first: bool) -> None:
-    """Half of a sum would pass for the whole."""
-    records = [record(image={"count": 2, "bytes": 90}), record(image=counted(3).as_dict())]
-    census = MediaCensus.of(records if old_first else records[::-1])
-    assert census.kinds["image"].as_dict() == {"count": 3, "bytes": 120}
-    assert census.lines() == ["media          3 pictures, 120 bytes", "media in       files by absolute paths"]
 
 
 def test_packs_of_text_have_no_line() -> None:

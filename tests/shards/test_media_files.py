@@ -21,6 +21,8 @@ from brimful.shards import (
 )
 from brimful.shards.pack_media import relative_path
 
+SUMS = {"distinct": 2, "tokens": 0, "patches": 0, "frames": 0, "mel_frames": 0, "largest": None}
+
 
 def written(folder, *contents):
     store = open_blob_store(folder)
@@ -30,7 +32,7 @@ def written(folder, *contents):
         writer.close()
         blob.publish("media/0.tar")
     facts = {"file": "media/0.tar", "bytes": blob.size, "xxh3_128": "", "stored": len(contents)}
-    facts["items"] = {"image": {"count": len(contents), "bytes": sum(map(len, contents))}}
+    facts["items"] = {"image": {"count": len(contents), "bytes": sum(map(len, contents)), **SUMS}}
     return store, [ShardRecord(0, "shards/0", 1, "", 1, 1, 1, 1, "me", media=facts)], offsets
 
 
@@ -49,8 +51,7 @@ def test_any_tar_reader_opens_a_container(tmp_path):
 def test_a_medium_is_read_by_its_range(tmp_path):
     """By whoever has the container, or path, offset and size alone."""
     store, records, offsets = written(tmp_path, b"abc", b"defg")
-    place = {"container": 0, "offset": offsets[1], "size": 4}
-    medium = MediaFiles(store, records, "").resolve(MediaKind.IMAGE, "a", place)
+    medium = MediaFiles(store, records, "").container(0).medium(MediaKind.IMAGE, "a", offsets[1], 4)
     assert medium.read() == b"defg"
     assert (tmp_path / "media/0.tar").read_bytes()[medium.offset :][: medium.size] == b"defg"
     census = MediaCensus.of(records, directory="d")
@@ -65,8 +66,7 @@ def test_containers_behind_a_url_are_read_by_range(tmp_path, monkeypatch):
     real = type(store).get_range
     monkeypatch.setattr(type(store), "local_path", lambda self, key: None)
     monkeypatch.setattr(type(store), "get_range", lambda *args: asked.append(args[1:]) or real(*args))
-    place = {"container": 0, "offset": offsets[1], "size": 4}
-    assert MediaFiles(store, records, "").resolve(MediaKind.IMAGE, "a", place).read() == b"defg"
+    assert MediaFiles(store, records, "").container(0).medium(MediaKind.IMAGE, "a", offsets[1], 4).read() == b"defg"
     assert asked == [("media/0.tar", offsets[1], offsets[1] + 4)]
 
 
@@ -82,15 +82,13 @@ def test_a_container_that_is_not_whole_is_refused_before_it_is_used(tmp_path, fa
     store, records, offsets = written(tmp_path, b"abc")
     fault(tmp_path / "media" / "0.tar")
     with pytest.raises(CorruptFileError, match=message):
-        MediaFiles(store, records, "").resolve(MediaKind.IMAGE, "a", {"container": 0, "offset": offsets[0], "size": 3})
+        MediaFiles(store, records, "").container(0).medium(MediaKind.IMAGE, "a", offsets[0], 3)
 
 
 def test_a_container_that_is_cut_while_it_is_open(tmp_path):
     """No SIGBUS, and no short picture."""
     store, records, offsets = written(tmp_path, b"abc")
-    medium = MediaFiles(store, records, "").resolve(
-        MediaKind.IMAGE, "a", {"container": 0, "offset": offsets[0], "size": 3}
-    )
+    medium = MediaFiles(store, records, "").container(0).medium(MediaKind.IMAGE, "a", offsets[0], 3)
     assert medium.read() == b"abc"
     with open(tmp_path / "media" / "0.tar", "r+b") as file:
         file.truncate(offsets[0] + 1)
@@ -102,7 +100,7 @@ def test_a_shard_without_media_has_no_container(tmp_path):
     """A pack that names one is of other files."""
     store, records, _ = written(tmp_path, b"abc")
     with pytest.raises(CorruptFileError, match="names media of shard 3, which has none"):
-        MediaFiles(store, records, "").resolve(MediaKind.IMAGE, "a", {"container": 3, "offset": 0, "size": 3})
+        MediaFiles(store, records, "").container(3).medium(MediaKind.IMAGE, "a", 0, 3)
 
 
 def test_the_root_moves_with_the_store(tmp_path):

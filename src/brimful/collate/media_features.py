@@ -124,7 +124,7 @@ class MediaFeatures:
                 processor; one that is given has to be that which made them.
 
         Raises:
-            SettingsError: packs without media, or of an earlier version, or a processor of another model; names the
+            SettingsError: packs without media, or a processor of another model; names the
                 first setting that differs.
         """
         if not hasattr(packs, "media_settings"):
@@ -132,8 +132,8 @@ class MediaFeatures:
         settings = packs.media_settings
         if settings is None:
             raise SettingsError(
-                "the packs do not say how media were encoded: they hold text, or are of an earlier version; name the "
-                "family in MediaFeatures(processor, family)"
+                "the packs do not say how media were encoded: they hold text; name the family in "
+                "MediaFeatures(processor, family)"
             )
         stored = getattr(packs, "media_features", None)
         if stored is None and processor is None:

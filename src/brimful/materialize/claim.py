@@ -13,7 +13,6 @@ from brimful.media.storage import MediaStorage
 from brimful.messages import setting
 from brimful.plan import Plan
 from brimful.shards import (
-    JSON_VERSION,
     LANES,
     MEDIA_VERSION,
     StreamLog,
@@ -68,12 +67,13 @@ def claim_store(
         return per_shard
     per_shard = layout.packs_per_shard(per_shard, plan.num_packs)
     note = root_note(log.store, media_root_of(source)) if layout.num_references else {}
-    media: dict[str, Any] = {"storage": layout.storage.value, "fingerprint": layout.fingerprint}
+    media: dict[str, Any] = {
+        "storage": layout.storage.value,
+        "fingerprint": layout.fingerprint,
+        "shards": MEDIA_VERSION,
+    }
     if layout.features is not None:
         media["features"] = dict(layout.features)
-    version = media_version_of(log)
-    if version > JSON_VERSION:
-        media["shards"] = version
     log.begin({**identity_of(plan, source, encoder, per_shard), "media": media}, {**(notes or {}), **note})
     # References are relative to the root of the job that began the store. It may have been moved with its media since.
     begun = log.header()["notes"]
@@ -94,20 +94,11 @@ def expect_media(
     Raises:
         StoreMismatchError: it holds packs of another job.
     """
-    begun = log.header()["identity"]
-    # Stores of version 2 say nothing of media: they have references.
-    media = begun.get("media", {} if storage is MediaStorage.REFERENCES else {"storage": MediaStorage.REFERENCES.value})
+    media = log.header()["identity"].get("media", {})
     features = {} if maker is None else {"features": feature_facts(maker)}
     expected = {**identity, **({"media": {**media, "storage": storage.value, **features}} if media else {})}
     expected.pop("packs_per_shard", None)  # of no use without the sizes of media
     log.expect(expected)
-
-
-def media_version_of(log: StreamLog) -> int:
-    """Return the version of shards with media: that of the job that began the store, so that all of them are alike."""
-    if not log.is_begun():
-        return MEDIA_VERSION
-    return int(log.header()["identity"].get("media", {}).get("shards", JSON_VERSION))
 
 
 def media_root_of(source: Source) -> str:

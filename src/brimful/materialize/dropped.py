@@ -38,13 +38,12 @@ def write_dropped(path: str | os.PathLike[str], plan: Plan, table: LengthTable, 
         return
     with atomic_file(path) as file:
         for sample_id in plan.dropped_ids.tolist():
-            # Tables of earlier versions did not count targets.
-            targets = {} if table.targets is None else {"targets": int(table.targets.counts[sample_id])}
+            assert table.targets is not None  # a job measures them
             sample = {
                 "sample_id": sample_id,
                 "where": source.where(sample_id),
                 "tokens": int(table.tokens[sample_id]),
-                **targets,
+                "targets": int(table.targets.counts[sample_id]),
                 "reason": why_dropped(plan, table, sample_id),
             }
             file.write(json.dumps(sample, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n")

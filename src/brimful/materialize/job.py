@@ -163,7 +163,7 @@ def pack_dataset(
             source,
             encoder,
             budgets=("tokens", _LOSS_TOKENS) if _LOSS_TOKENS in (settings.budgets or {}) else ("tokens",),
-            targets=not is_finished,  # stores of earlier versions have none, and are only read here
+            targets=True,
             path=home.path("lengths.arrow"),
             cache_dir=cache_dir,
             num_proc=num_proc,

@@ -19,6 +19,7 @@ from brimful.media.features import FeatureMaker
 from brimful.plan import Plan
 from brimful.shards import (
     BATCH_ROWS,
+    MEDIA_VERSION,
     SHARD_VERSION,
     PackRows,
     ShardRecord,
@@ -47,7 +48,6 @@ class ShardContext:
     producer_id: str
     media_root: str
     """Directory that references are relative to."""
-    media_version: int
     """Version of shards with media: that of the job that began the store."""
 
 
@@ -96,7 +96,7 @@ def write_shard(context: ShardContext, task: ShardTask) -> tuple[int, int]:
         if task.media is not None:
             media = stack.enter_context(ShardMediaWriter(seq, task.media, context.samples, store, context.features))
         blob = files.blob(f"shards/{seq:08d}")
-        version = SHARD_VERSION if media is None else context.media_version
+        version = SHARD_VERSION if media is None else MEDIA_VERSION
         writer = ShardWriter(blob, version=version, media_root=context.media_root)
         for begin in range(first, end, BATCH_ROWS):
             writer.add(_gather_rows(context, plan, begin, min(begin + BATCH_ROWS, end), media))

@@ -108,8 +108,7 @@ class PackSummary:
     def _targets_line(self) -> str:
         """Return the line on targets of the loss: number, losses, and samples without any."""
         ledger = self.plan.ledger
-        if ledger.targets_in is None:
-            return "targets        not counted: measured by an earlier brimful"
+        assert ledger.targets_in is not None  # a job measures them
         share = 100 * ledger.targets_in / max(1, ledger.tokens_in)
         # Lost is counted in targets, not in samples: a cut may take a part of them.
         num_lost = (ledger.targets_dropped or 0) + (ledger.targets_cut or 0)

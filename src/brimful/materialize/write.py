@@ -26,7 +26,6 @@ from brimful.materialize.claim import (
     expect_media,
     identity_of,
     media_root_of,
-    media_version_of,
 )
 from brimful.materialize.feature_sizes import feature_maker, with_features
 from brimful.materialize.media_layout import MediaLayout, PlacedLayout
@@ -169,7 +168,6 @@ def write_packs(
             cum_tokens=np.cumsum(plan.pack_tokens)[edges[1:] - 1].tolist(),
             producer_id=f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}",
             media_root=media_root_of(source) if encoder.takes_media else "",
-            media_version=media_version_of(log),
         )
         packs_of_shards = np.diff(edges)
         num_packs = int(packs_of_shards[shards].sum())

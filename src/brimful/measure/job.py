@@ -183,8 +183,7 @@ def measure_and_keep(
         misfit = _other_media(earlier_table, source, num_proc, execution, progress)
         if misfit and path is not None and on_mismatch == "error":
             raise CacheMismatchError(f"{target} {misfit}")
-        # One of an earlier version knows nothing of files, and may be right.
-        if misfit or earlier_table.media_states is None:
+        if misfit:
             earlier_table = None
 
     samples = None

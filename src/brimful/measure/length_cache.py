@@ -144,8 +144,6 @@ class LengthCache:
             return "is not there"
         if targets and table.targets is None:
             return f"holds no targets of the loss, which planning looks at ({setting('targets', True)})"
-        if encoder.takes_media and table.media_states is None:
-            return "is of an earlier version, which did not note the files of media that it measured"
         return ""
 
 

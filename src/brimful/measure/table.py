@@ -201,11 +201,6 @@ class LengthTable:
             table._fingerprint = meta["fingerprint"]
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptFileError(f"{name}: its description is damaged ({error!r})") from error
-        # Earlier versions wrote no checksums: there the fingerprint, which is of all numbers, takes their place.
-        if not columns.checksummed:
-            table._fingerprint = None
-            if table.fingerprint != meta["fingerprint"]:
-                raise CorruptFileError(f"{name} is damaged: its lengths are not those that were saved")
         return table
 
     def __repr__(self) -> str:

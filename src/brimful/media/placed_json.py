@@ -34,9 +34,8 @@ def placed_from_values(values: dict[str, Any], medium: Medium) -> PlacedMedium:
         grid=None if grid is None else tuple(grid),
         num_frames=values["num_frames"],
         num_mel_frames=values["num_mel_frames"],
-        # Files of before have neither.
-        runs=tuple(values.get("runs", (0,))),
-        seconds_per_grid=values.get("seconds_per_grid"),
+        runs=tuple(values["runs"]),
+        seconds_per_grid=values["seconds_per_grid"],
         segment=values["segment"],
         fingerprint=values["fingerprint"],
     )

@@ -17,7 +17,6 @@ from brimful.measure.table import PAIRS_PER_BLOCK, LengthTable
 from brimful.plan.ledger import Ledger
 from brimful.plan.outcome import PlanOutcome
 from brimful.plan.policies.alignment import Alignment
-from brimful.plan.policies.overflow import Overflow
 from brimful.plan.policies.truncated import Truncated
 from brimful.plan.saved.plan_file import load_plan, save_plan
 from brimful.plan.saved.validate import validate_plan
@@ -57,8 +56,7 @@ class Plan:
         starts: ``int32[num_segments]``, first token of the sample in the segment; 0 unless cut.
         find_lengths, find_length_fingerprint: compute ``lengths`` and their fingerprint, when somebody asks for them.
         dropped_ids: ``int64``, samples that the overflow policy left out.
-        truncated: samples that ``truncate`` cut, with the lengths they had (``Truncated``); None where a plan of an
-            older brimful does not say.
+        truncated: samples that ``truncate`` cut, with the lengths they had (``Truncated``).
         ledger: account of every sample and token.
         settings: the options that the plan was made with.
         outcome: what came of them beside packs and ledger.
@@ -80,7 +78,7 @@ class Plan:
     starts: Lengths
     find_lengths: Callable[[], Lengths]
     dropped_ids: Int64Array
-    truncated: Truncated | None
+    truncated: Truncated
     ledger: Ledger
     settings: PlanSettings
     outcome: PlanOutcome
@@ -142,8 +140,7 @@ class Plan:
     def sample_lengths(self) -> Lengths:
         """``int32[num_segments]``: tokens of the complete sample of each segment, as planned.
 
-        A sample ends where its last segment does, unless ``truncate`` cut off its end, which ``truncated`` tells. If that
-        is unknown, a segment of the longest length that a sample may keep has -1.
+        A sample ends where its last segment does, unless ``truncate`` cut off its end, which ``truncated`` tells.
 
         >>> from brimful.plan import plan_packs
         >>> plan_packs([5, 9], capacity=4, overflow="split", seed=None).sample_lengths.tolist()
@@ -154,8 +151,6 @@ class Plan:
             sample_ends = np.zeros(self.ledger.samples_in, dtype=np.int32)
             np.maximum.at(sample_ends, self.sample_ids, self.starts + lengths)
             lengths = sample_ends[self.sample_ids]
-        if self.truncated is None:
-            return np.where(lengths == self.alignment.usable(self.capacity), np.int32(-1), lengths)
         return self.truncated.lengths_of(self.sample_ids, otherwise=lengths)
 
     def check_sample_lengths(self, rows: slice, sample_lengths: AnyIntArray, where: Callable[[int], str]) -> None:
@@ -169,16 +164,14 @@ class Plan:
         Raises:
             LengthChangedError: names the first sample that differs, and both numbers.
         """
-        planned = self.sample_lengths[rows].astype(np.int64)
-        ends = self.starts[rows].astype(np.int64) + self.lengths[rows]
-        differs = np.where(planned < 0, sample_lengths < ends, sample_lengths != planned)
+        planned = self.sample_lengths[rows]
+        differs = sample_lengths != planned
         if differs.any():
             row = int(np.argmax(differs))
             sample_id = int(self.sample_ids[rows][row])
-            number = f"{int(planned[row]):,}" if planned[row] >= 0 else f"{int(ends[row]):,} or more"
             raise LengthChangedError(
                 f"{where(sample_id)} (sample {sample_id}) encodes to {int(sample_lengths[row]):,} tokens and was planned "
-                f"with {number}: the data or the tokenizer changed since. Measure and plan again"
+                f"with {int(planned[row]):,}: the data or the tokenizer changed since. Measure and plan again"
             )
 
     def costs(self, model: CostModel, lengths: LengthTable | None = None) -> Float64Array:
@@ -313,8 +306,6 @@ class Plan:
             arrays, lengths, truncated, meta = load_plan(name)
             ledger, record, fingerprint = Ledger(**meta["ledger"]), meta["settings"], meta["length_fingerprint"]
             settings = PlanSettings.of_record({"capacity": meta["capacity"], **record})
-            if truncated is None and not (settings.overflow_policy is Overflow.TRUNCATE and ledger.samples_truncated):
-                truncated = Truncated.none()
             return cls(
                 capacity=meta["capacity"],
                 **arrays,
@@ -337,8 +328,7 @@ class Plan:
         Raises:
             CorruptFileError: they are not what was planned.
         """
-        intact = self.saved_as in (None, self._array_fingerprint())
-        if not intact or (self.truncated is not None and not self.truncated.is_intact):
+        if self.saved_as not in (None, self._array_fingerprint()) or not self.truncated.is_intact:
             raise CorruptFileError(f"{self.path}: the plan is damaged: its arrays are not those that were saved")
 
     def __getstate__(self) -> dict[str, Any]:

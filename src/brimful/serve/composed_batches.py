@@ -268,7 +268,7 @@ class ComposedBatches(RankLoader):
         return list(self._agree.place) if isinstance(self._agree, RankAgreement) else None
 
     def _check_own_stream(self, state: dict[str, Any]) -> None:
-        """Refuse the state of another rank's stream. States of earlier versions do not say whose they are."""
+        """Refuse the state of another rank's stream."""
         saved, own = state.get(_OWN_STREAM), self._own_stream
         if saved is None or saved == own or (own is None and self._agree is not None):
             return

@@ -131,7 +131,7 @@ class PackStore(IndexedPacks):
 
     @property
     def media_settings(self) -> dict[str, Any] | None:
-        """Settings that media were encoded with, for ``MediaFeatures.of_packs``; None for text, and in earlier versions."""
+        """Settings that media were encoded with, for ``MediaFeatures.of_packs``; None for text."""
         return self.identity.get("media_settings")
 
     @property

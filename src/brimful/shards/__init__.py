@@ -1,6 +1,6 @@
 """The file format of packs and the log that commits them; knows no policy."""
 
-from brimful.shards.format import BATCH_ROWS, JSON_VERSION, MEDIA_VERSION, SHARD_VERSION, ShardReader, ShardWriter
+from brimful.shards.format import BATCH_ROWS, MEDIA_VERSION, SHARD_VERSION, ShardReader, ShardWriter
 from brimful.shards.heartbeats import (
     Beat,
     Heartbeat,
@@ -28,7 +28,6 @@ from brimful.shards.plain_pack import PlainPack
 
 __all__ = [
     "BATCH_ROWS",
-    "JSON_VERSION",
     "LANES",
     "MEDIA_VERSION",
     "SHARD_VERSION",

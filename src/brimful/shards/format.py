@@ -7,14 +7,11 @@
 ``sample_ids``   list<int64>         sample of each segment
 ``starts``       list<int32>         first token of the sample in each segment
 ``media_…``                          five columns of the pack's media (``shards/media_columns.py``); version 4
-``media``        binary              JSON of the pack's media (``shards/pack_media.py``); versions 2 and 3
-``blobs``        list<large_binary>  bytes of media that are in no file; version 2 alone
 ``checksum``     uint64              XXH3-64 of the row, checked at every read
 ===============  ==================  ==========================================================
 
 Packs with media are version 4: a reader that does not know media must not serve their tokens without them. Their bytes are
-in files of their own (``shards/media_files.py``). Version 3 is written by jobs that it began, and version 2, which has the bytes
-in the rows of packs, is only read.
+in files of their own (``shards/media_files.py``).
 """
 
 import functools
@@ -26,30 +23,23 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from brimful.arrow_arrays import to_arrow, to_arrow_binary, to_numpy
+from brimful.arrow_arrays import to_arrow, to_numpy
 from brimful.errors import CorruptFileError
 from brimful.media import PlacedMedium
 from brimful.ragged import offsets_of
 from brimful.shards.media_columns import COLUMNS, MediaCells, cells_of, columns_of, schema_fields
 from brimful.shards.media_files import MediaFiles
 from brimful.shards.pack import Pack, PackRows
-from brimful.shards.pack_media import from_row_blobs, media_from_json, media_to_json
 from brimful.shards.stored_media import StoredMedia
 from brimful.typing import Offsets
 
 SHARD_VERSION = 1
 """Version in the metadata of a shard of text."""
 
-BLOBS_VERSION = 2
-"""Version of a shard with media whose bytes are in its rows: read, and not written any more."""
-
-JSON_VERSION = 3
-"""Version of a shard whose rows have their media as JSON: read, and written where a job of that version goes on."""
-
 MEDIA_VERSION = 4
 """Version of a shard of packs with media. A reader refuses every version that is not named here."""
 
-_VERSIONS = (SHARD_VERSION, BLOBS_VERSION, JSON_VERSION, MEDIA_VERSION)
+_VERSIONS = (SHARD_VERSION, MEDIA_VERSION)
 
 BATCH_ROWS = 64
 """Rows in a record batch. A reader parses a shard batch by batch, and finds row ``r`` in batch ``r // BATCH_ROWS``."""
@@ -94,10 +84,7 @@ def _batch_digest(checksums: _Array) -> str:
 def _schema(version: int) -> Any:
     import pyarrow as pa
 
-    media = [("media", pa.binary())] if version in (BLOBS_VERSION, JSON_VERSION) else []
-    if version == MEDIA_VERSION:
-        media = [*schema_fields().items()]
-    blobs = [("blobs", pa.list_(pa.large_binary()))] if version == BLOBS_VERSION else []
+    media = schema_fields().items() if version == MEDIA_VERSION else ()
     return pa.schema(
         [
             ("input_ids", pa.list_(pa.int32())),
@@ -106,7 +93,6 @@ def _schema(version: int) -> Any:
             ("sample_ids", pa.list_(pa.int64())),
             ("starts", pa.list_(pa.int32())),
             *media,
-            *blobs,
             ("checksum", pa.uint64()),
         ],
         metadata={"brimful_shard": str(version)},
@@ -118,7 +104,7 @@ class ShardWriter:
 
     Args:
         sink: anything with ``write``.
-        version: ``MEDIA_VERSION`` for packs that have media, or may have; ``JSON_VERSION`` for a job that was begun so.
+        version: ``MEDIA_VERSION`` for packs that have media, or may have.
         media_root: directory that references to files in it are relative to.
 
     Attributes:
@@ -128,8 +114,7 @@ class ShardWriter:
     def __init__(self, sink: Any, *, version: int = SHARD_VERSION, media_root: str = "") -> None:
         import pyarrow as pa
 
-        assert version in (SHARD_VERSION, JSON_VERSION, MEDIA_VERSION)
-        self._version, self._media_root = version, media_root
+        self._has_media, self._media_root = version == MEDIA_VERSION, media_root
         self.batches = ""
         self._schema = _schema(version)
         # Arrow writes a dozen small pieces for each column; they are collected before they reach Python.
@@ -166,24 +151,16 @@ class ShardWriter:
                 pa.ListArray.from_arrays(segment_offsets, to_arrow(values))
                 for values in (rows.lengths, rows.sample_ids, rows.starts)
             ),
-            *self._media_columns(media),
+            *(columns_of([MediaCells(*cells) for cells in media]) if self._has_media else ()),
             to_arrow(checksum_column),
         ]
         self._writer.write_batch(pa.record_batch(columns, schema=self._schema))
 
     def _media_cells(self, rows: PackRows) -> Sequence[tuple[bytes, ...]]:
         """Return the cells of media of each row, as they go into its checksum."""
-        packs = rows.media or [()] * len(rows)
-        if self._version == MEDIA_VERSION:
-            return [cells_of(media, self._media_root) for media in packs]
-        if self._version == JSON_VERSION:
-            return [(media_to_json(media, self._media_root),) for media in packs]
-        return [()] * len(rows)
-
-    def _media_columns(self, cells: Sequence[tuple[bytes, ...]]) -> list[Any]:
-        if self._version == MEDIA_VERSION:
-            return columns_of([MediaCells(*row) for row in cells])
-        return [to_arrow_binary([text for (text,) in cells])] if self._version == JSON_VERSION else []
+        if not self._has_media:
+            return [()] * len(rows)
+        return [cells_of(media, self._media_root) for media in rows.media or [()] * len(rows)]
 
     def close(self) -> None:
         """Write the footer."""
@@ -209,17 +186,15 @@ class _BatchViews:
         checksums = to_numpy(batch.column("checksum"))
         self.digest = _batch_digest(checksums)
         self.checksums: list[int] = checksums.tolist()
-        names = [name for name in ("media", *COLUMNS) if name in batch.schema.names]
+        names = [name for name in COLUMNS if name in batch.schema.names]
         views = [(_list_views if name in _LISTS else _text_views)(batch.column(name)) for name in names]
         # Columns that no pack of the batch has a value in need not be cut.
         self.media = [(data.data, offsets) if len(data) else None for data, offsets in views]
-        self.blobs = batch.column("blobs") if "blobs" in batch.schema.names else None
 
     def media_of(self, row: int) -> list[bytes]:
-        """Return the cells of a pack's media as they are stored, bytes in its row last; empty in a shard of text."""
+        """Return the cells of a pack's media as they are stored; empty in a shard of text."""
         # A copy, which is checked and then parsed: the mapped file may change in between.
-        cells = [b"" if view is None else view[0][view[1][row] : view[1][row + 1]].tobytes() for view in self.media]
-        return cells if self.blobs is None else [*cells, *self.blobs[row].as_py()]
+        return [b"" if view is None else view[0][view[1][row] : view[1][row + 1]].tobytes() for view in self.media]
 
 
 def _text_views(column: Any) -> tuple[_Array, list[int]]:
@@ -272,11 +247,10 @@ class ShardReader:
         if version not in versions:
             known = ", ".join(map(str, versions.values()))
             raise CorruptFileError(f"{path} has shard version {version!r}; this brimful reads {known}")
-        self._version = versions[version]
-        for field in _schema(self._version):
+        for field in _schema(versions[version]):
             if field not in list(self._reader.schema):
                 raise CorruptFileError(f"{path} has no column {field.name!r} of type {field.type}: write it again")
-        self.has_media = self._version >= JSON_VERSION
+        self.has_media = versions[version] == MEDIA_VERSION
         self._batches: dict[int, _BatchViews] = {}
 
     def _open_batch(self, batch_index: int) -> _BatchViews:
@@ -326,9 +300,5 @@ class ShardReader:
 
     def _placed(self, cells: list[bytes]) -> Sequence[PlacedMedium]:
         """Return the media of a pack, wherever their bytes are."""
-        if self._version == BLOBS_VERSION:
-            return media_from_json(cells[0], from_row_blobs(cells[1:]))
         assert self._media is not None, "packs with media are read with the files of their store"
-        if self._version == JSON_VERSION:
-            return media_from_json(cells[0], self._media.resolve)
         return StoredMedia(MediaCells._make(cells), self._media) if cells[0] else ()

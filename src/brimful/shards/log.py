@@ -54,7 +54,7 @@ class ShardRecord:
         state: position of the producer after it, for streams that grow; None in a planned store.
         media: counts of the media of its packs (``shards/media_census.py``), and the file with those that no earlier shard
             brought (``shards/media_files.py``); None without any.
-        batches: 8 hexadecimal digits for each batch of its rows (``ShardWriter.batches``); None in records of earlier versions.
+        batches: 8 hexadecimal digits for each batch of its rows (``ShardWriter.batches``).
     """
 
     seq: int
@@ -68,7 +68,7 @@ class ShardRecord:
     producer_id: str
     state: Any = None
     media: dict[str, Any] | None = None
-    batches: str | None = None
+    batches: str = ""
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class StreamLog:
             StoreMismatchError: names the differences.
         """
         store_identity, identity = _flat(self.header()["identity"]), _flat(identity)
-        # Packs do not depend on lanes: stores that earlier versions wrote with several are resumed.
+        # Packs do not depend on lanes: a stream may go on with another number.
         names = {key.split(" ", 1)[0] for key in identity} - {"lanes"}
         keys = [key for key in differing_keys(store_identity, identity) if key.split(" ", 1)[0] in names]
         # The plan and its packs per shard follow from the other keys, which say more about the cause.
@@ -168,10 +168,8 @@ class StreamLog:
         """
         # A record is written once, and its state may be large: no deep copy.
         values = {"type": "shard", **vars(record)}
-        # Records of shards without media are those of earlier versions.
-        for key in ("media", "batches"):
-            if values[key] is None:
-                del values[key]
+        if record.media is None:
+            del values["media"]
         return files.commit(_key(record.seq), json.dumps(values).encode())
 
     def end(self, record: EndRecord) -> None:

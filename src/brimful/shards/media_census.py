@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -14,10 +14,6 @@ _NOUNS = {MediaKind.IMAGE: "picture", MediaKind.VIDEO: "video", MediaKind.AUDIO:
 
 _NAME_CHARACTERS = 200
 """Most characters of a name in a record: a name may be a whole data URL."""
-
-
-_SUMS = ("distinct", "tokens", "patches", "frames", "mel_frames")
-"""Sums that records of earlier versions lack."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +34,7 @@ class LargestMedium:
 
 @dataclass(frozen=True)
 class KindCount:
-    """The media of one kind in a shard, or in a store. Records of earlier versions lack what is None.
+    """The media of one kind in a shard, or in a store.
 
     Attributes:
         count, bytes: of media, each as often as it is packed.
@@ -49,52 +45,40 @@ class KindCount:
 
     count: int = 0
     bytes: int = 0
-    distinct: int | None = 0
-    tokens: int | None = 0
-    patches: int | None = 0
-    frames: int | None = 0
-    mel_frames: int | None = 0
+    distinct: int = 0
+    tokens: int = 0
+    patches: int = 0
+    frames: int = 0
+    mel_frames: int = 0
     largest: LargestMedium | None = None
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> KindCount:
         """Return the counts of the record of a shard."""
-        largest = values.get("largest")
-        known_sums = {**dict.fromkeys(_SUMS), **{name: values[name] for name in _SUMS if name in values}}
-        return cls(
-            values["count"],
-            values["bytes"],
-            **known_sums,
-            largest=None if largest is None else LargestMedium(**largest),
-        )
+        largest = values["largest"]
+        return cls(**{**values, "largest": largest and LargestMedium(**largest)})
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the counts for JSON; what is not known is left out."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        """Return the counts for JSON."""
+        return asdict(self)
 
     def __add__(self, later: KindCount) -> KindCount:
-        """Return the counts of two parts of a store; what one of them does not know is not known of both."""
+        """Return the counts of two parts of a store."""
         return KindCount(
             self.count + later.count,
             self.bytes + later.bytes,
-            _sum(self.distinct, later.distinct),
-            _sum(self.tokens, later.tokens),
-            _sum(self.patches, later.patches),
-            _sum(self.frames, later.frames),
-            _sum(self.mel_frames, later.mel_frames),
+            self.distinct + later.distinct,
+            self.tokens + later.tokens,
+            self.patches + later.patches,
+            self.frames + later.frames,
+            self.mel_frames + later.mel_frames,
             self._larger(later),
         )
 
     def _larger(self, later: KindCount) -> LargestMedium | None:
-        if not self.count or not later.count:
-            return self.largest or later.largest
         if self.largest is None or later.largest is None:
-            return None
+            return self.largest or later.largest
         return max(self.largest, later.largest, key=lambda medium: medium.tokens)
-
-
-def _sum(one: int | None, other: int | None) -> int | None:
-    return None if one is None or other is None else one + other
 
 
 class KindCounter:
@@ -209,15 +193,12 @@ class MediaCensus:
         if not self.kinds:
             return []
         counts = {_NOUNS[MediaKind(kind)]: count for kind, count in self.kinds.items()}
-        numbers = [
-            counted(count.count, noun) + ("" if count.distinct is None else f" ({count.distinct:,} distinct)")
-            for noun, count in counts.items()
-        ]
+        numbers = [f"{counted(count.count, noun)} ({count.distinct:,} distinct)" for noun, count in counts.items()]
         video = self.kinds.get(MediaKind.VIDEO.value, KindCount())
         sums = {
-            "patches": _total([count.patches for count in counts.values()]),
-            "frames": _total([video.frames]),  # a picture is one
-            "columns of spectrograms": _total([count.mel_frames for count in counts.values()]),
+            "patches": sum(count.patches for count in counts.values()),
+            "frames": video.frames,  # a picture is one
+            "columns of spectrograms": sum(count.mel_frames for count in counts.values()),
         }
         parts = [*numbers, *(f"{total:,} {name}" for name, total in sums.items() if total)]
         parts.append(size_of(sum(count.bytes for count in counts.values())))
@@ -238,9 +219,3 @@ class MediaCensus:
         if self.root:
             places.append(f"files in {self.root}")
         return places or ["files by absolute paths"]
-
-
-def _total(sums: Sequence[int | None]) -> int:
-    """Return a sum over kinds; 0 if one is not known."""
-    known_numbers = [number for number in sums if number is not None]
-    return sum(known_numbers) if len(known_numbers) == len(sums) else 0

@@ -97,16 +97,6 @@ class MediaFiles:
         self._store, self._records, self.root = store, records, root
         self._containers: dict[int, MediaContainer] = {}
 
-    def resolve(self, kind: MediaKind, name: str, place: dict[str, Any]) -> Medium:
-        """Return a medium of a shard of version 3.
-
-        Raises:
-            CorruptFileError: its container is missing or has another size than was committed.
-        """
-        if "container" not in place:
-            return self.reference(kind, name, place["path"], place["offset"], place["size"])
-        return self.container(place["container"]).medium(kind, name, place["offset"], place["size"])
-
     def reference(self, kind: MediaKind, name: str, path: str, offset: int, size: int) -> Medium:
         """Return a medium in a file of its own, or in a part of one; a relative path is one below the root."""
         return Medium(kind, name, os.path.join(self.root, path), offset, size)

@@ -86,7 +86,7 @@ def load_line_index(index_path: Path) -> LineIndex | None:
     try:
         table = open_table(index_path)
         meta = table.description
-        if not table.checksummed or (meta.get("kind"), meta.get("version")) != (_KIND, _VERSION):
+        if (meta.get("kind"), meta.get("version")) != (_KIND, _VERSION):
             return None
         starts = table.flat("start")
     except (FileNotFoundError, BrimfulError):

@@ -58,8 +58,7 @@ class ReferenceLogps:
     def open(cls, directory: str | os.PathLike[str], model: Fingerprint | None = None) -> ReferenceLogps:
         """Map what ``compute_references`` wrote; nothing is copied into memory.
 
-        Every rank maps the same sorted index. Where there is none, because an earlier brimful wrote the numbers, the
-        first to open them writes it.
+        Every rank maps the same sorted index.
 
         Args:
             directory: that was given there.

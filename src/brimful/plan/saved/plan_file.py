@@ -29,7 +29,7 @@ def save_plan(
     starts: Lengths,
     lengths: Lengths,
     dropped_ids: Int64Array,
-    truncated: Truncated | None,
+    truncated: Truncated,
     description: Mapping[str, Any],
 ) -> None:
     """Write the arrays of a plan, atomically."""
@@ -37,7 +37,7 @@ def save_plan(
     kind = np.full(num_packs, _PACK, dtype=np.int8)
     further_rows = [(_DROPPED, dropped_ids, np.zeros(len(dropped_ids), dtype=np.int32))]
     version = _PLAIN
-    if truncated is not None and len(truncated):
+    if len(truncated):
         further_rows.append((_TRUNCATED, truncated.sample_ids, truncated.lengths))
         description = {**description, "truncated_fingerprint": truncated.fingerprint}
         version = _WITH_TRUNCATED
@@ -58,7 +58,7 @@ def save_plan(
     write_table(path, columns, {"kind": _KIND, "version": version, "num_packs": num_packs, **description})
 
 
-def load_plan(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Lengths, Truncated | None, dict[str, Any]]:
+def load_plan(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Lengths, Truncated, dict[str, Any]]:
     """Return the arrays of a plan as views of its file, by their names in ``Plan``, its lengths, its truncated samples,
     and its description."""
     table = open_table(path)
@@ -85,7 +85,7 @@ def load_plan(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Lengths, Tr
     # Behind the packs come the row of dropped samples and that of truncated ones, each only if there are any.
     kind = table.flat("kind")
     last_row = len(kind) - 1
-    truncated = None
+    truncated = Truncated.none()
     if meta["version"] == _WITH_TRUNCATED:
         if kind[last_row] != _TRUNCATED:
             raise CorruptFileError(f"{name}: its last row does not name the truncated samples")
