@@ -214,7 +214,7 @@ def test_waiting_names_the_pack(tmp_path, logged, monkeypatch):
 
 def test_pickled_with_its_settings(tmp_path):
     """Ray and spawned workers get the data set as bytes."""
-    dataset = LazyShardedDataset(toy_stream(tmp_path, [2, 2], lanes=2), num_packs=8, beyond="repeat", dp_rank=1)
+    dataset = LazyShardedDataset(toy_stream(tmp_path, [2, 2], lanes=2), num_packs=8, beyond="repeat")
     again = pickle.loads(pickle.dumps(dataset))
     assert samples(again) == samples(dataset) == [0, 2, 1, 3] * 2
 

@@ -10,8 +10,7 @@ import pytest
 
 from brimful import StreamLoader
 from brimful.errors import SettingsError
-from brimful.serve import Assignment, LazyShardedDataset, StreamSettings
-from brimful.testing.toys import toy_stream
+from brimful.serve import Assignment, StreamSettings
 
 
 def test_the_arguments_of_the_loader_are_the_fields_with_their_defaults():
@@ -51,13 +50,3 @@ def test_impossible_values_are_refused_before_anything_is_opened(values, message
         StreamSettings(**values)
     with pytest.raises((SettingsError, TypeError), match=message):
         StreamLoader("/nowhere", **values)
-
-
-def test_a_group_of_a_map_style_data_set_needs_ranks(tmp_path, monkeypatch):
-    """Its numbers are global: nothing else tells one rank from another."""
-    stream = toy_stream(tmp_path, [2])
-    with pytest.raises(SettingsError, match='group="run-1" tells how far this rank is: give dp_rank and dp_world_size'):
-        LazyShardedDataset(stream, group="run-1")
-    dataset = LazyShardedDataset(stream, group="run-1", dp_rank=1, dp_world_size=2, beyond="pad")
-    again = pickle.loads(pickle.dumps(dataset))
-    assert (again._rank, again._settings, again._beyond) == (("run-1", 1, 2), dataset._settings, "pad")

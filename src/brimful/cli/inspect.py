@@ -9,6 +9,7 @@ from brimful.blobs import open_blob_store
 from brimful.cli.artefacts import LENGTHS, PLAN, kind_of, lengths_as_dict, lengths_in, plan_as_dict, plan_in
 from brimful.cli.command import GroupedCommand, grouped, value_option
 from brimful.cli.decoder import decoder_of
+from brimful.cli.follow import follow
 from brimful.cli.options import json_option
 from brimful.cli.terminal import show, show_lines
 from brimful.errors import NotAPackStoreError, SettingsError, SourceNotFoundError, UnfinishedStoreError
@@ -42,6 +43,12 @@ from brimful.shards import StreamLog
     click.option("--full", is_flag=True, help="Whole texts, not their beginnings and ends."),
     click.option("--check", is_flag=True, help="Read every byte of a pack store and hold it against its log and plan."),
 )
+@grouped(
+    "Of a stream",
+    value_option("--every", "SECONDS", "Look again and again, a line each time, until stopped.", type=float),
+    value_option("--updates", "N", "End after N looks.", type=int),
+    value_option("--prometheus-file", "FILE", "Keep the numbers in a file, for node-exporter's textfile collector."),
+)
 @json_option
 def inspect(
     path: str,
@@ -51,9 +58,15 @@ def inspect(
     media_root: str | None,
     full: bool,
     check: bool,
+    every: float | None,
+    updates: int | None,
+    prometheus_file: str | None,
     as_json: bool,
 ) -> None:
     """Show what PATH is: a length table, a plan, a pack store, a stream that grows, or one pack or sample of it."""
+    if every is not None or updates is not None or prometheus_file is not None:
+        follow(path, every, updates, prometheus_file, as_json)
+        return
     if not (is_remote(path) or os.path.exists(path)):
         raise SourceNotFoundError(f"{path}: no such file or directory")
     if index is not None and sample is not None:

@@ -24,7 +24,6 @@ _COMMANDS = {
     "plan": "decide which samples share which pack",
     "write": "write the packs of a plan",
     "produce": "append packs to a stream while the data still arrives",
-    "watch": "how far a stream and those that train on it are, again and again",
     "export": "packs in the layout of another project: energon, webdataset, megatron, …",
     "verify": "is packing right? isolation and parity, on your model",
     "inspect": "show a length table, a plan, a pack store, a stream, one pack with its text, or where one sample is",

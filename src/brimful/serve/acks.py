@@ -3,6 +3,7 @@
 ::
 
     acks/<group>/<packs>.json    one for each checkpoint: the position, and the first shard that resuming from it needs
+    acks/<group>/rank-<r>.json   for people: the last position that this rank acknowledged
     expired.json                 shards below this number were removed
     shards/<name>.completed      empty, for people: every group has acknowledged all packs of this shard
 
@@ -107,6 +108,15 @@ class Acks:
         """Return the positions that were acknowledged, in order."""
         names = (key.rpartition("/")[2].removesuffix(".json") for key in self._store.list(f"acks/{self.group}"))
         return sorted(int(name) for name in names if name.isdecimal())
+
+    def write_rank(self, dp_rank: int, position: Mapping[str, Any]) -> None:
+        """Say for people how far one rank is; replaces what it said before."""
+        self._store.put_atomic(f"acks/{self.group}/rank-{dp_rank:06d}.json", json.dumps(dict(position)).encode())
+
+    def ranks(self) -> dict[int, dict[str, Any]]:
+        """Return the position that each rank acknowledged last, of those that do."""
+        keys = [key for key in self._store.list(f"acks/{self.group}") if "/rank-" in key]
+        return {int(key[-11:-5]): json.loads(text) for key, text in zip(keys, self._store.get_many(keys), strict=True)}
 
     def _key(self, position: int) -> str:
         return f"acks/{self.group}/{position:015d}.json"

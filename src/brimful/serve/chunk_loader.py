@@ -56,7 +56,7 @@ class FollowedChunks(FollowedLog):
     def __init__(self, directory: str | os.PathLike[str], *, timeout: float | None = None) -> None:
         check_timeout(timeout)
         self.directory, self._timeout = Path(directory), timeout
-        self.shards, self.end, self.awaited = [], None, ""
+        self.shards, self.end = [], None
         self._seconds_waited, self._wait_begin = 0.0, None
         self._last_seen: tuple[int, float] | None = None
         self._files: dict[int, JsonLines] = {}
@@ -145,7 +145,7 @@ class ChunkLoader:
         except MalformedRowError as error:
             raise BadSampleError(str(error), sample_id=position, where=place) from error
 
-    def announce(self, *_: Any, **__: Any) -> NoReturn:
+    def state_at(self, *_: Any, **__: Any) -> NoReturn:
         """Refuse, as there is no log that could be written to.
 
         Raises:
@@ -156,7 +156,7 @@ class ChunkLoader:
             f"`brimful produce {self.directory}`"
         )
 
-    state_at = ack_position = announce
+    ack_position = state_at
 
 
 def pack_of_line(row: Any, number: int) -> Pack:

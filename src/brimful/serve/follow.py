@@ -45,7 +45,6 @@ class FollowedLog:
         header: the checked ``stream.json``.
         shards: records so far, dense from 0.
         end: the last record, once the stream is closed.
-        awaited: what is waited for now, for people; empty while nothing is.
     """
 
     def __init__(self, store: BlobStore, *, timeout: float | None = None) -> None:
@@ -56,7 +55,6 @@ class FollowedLog:
         self.shards: list[ShardRecord]
         self.end: EndRecord | None
         self.shards, self.end = self._log.records()
-        self.awaited = ""
         self._seconds_waited = 0.0
         self._wait_begin: float | None = None
 
@@ -84,13 +82,11 @@ class FollowedLog:
         """
         if self.end is not None or is_there():
             return
-        self.awaited = action
         self._wait_begin = time.monotonic()
         try:
             self._wait_until(is_there, action)
         finally:
             self._seconds_waited, self._wait_begin = self.seconds_waited, None
-            self.awaited = ""
 
     def _wait_until(self, is_there: Callable[[], bool], action: str) -> None:
         begin = last_warning = time.monotonic()

@@ -46,15 +46,12 @@ class LazyShardedDataset:
         timeout: most seconds of one wait; None waits for ever, with a warning each minute.
         on_corrupt: ``error``, or ``skip``: a pack without loss stands for a damaged one, and is counted.
         cache_dir, cache_bytes: as of ``open_packs``.
-        group: name of the ranks that train one model, so that they can be watched (``StreamLoader``); it needs ``dp_rank`` and
-            ``dp_world_size``.
-        dp_rank, dp_world_size: name this rank for those who watch. They change no pack, as numbers are global.
 
     Attributes:
         lanes: as above.
 
     Raises:
-        SettingsError: lanes that do not divide the declared length, or a group without ranks.
+        SettingsError: lanes that do not divide the declared length.
 
     >>> import tempfile
     >>> from brimful.testing.toys import toy_stream
@@ -85,16 +82,9 @@ class LazyShardedDataset:
         on_corrupt: OnCorrupt = "error",
         cache_dir: str | os.PathLike[str] | None = None,
         cache_bytes: int | None = None,
-        group: str | None = None,
-        dp_rank: int | None = None,
-        dp_world_size: int | None = None,
     ) -> None:
         if beyond not in ("error", "pad", "repeat"):
             raise SettingsError(f"{setting('beyond')} {beyond!r} is unknown: use one of error, pad, repeat")
-        if group is not None and (dp_rank is None or dp_world_size is None):
-            raise SettingsError(
-                f"{setting('group', group)} tells how far this rank is: give dp_rank and dp_world_size too"
-            )
         # Numbers are global: to the loader below, every process reads as the only rank.
         settings = StreamSettings(
             lanes=lanes,
@@ -105,8 +95,7 @@ class LazyShardedDataset:
             cache_dir=cache_dir,
             cache_bytes=cache_bytes,
         )
-        rank = None if group is None or dp_rank is None or dp_world_size is None else (group, dp_rank, dp_world_size)
-        self._open(directory, settings, beyond, num_packs, rank)
+        self._open(directory, settings, beyond, num_packs)
 
     def _open(
         self,
@@ -114,16 +103,13 @@ class LazyShardedDataset:
         settings: StreamSettings,
         beyond: Beyond,
         num_packs: int | None,
-        rank: tuple[str, int, int] | None,
     ) -> None:
-        self._beyond, self._settings, self._rank = beyond, settings, rank
+        self._beyond, self._settings = beyond, settings
         self._loader: StreamLoader | ChunkLoader
         if holds_chunks(directory):
             self._loader = ChunkLoader(directory, settings)
         else:
             self._loader = StreamLoader.with_settings(directory, None, settings, are_shards_shared=True)
-        if rank is not None:
-            self._loader.announce(rank[0], dp_rank=rank[1], dp_world_size=rank[2])
         self.directory, self.lanes = self._loader.directory, self._loader.lanes
         self._num_packs = None if num_packs is None else setting_number("num_packs", num_packs, minimum=1)
         if num_packs is not None and num_packs % self.lanes:
@@ -141,7 +127,7 @@ class LazyShardedDataset:
             )
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _reopened, (self.directory, self._settings, self._beyond, self._num_packs, self._rank)
+        return _reopened, (self.directory, self._settings, self._beyond, self._num_packs)
 
     @property
     def end(self) -> int | None:

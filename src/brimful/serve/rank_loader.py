@@ -63,9 +63,6 @@ class RankLoader(abc.ABC):
     def begin_epoch(self, epoch: int) -> None:
         """Go to the beginning of an epoch, also of the one that is being served."""
 
-    def mute(self) -> None:  # noqa: B027  # most loaders tell nobody
-        """Tell nobody any more how far this loader is: it only follows others, which do."""
-
     def prepare(self) -> None:  # noqa: B027  # most loaders need nothing
         """Make what the epoch needs, unless it is there; before processes are forked that would each make it."""
 

@@ -55,8 +55,6 @@ class RequestSampler(torch.utils.data.Sampler[Any]):
                 "yet: WorkerLoader(loader, num_workers=n) serves a stream with a state"
             )
         self._loader = loader.fork()
-        # It makes no batch.
-        self._loader.mute()
         self._begin = self._loader.state_dict()
         self.dataset = RequestDataset(loader.fork())
 

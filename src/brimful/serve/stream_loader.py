@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable, Mapping
 from copy import copy
 from functools import partial
 from typing import Any
 
 from brimful.blobs import open_blob_store
-from brimful.checks import check_rank, check_type, path_of, whole_number
+from brimful.checks import check_type, path_of, whole_number
 from brimful.errors import CorruptFileError, SettingsError, ShardExpiredError, StateError
 from brimful.messages import counted, setting
 from brimful.plan.schedule import Tail
-from brimful.serve.acks import Acks, check_group, expired_below
+from brimful.serve.acks import Acks, expired_below
 from brimful.serve.follow import FollowedLog
 from brimful.serve.rank_loader import RankLoader, without_loss
-from brimful.serve.reader_heartbeat import ReaderHeartbeat
 from brimful.serve.shard_files import ShardFiles
 from brimful.serve.state import Position, check_state, damaged, facts_of_store, make_state
 from brimful.serve.stream_order import Assignment, LaneOrder, PackOrder, StreamOrder
@@ -46,8 +46,7 @@ class StreamLoader(RankLoader):
         timeout: most seconds of one wait for a shard; None waits for ever, with a warning each minute.
         on_corrupt: ``error``, or ``skip``: a pack without loss stands for a damaged one, and is counted.
         repeat: begin again at the end of the stream, without end.
-        group: name of the ranks that train one model on the stream. With it this rank says every ten seconds how far it is,
-            for ``brimful watch``, and ``ack`` takes it.
+        group: name of the ranks that train one model on the stream. ``ack`` takes it.
         cache_dir, cache_bytes: as of ``open_packs``.
 
     Attributes:
@@ -154,10 +153,6 @@ class StreamLoader(RankLoader):
             or (settings.dp_world_size == 1 and not are_shards_shared),
         )
         self._on_corrupt, self._repeat = settings.on_corrupt, settings.repeat
-        self._heartbeat: ReaderHeartbeat | None = None
-        self._announced: tuple[str, int, int] | None = None
-        if settings.group is not None:
-            self.announce(settings.group, dp_rank=settings.dp_rank, dp_world_size=settings.dp_world_size)
         self._position = 0  # packs of all ranks that were delivered in this pass, with empty places
         self.num_skipped = 0
 
@@ -170,24 +165,6 @@ class StreamLoader(RankLoader):
     def settings(self) -> StreamSettings:
         """Settings of this loader, with what follows from the stream."""
         return self._settings
-
-    def announce(self, group: str, *, dp_rank: int, dp_world_size: int) -> None:
-        """Say how far this rank is, for those who watch the stream; ``group`` does so from the beginning.
-
-        Args:
-            group: name of the training.
-            dp_rank, dp_world_size: the rank as people number it.
-        """
-        check_group(group)
-        rank, world_size = check_rank(dp_rank, dp_world_size)
-        self._announced = group, rank, world_size
-        order = {"lanes": self.lanes, "assign": self._assignment.value, "tail": self._tail.value}
-        self._heartbeat = ReaderHeartbeat(
-            self._store, self._log, group=group, dp_rank=rank, dp_world_size=world_size, order=order
-        )
-
-    def mute(self) -> None:
-        self._heartbeat = None
 
     @property
     def steps_per_epoch(self) -> int | None:
@@ -248,13 +225,10 @@ class StreamLoader(RankLoader):
     def __reduce__(self) -> tuple[object, ...]:
         # Each process follows the log itself, and maps its own files.
         make = partial(StreamLoader.with_settings, settings=self._settings, are_shards_shared=self._are_shards_shared)
-        return make, (self.directory, self._collate), (self._epoch, self._position, self._announced)
+        return make, (self.directory, self._collate), (self._epoch, self._position)
 
-    def __setstate__(self, state: tuple[int, int, tuple[str, int, int] | None]) -> None:
-        self._epoch, self._position, announced = state
-        if announced is not None:
-            group, dp_rank, dp_world_size = announced
-            self.announce(group, dp_rank=dp_rank, dp_world_size=dp_world_size)
+    def __setstate__(self, state: tuple[int, int]) -> None:
+        self._epoch, self._position = state
 
     def has_micro_batch(self, position: int, awaited: str | None = None) -> bool:
         """Wait until the log shows whether the stream has the step of a position, as it shows to every rank.
@@ -273,13 +247,8 @@ class StreamLoader(RankLoader):
             # Who drops the tail waits for all lanes: a step that one rank serves and another drops would hang both.
             return self._order.num_steps(is_full=True) > step if is_full else all(map(self._order.find, places))
 
-        if self._heartbeat is not None:
-            self._heartbeat.start(epoch=self._epoch, position=position)
         self._log.wait_until(is_known, awaited or f"step {step:,}")
-        is_there = is_known() or self._order.num_steps(is_full=is_full) > step
-        if self._heartbeat is not None and not is_there and not self._repeat:
-            self._heartbeat.finish()
-        return is_there
+        return is_known() or self._order.num_steps(is_full=is_full) > step
 
     def _places(self, position: int) -> range:
         """Return the positions of this rank's packs in the micro-batch that begins at a position of all ranks."""
@@ -299,13 +268,6 @@ class StreamLoader(RankLoader):
                     raise
                 self.num_skipped += 1
                 logging.getLogger("brimful").warning("skipped: %s (%d so far)", error.message, self.num_skipped)
-        if self._heartbeat is not None:
-            self._heartbeat.count(
-                packs,
-                position=position + self.packs_together,
-                num_places=self._per_micro_batch,
-                num_skipped=self.num_skipped,
-            )
         return packs or [self._filler()]
 
     def _refuse_expired(self, seq: int) -> None:
@@ -343,7 +305,9 @@ class StreamLoader(RankLoader):
         )
 
     def ack(self, group: str | None = None, *, checkpoint: str = "") -> None:
-        """Acknowledge the packs delivered so far, after a checkpoint with them is durable; by one rank.
+        """Acknowledge the packs delivered so far, after a checkpoint with them is durable.
+
+        One rank has to. Where every rank does, ``brimful inspect`` shows which of them is behind.
 
         Args:
             group: the ranks that train one model on this stream; as the loader was given if None.
@@ -384,8 +348,11 @@ class StreamLoader(RankLoader):
             "packs_delivered": position,
             "frontier": frontier,
         }
-        notes = {"checkpoint": checkpoint, "dp_world_size": self._dp_world_size, "skipped": self.num_skipped}
-        Acks(self._store, group).write(facts, notes=notes)
+        notes = {"dp_world_size": self._dp_world_size, "skipped": self.num_skipped, "time": time.time()}
+        acks = Acks(self._store, group)
+        acks.write(facts, notes={"checkpoint": checkpoint, **notes})
+        if self._dp_world_size > 1:
+            acks.write_rank(self._dp_rank, {"packs_delivered": position, **notes})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to the position of a state, which another number of ranks may have saved.

@@ -44,7 +44,6 @@ class LoaderDataset(torch.utils.data.IterableDataset[Any]):
         check_type("loader", loader, RankLoader, "a loader of brimful", "packs by index go to DataLoader themselves")
         # It makes no batch: it follows what the DataLoader has given out, as far as ``state_after`` was asked.
         self._loader = loader.fork()
-        self._loader.mute()
         self._num_followed = 0
         self._begin = self._loader.state_dict()
 

@@ -1,16 +1,6 @@
 """The file format of packs and the log that commits them; knows no policy."""
 
 from brimful.shards.format import BATCH_ROWS, MEDIA_VERSION, SHARD_VERSION, ShardReader, ShardWriter
-from brimful.shards.heartbeats import (
-    Beat,
-    Heartbeat,
-    beating,
-    producer_key,
-    read_beats,
-    reader_key,
-    remove_surplus_readers,
-    seconds_between,
-)
 from brimful.shards.log import LANES, EndRecord, ShardRecord, StreamLog, shard_key
 from brimful.shards.media_census import KindCount, KindCounter, LargestMedium, MediaCensus
 from brimful.shards.media_files import (
@@ -31,11 +21,9 @@ __all__ = [
     "LANES",
     "MEDIA_VERSION",
     "SHARD_VERSION",
-    "Beat",
     "ContainerWriter",
     "EndRecord",
     "FingerprintedPacks",
-    "Heartbeat",
     "KindCount",
     "KindCounter",
     "LargestMedium",
@@ -52,16 +40,10 @@ __all__ = [
     "StoredAt",
     "StreamLog",
     "assemble_pack",
-    "beating",
     "container_ends",
     "container_key",
     "padded",
-    "producer_key",
-    "read_beats",
-    "reader_key",
     "recorded_root",
-    "remove_surplus_readers",
     "root_note",
-    "seconds_between",
     "shard_key",
 ]

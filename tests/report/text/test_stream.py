@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 import pytest
 
-from brimful.report.analysis.stream_status import ProducerStatus, RankStatus, Silence, StreamStatus, TrainingStatus
+from brimful.report.analysis.stream_status import ProducerStatus, RankStatus, StreamStatus, TrainingStatus
 from brimful.report.text.prometheus import prometheus_text
 from brimful.report.text.stream import describe_stream, stream_line
 
@@ -19,40 +18,22 @@ WEB = ProducerStatus(
     tokens=385_000,
     shards=12,
     dropped={"without_target": 3},
-    waiting_for="",
-    packs_per_second=3.2,
-    tokens_per_second=12_900.0,
-    silence=Silence(4.0, False, False),
 )
-RANK = RankStatus(
-    dp_rank=0,
-    dp_world_size=2,
-    num_workers=1,
-    epoch=0,
-    step=17,
-    steps_behind=7,
-    packs=34,
-    tokens=136_000,
-    skipped=0,
-    steps_per_second=1.1,
-    packs_per_second=2.2,
-    tokens_per_second=8_800.0,
-    wait_share=0.012,
-    waiting_for="",
-    silence=Silence(8.0, False, False),
-)
-SECOND = replace(RANK, dp_rank=1, step=16, steps_behind=8, skipped=2, silence=Silence(75.0, True, False))
 RUN = TrainingStatus(
     group="run-1",
-    ranks=(RANK, SECOND),
-    missing_ranks=(),
+    packs=60,
+    step=15,
+    checkpoint="checkpoint-15",
     steps_there_are=24,
     packs_per_step=4,
-    is_ended=False,
-    acked_packs=60,
-    acked_step=15,
-    checkpoint="checkpoint-15",
+    steps_behind=9,
     first_needed_shard=7,
+    dp_world_size=2,
+    ranks=(RankStatus(0, 15, 0, 0), RankStatus(1, 14, 1, 2)),
+    seconds_ago=40.0,
+    steps_per_second=1.1,
+    eta_seconds=None,
+    dry_seconds=30.0,
 )
 STREAM = StreamStatus(
     url="out",
@@ -77,51 +58,44 @@ def test_a_stream_in_full():
     assert describe_stream(STREAM) == [
         "stream         out: growing, 1.20 MB, 5 shards removed",
         "produced       96 packs in 12 shards, 385,000 tokens, 97.9 % of 4,096; 3.2 packs/s, 12,900 tokens/s; last shard 0:04 ago",
-        "producer       web: 1,204 samples read, 3 without target; 96 packs in 12 shards; working, 3.2 packs/s",
-        "training       run-1: step 16 of 24, 8 behind; 1.1 steps/s, 8,800 tokens/s, waiting 1.2 % of the time; runs dry in 0:26",
-        "durable        run-1: step 15 (checkpoint-15); needs shards from 7 on",
-        "          rank   epoch       step   behind   packs/s    tokens/s     wait  skipped   heard  state",
-        "        0 of 2       0         17        7       2.2       8,800    1.2 %        0    0:08  reading",
-        "        1 of 2       0         16        8       2.2       8,800    1.2 %        2    1:15  silent for 1:15",
+        "producer       web: 1,204 samples read, 3 without target; 96 packs in 12 shards",
+        "training       run-1: step 15 of 24 (checkpoint-15), acknowledged 0:40 ago, 1.1 steps/s, runs dry in 0:30; needs shards from 7 on",
+        "ranks          2 of 2 acknowledge; rank 1 at step 14, 1 behind; 2 packs skipped",
     ]
     assert stream_line(STREAM) == (
         "12 shards, 96 packs; 3.2 packs/s, 12,900 tokens/s; last shard 0:04 ago; web 1,204 samples; "
-        "run-1 step 16 of 24, 1.1 steps/s, wait 1.2 %, durable 15, 1 rank silent"
+        "run-1 step 15 of 24, 1.1 steps/s, runs dry in 0:30, a rank 1 step behind"
     )
 
 
-def test_states_of_those_who_do_not_work():
-    """Each of them asks for something else of a person."""
-
-    def producer_line(**changes):
-        return describe_stream(replace(STREAM, producers=(replace(WEB, **changes),)))[2].rpartition("; ")[2]
-
-    assert producer_line(is_closed=True) == "closed"
-    assert producer_line(silence=Silence(90.0, True, False)) == "silent for 1:30"
-    assert producer_line(silence=Silence(90.0, False, True)) == "stopped"
-    assert producer_line(silence=None) == "96 packs in 12 shards"
-    assert producer_line(waiting_for="5 shards are ahead of training") == (
-        "waiting: 5 shards are ahead of training, 3.2 packs/s"
-    )
-    unheard = replace(RUN, ranks=(), acked_packs=None, acked_step=None, steps_there_are=None, packs_per_step=None)
-    assert describe_stream(replace(STREAM, trainings=(unheard,)))[3:] == [
-        "training       run-1: no rank says how far it is",
-        "durable        run-1: nothing acknowledged so far",
+def test_what_is_not_there_is_left_out():
+    ended = replace(STREAM, is_ended=True, producers=(replace(WEB, is_closed=True),), trainings=())
+    assert describe_stream(ended)[1:] == [
+        "produced       96 packs in 12 shards, 385,000 tokens, 97.9 % of 4,096",
+        "producer       web: 1,204 samples read, 3 without target; 96 packs in 12 shards; closed",
+        'training       none has acknowledged a checkpoint: loader.ack("run-1")',
     ]
-    assert describe_stream(replace(STREAM, trainings=(replace(RUN, missing_ranks=(5, 6)),)))[4] == (
-        "               2 ranks not heard of: 5, 6"
+    first = replace(RUN, checkpoint="", ranks=(), steps_per_second=None, dry_seconds=None)
+    assert describe_stream(replace(STREAM, trainings=(first,)))[3:] == [
+        "training       run-1: step 15 of 24, acknowledged 0:40 ago; needs shards from 7 on"
+    ]
+    assert stream_line(replace(ended, trainings=(replace(first, eta_seconds=90.0),))) == (
+        "12 shards, 96 packs; web 1,204 samples (closed); run-1 step 15 of 24, ETA 1:30"
     )
 
 
 def test_ranks_that_need_a_look_come_first():
-    """512 ranks on a screen of 24 lines: the one that hangs must be among those that are shown."""
-    ranks = tuple(replace(RANK, dp_rank=rank, dp_world_size=512) for rank in range(512))
-    ranks = (*ranks[:300], replace(ranks[300], silence=Silence(75.0, True, False)), *ranks[301:])
-    lines = describe_stream(replace(STREAM, trainings=(replace(RUN, ranks=ranks),)), num_lines=24)
-    assert len(lines) <= 24
-    assert sum("silent for 1:15" in line for line in lines) == 1
-    assert re.fullmatch(r" +and 49\d ranks more, all further or reading", lines[-1])
-    assert len(describe_stream(replace(STREAM, trainings=(replace(RUN, ranks=ranks),)))) == 6 + 512
+    """512 ranks in a line: the one that hangs must be among those that are named."""
+    ranks = tuple(RankStatus(rank, 14 - (rank == 300), 1 + (rank == 300), 0) for rank in range(512))
+    line = describe_stream(replace(STREAM, trainings=(replace(RUN, dp_world_size=513, ranks=ranks),)))[-1]
+    assert line.startswith(
+        "ranks          512 of 513 acknowledge; rank 300 at step 13, 2 behind; rank 0 at step 14, 1 behind;"
+    )
+    assert line.endswith("; 504 more")
+    even = tuple(RankStatus(rank, 15, 0, 0) for rank in range(2))
+    assert describe_stream(replace(STREAM, trainings=(replace(RUN, ranks=even),)))[-1] == (
+        "ranks          2 of 2 acknowledge; all at the same step"
+    )
 
 
 def test_metrics_of_a_stream():
@@ -131,14 +105,12 @@ def test_metrics_of_a_stream():
         '# TYPE brimful_stream_shards_total counter\nbrimful_stream_shards_total{stream="out"} 12\n',
         'brimful_stream_fill_ratio{stream="out"} 0.979105631510417\n',
         'brimful_producer_samples_dropped_total{stream="out",producer="web",reason="without_target"} 3\n',
-        'brimful_training_seconds_until_dry{stream="out",group="run-1"} 26.6',
-        'brimful_reader_silent{stream="out",group="run-1",dp_rank="1"} 1\n',
-        'brimful_reader_steps_behind{stream="out",group="run-1",dp_rank="0"} 7\n',
-        'brimful_watch_up{stream="out"} 1\n',
+        'brimful_training_dry_seconds{stream="out",group="run-1"} 30\n',
+        'brimful_rank_step{stream="out",group="run-1",dp_rank="1"} 14\n',
+        'brimful_rank_skipped_total{stream="out",group="run-1",dp_rank="1"} 2\n',
     ):
         assert line in text, line
     assert "brimful_training_eta_seconds" not in text
-    assert 'brimful_watch_up{stream="out"} 0\n' in prometheus_text(STREAM, is_current=False)
 
 
 def test_the_parser_of_prometheus_reads_the_metrics():
@@ -154,5 +126,5 @@ def test_the_parser_of_prometheus_reads_the_metrics():
     assert all(family.documentation for family in families.values())
     samples = [sample for family in families.values() for sample in family.samples]
     assert {sample.labels["stream"] for sample in samples} == {url}
-    steps = {sample.labels["dp_rank"]: sample.value for sample in families["brimful_reader_step"].samples}
-    assert steps == {"0": 17.0, "1": 16.0}
+    steps = {sample.labels["dp_rank"]: sample.value for sample in families["brimful_rank_step"].samples}
+    assert steps == {"0": 15.0, "1": 14.0}

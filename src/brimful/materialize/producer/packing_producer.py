@@ -28,7 +28,7 @@ from brimful.materialize.registered import Producers, Registration
 from brimful.measure.job import OnBadSample
 from brimful.messages import counted, setting
 from brimful.plan import NoTarget, Overflow
-from brimful.shards import EndRecord, ShardRecord, StreamLog, beating, producer_key
+from brimful.shards import EndRecord, ShardRecord, StreamLog
 from brimful.sources.feed import Feed
 from brimful.sources.open_feed import open_feed
 
@@ -191,7 +191,7 @@ class PackingProducer:
             StoreFullError: no space left; the same call goes on when there is some.
         """
         wait = FIRST_WAIT
-        with self._store.used(), beating(self._store, self._tell):
+        with self._store.used():
             while not (self._is_stopped or self.is_finished):
                 if self.step(close=close):
                     wait = FIRST_WAIT
@@ -214,13 +214,6 @@ class PackingProducer:
         if oldest is None or max_age is None or self._window.is_empty:
             return None
         return max(0.0, oldest + max_age - self._clock.now())
-
-    def _tell(self) -> tuple[str, dict[str, Any], dict[str, float]] | None:
-        """Return the key, the facts and the counts of a heartbeat, once this producer is registered."""
-        if self._registration is None:
-            return None
-        facts: dict[str, Any] = {"producer": self.name, "waiting_for": self._pressure.reason}
-        return producer_key(self._registration.number), facts, {**self.counts}
 
     def stop(self) -> None:
         """Let ``run`` return after the present step, with one more shard if samples were taken since the last.

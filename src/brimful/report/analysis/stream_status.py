@@ -1,39 +1,20 @@
-"""State of a stream for people: what is produced, how far each training is, and who says nothing any more."""
+"""State of a stream for people: what is produced, and how far each training on it is."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 
 @dataclass(frozen=True)
-class Silence:
-    """Time since the last heartbeat of a process.
-
-    Attributes:
-        seconds: since it was seen to change, or before that by the clock of its machine.
-        is_silent: it should have come three times since, and its process has not ended as it should.
-        is_over: the process has ended as it should.
-    """
-
-    seconds: float
-    is_silent: bool
-    is_over: bool
-
-
-@dataclass(frozen=True)
 class ProducerStatus:
-    """One producer: counts of what it has committed, from the log.
+    """One producer: counts of what it has committed.
 
     Attributes:
         name: of the producer.
-        is_closed: it has nothing more.
+        is_closed: true if it has nothing more.
         samples_read, packs, tokens, shards: committed, by all its processes.
         dropped: samples that were left out, by reason.
-        waiting_for: reason for which it holds back; empty while it works.
-        packs_per_second, tokens_per_second: over the last minutes; None if it does not say.
-        silence: since its last heartbeat; None if there is none.
     """
 
     name: str
@@ -43,119 +24,59 @@ class ProducerStatus:
     tokens: int
     shards: int
     dropped: dict[str, int]
-    waiting_for: str
-    packs_per_second: float | None
-    tokens_per_second: float | None
-    silence: Silence | None
 
 
 @dataclass(frozen=True)
 class RankStatus:
-    """One data-parallel rank of a training, all its workers together.
+    """One data-parallel rank that acknowledges for itself.
 
     Attributes:
-        dp_rank, dp_world_size: the rank.
-        num_workers: processes that read for it.
-        epoch, step: pass over the stream, and steps of it that were delivered; workers read ahead.
-        steps_behind: steps that the stream has and this rank has not delivered.
-        packs, tokens, skipped: delivered, and damaged, since its processes began.
-        steps_per_second, packs_per_second, tokens_per_second: over the last minutes.
-        wait_share: share of that time in which its workers waited for shards.
-        waiting_for: what it waits for now; empty while it does not.
-        silence: since the last heartbeat of the worker that said nothing for the longest time.
+        dp_rank: the rank.
+        step: that it acknowledged last.
+        steps_behind: steps that the first of the ranks is ahead of it.
+        skipped: damaged packs that it skipped.
     """
 
     dp_rank: int
-    dp_world_size: int
-    num_workers: int
-    epoch: int
     step: int
     steps_behind: int
-    packs: int
-    tokens: int
     skipped: int
-    steps_per_second: float | None
-    packs_per_second: float | None
-    tokens_per_second: float | None
-    wait_share: float | None
-    waiting_for: str
-    silence: Silence
 
 
 @dataclass(frozen=True)
 class TrainingStatus:
-    """One training: a group of ranks.
+    """One training, a group of ranks, by its last acknowledgement: what a checkpoint holds is trained, and no more.
 
     Attributes:
         group: its name.
-        ranks: those that tell how far they are, by number.
-        missing_ranks: numbers of ranks that have not told so far.
-        steps_there_are, packs_per_step: steps that the stream has for it, and packs of one; None without a heartbeat.
-        is_ended: the stream has no more than that.
-        acked_packs, acked_step: position of the last acknowledged checkpoint; None without any, or without a heartbeat.
+        packs, step: position of the checkpoint.
         checkpoint: its name.
+        steps_there_are, packs_per_step: steps that the stream has for it, and packs of one.
+        steps_behind: steps that the stream has after the checkpoint.
         first_needed_shard: the first that resuming from this checkpoint needs.
+        dp_world_size: number of ranks.
+        ranks: each rank that acknowledges for itself, by number.
+        seconds_ago: since the acknowledgement, by the clock of its machine.
+        steps_per_second: between the last two acknowledgements; None before the second.
+        eta_seconds: to the end of a stream that has ended, at this speed; None while it grows.
+        dry_seconds: after which the training has caught up with a stream that grows slower than it trains; None if that
+            is not known, or never.
     """
 
     group: str
-    ranks: tuple[RankStatus, ...]
-    missing_ranks: tuple[int, ...]
-    steps_there_are: int | None
-    packs_per_step: int | None
-    is_ended: bool
-    acked_packs: int | None
-    acked_step: int | None
+    packs: int
+    step: int
     checkpoint: str
+    steps_there_are: int
+    packs_per_step: int
+    steps_behind: int
     first_needed_shard: int
-
-    @property
-    def reading_ranks(self) -> tuple[RankStatus, ...]:
-        """Ranks that are neither silent nor at their end."""
-        return tuple(rank for rank in self.ranks if not (rank.silence.is_silent or rank.silence.is_over))
-
-    @property
-    def slowest(self) -> RankStatus | None:
-        """Rank that is furthest behind."""
-        return min(self.ranks, key=lambda rank: (rank.epoch, rank.step), default=None)
-
-    @property
-    def step(self) -> int | None:
-        """Steps that every rank has delivered."""
-        return None if self.slowest is None else self.slowest.step
-
-    @property
-    def steps_behind(self) -> int | None:
-        """Steps that the stream has and the slowest rank has not delivered."""
-        return None if self.slowest is None else self.slowest.steps_behind
-
-    @property
-    def steps_per_second(self) -> float | None:
-        """Speed of the slowest of the ranks that read."""
-        rates = [rank.steps_per_second for rank in self.reading_ranks if rank.steps_per_second is not None]
-        return min(rates, default=None)
-
-    @property
-    def tokens_per_second(self) -> float | None:
-        """Tokens that all ranks together take in a second."""
-        rates = [rank.tokens_per_second for rank in self.reading_ranks if rank.tokens_per_second is not None]
-        return sum(rates) if rates else None
-
-    @property
-    def wait_share(self) -> float | None:
-        """Share of the time in which ranks wait for shards, in the mean."""
-        shares = [rank.wait_share for rank in self.reading_ranks if rank.wait_share is not None]
-        return sum(shares) / len(shares) if shares else None
-
-    @property
-    def eta_seconds(self) -> float | None:
-        """Seconds to the end of a stream that has ended, at this speed; None while it grows."""
-        rate = self.steps_per_second
-        return self.steps_behind / rate if self.is_ended and rate and self.steps_behind is not None else None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the training for JSON."""
-        names = ("step", "steps_behind", "steps_per_second", "tokens_per_second", "wait_share", "eta_seconds")
-        return {**asdict(self), **{name: getattr(self, name) for name in names}}
+    dp_world_size: int
+    ranks: tuple[RankStatus, ...]
+    seconds_ago: float
+    steps_per_second: float | None
+    eta_seconds: float | None
+    dry_seconds: float | None
 
 
 @dataclass(frozen=True)
@@ -166,11 +87,11 @@ class StreamStatus:
         url: its path or URL.
         capacity: most tokens of a pack.
         shards, packs, tokens, bytes: committed, removed shards included.
-        removed_shards: those below this number were removed, since no checkpoint needs them.
+        removed_shards: number of shards that were removed, since no checkpoint needs them.
         kept_bytes: of the shards that are still there.
-        is_ended: nothing will follow.
+        is_ended: true if nothing will follow.
         seconds_without_shard: since a shard was last seen to appear; None before one was.
-        packs_per_second, tokens_per_second: appended over the last minutes; None if nobody knows.
+        packs_per_second, tokens_per_second: appended over the last minutes; None at the first look.
         producers, trainings: by name.
     """
 
@@ -196,30 +117,4 @@ class StreamStatus:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the status for JSON."""
-        return {
-            "kind": "stream",
-            **asdict(self),
-            "fill_ratio": self.fill_ratio,
-            "trainings": [training.as_dict() for training in self.trainings],
-        }
-
-
-def seconds_until_dry(stream: StreamStatus, training: TrainingStatus) -> float | None:
-    """Return the seconds after which a training has caught up with a stream that grows slower; None if it never does."""
-    rate, growth = training.steps_per_second, stream.packs_per_second
-    if stream.is_ended or not rate or growth is None or training.steps_behind is None or not training.packs_per_step:
-        return None
-    speed = rate - growth / training.packs_per_step
-    return training.steps_behind / speed if speed > 0 else None
-
-
-def mean_of(values: Sequence[float | None]) -> float | None:
-    """Return the mean of the numbers among values; None if there is none."""
-    numbers = [value for value in values if value is not None]
-    return sum(numbers) / len(numbers) if numbers else None
-
-
-def sum_of(values: Sequence[float | None]) -> float | None:
-    """Return the sum of the numbers among values; None if there is none."""
-    numbers = [value for value in values if value is not None]
-    return sum(numbers) if numbers else None
+        return {"kind": "stream", **asdict(self), "fill_ratio": self.fill_ratio}
