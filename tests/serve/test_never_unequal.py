@@ -19,7 +19,7 @@ from brimful import (  # noqa: E402
     TokenBudget,
     TokenBudgetBatches,
 )
-from brimful.errors import RankFailedError, StateError  # noqa: E402
+from brimful.errors import CollateError, RankFailedError, StateError  # noqa: E402
 from brimful.serve import RankAgreement, Window, WindowBatches  # noqa: E402
 from brimful.testing.toys import ToyProducer, toy_pack, toy_packs  # noqa: E402
 from tests.faults.processes import forked  # noqa: E402
@@ -85,12 +85,29 @@ def checks(rank, folder):
     yield "stream", train(StreamLoader(stream, dp_rank=rank, dp_world_size=WORLD, timeout=60), everybody)
     if rank == 0:
         os.waitpid(child, 0)
+    # Streams without a sample: of all ranks, of three under drop, and of the second and the fourth, which have nothing to run.
+    for name, tail, counts in (("all empty", "pad", (0, 0, 0, 0)), ("empty, drop", "drop", (3, 0, 0, 0)),
+                               ("empty", "pad", (3, 0, 2, 0))):  # fmt: skip
+        packs = [toy_pack([3], first_sample=number) for number in range(counts[rank])]
+        agree = RankAgreement(tail, group=everybody)
+        yield (
+            name,
+            outcome(TokenBudgetBatches(packs, TokenBudget(9, min_buffered=1), tail=tail, agree=agree), everybody),
+        )
     begin = time.monotonic()
     broken = own_stream(rank, broken_at=4 if rank == 3 else None)
     try:
         train(WindowBatches(broken, Window(9, size=2), agree=RankAgreement(group=everybody)), everybody)
     except (RankFailedError, OSError) as error:
         yield "raises", [type(error).__name__, str(error), time.monotonic() - begin < 20]
+
+
+def outcome(loader, group):
+    """What was served, or the error in its place."""
+    try:
+        return train(loader, group)
+    except (RankFailedError, CollateError) as error:
+        return str(error)
 
 
 class _Counted:
@@ -208,6 +225,14 @@ def test_a_state_of_another_ranks_stream_is_refused_by_name(found):
 def test_under_drop_the_shortest_stream_ends_all(found):
     """One sample on rank 2: one step everywhere."""
     assert [len(rank["own streams, drop"]) for rank in found] == [1, 1, 1, 1]
+
+
+def test_a_stream_without_a_sample_ends_all_ranks_at_once(found):
+    """It has nothing to run beside the others, who would wait for it in the collective of their first step."""
+    assert [rank["all empty"] for rank in found] == [rank["empty, drop"] for rank in found] == [[]] * 4
+    others = "rank 1 could not make its next step: its own error says why"
+    own = "this rank's stream gave no sample at all, so it has nothing to run beside the others"
+    assert [rank["empty"] for rank in found] == [others, own, others, others]
 
 
 def test_a_rank_that_raises_ends_all_others_by_name(found):

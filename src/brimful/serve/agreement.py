@@ -12,8 +12,9 @@ class RankAgreement:
     """Answer of all ranks to whether a step is served, for ranks that each read a stream of their own.
 
     One small reduction a step, over a group of gloo: on processors, beside what the model does. Under ``pad`` and
-    ``repeat`` a step is served if any rank has one, under ``drop`` if all have. A rank whose source fails says so in the
-    same reduction, and all others raise at once instead of waiting for it until a collective times out.
+    ``repeat`` a step is served if any rank has one, under ``drop`` if all have. A rank whose source fails, or that never
+    had a sample to run beside the others, says so in the same reduction: all others raise at once instead of waiting for
+    it until a collective times out.
 
     Args:
         tail: as of the loader.
@@ -42,22 +43,27 @@ class RankAgreement:
 
         return torch.distributed.get_rank(self._group), torch.distributed.get_world_size(self._group)
 
-    def __call__(self, has_step: bool) -> bool:
+    def __call__(self, has_step: bool, *, can_run: bool = True) -> bool:
         """Return whether all ranks serve the step.
+
+        Args:
+            has_step: this rank has samples for it.
+            can_run: this rank can run a step of the others, without loss; false for a stream without a sample, which raises
+                by itself if one is served.
 
         Raises:
             RankFailedError: a rank could not make its part; names the lowest such rank of the group.
         """
-        is_unlike, failed_rank = self._reduced(has_step != self._needs_all, -1)
-        if failed_rank >= 0:
+        idle_rank = -1 if can_run or self._needs_all else self.place[0]
+        is_unlike, failed_rank = self._reduced(has_step != self._needs_all, idle_rank)
+        if is_unlike and failed_rank not in (-1, idle_rank):
             raise RankFailedError(f"rank {failed_rank} could not make its next step: its own error says why")
         return is_unlike != self._needs_all
 
     def fail(self) -> None:
         """Say that this rank cannot make its step: all others raise."""
-        import torch.distributed
-
-        self._reduced(False, torch.distributed.get_rank(self._group))
+        # A rank that only has nothing to run fails nobody while no other has a step; this one always does.
+        self._reduced(True, self.place[0])
 
     def _reduced(self, flag: bool, failed_rank: int) -> tuple[bool, int]:
         """Return whether any rank gave a flag, and the lowest rank that failed; -1 for none."""

@@ -188,7 +188,9 @@ class ComposedBatches(RankLoader):
             raise
         is_full = len(batches) == num_places
         is_served = is_full if self._tail is Tail.DROP else bool(batches)
-        if self._agree is not None:
+        if isinstance(self._agree, RankAgreement):
+            is_served = self._agree(is_served, can_run=bool(batches) or self._filler is not None)
+        elif self._agree is not None:
             is_served = self._agree(is_served)
         if not is_served:
             # Under drop another rank may have ended first; then the samples that wait here go with the step.
