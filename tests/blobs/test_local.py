@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+from pathlib import Path
 
 import pytest
 
 from brimful.blobs import LocalBlobStore, open_blob_store
-from brimful.blobs.local import _exclusive_copy
+from brimful.blobs.local import _exclusive_claim
 from brimful.errors import StoreFullError
 from brimful.testing.contracts import BlobStoreContract
 from tests.blobs.tools import files, full_disk
@@ -20,19 +21,78 @@ class TestLocalBlobStore(BlobStoreContract):
         return open_blob_store(tmp_path / "store")
 
 
+def no_links(*_args, **_kwargs):
+    raise OSError(errno.EPERM, "Operation not permitted")
+
+
 def test_put_if_absent_without_hard_links_has_one_winner_too(tmp_path, monkeypatch):
     """Without it a file system that refuses links (exFAT, some FUSE) would end the job or lose the rule."""
-
-    def no_links(*_args, **_kwargs):
-        raise OSError(errno.EPERM, "Operation not permitted")
-
     monkeypatch.setattr(os, "link", no_links)
     store = LocalBlobStore(tmp_path)
     assert (store.put_if_absent("a", b"1"), store.put_if_absent("a", b"2"), store.get("a")) == (True, False, b"1")
     late = tmp_path / "late"  # of a writer that looked before the other one published
     late.write_bytes(b"3")
-    assert _exclusive_copy(late, tmp_path / "a") is False
+    assert _exclusive_claim(late, tmp_path / "a") is False
     assert store.get("a") == b"1"
+
+
+def test_a_name_without_hard_links_is_seen_empty_or_whole(tmp_path, monkeypatch):
+    """Half a record would end every reader that looks in between: it reads no byte, and then all of them."""
+    store, real, sizes = LocalBlobStore(tmp_path), os.replace, []
+
+    def replace(source, target):
+        sizes.append(os.path.getsize(target))
+        if len(sizes) == 2:
+            raise OSError(errno.EIO, "Input/output error")
+        real(source, target)
+
+    monkeypatch.setattr(os, "link", no_links)
+    monkeypatch.setattr(os, "replace", replace)
+    assert store.put_if_absent("a", b"12") is True
+    with pytest.raises(OSError, match="Input/output error"):
+        store.put_if_absent("b", b"34")
+    assert (sizes, files(tmp_path)) == ([0, 0], ["a"]), "a name whose bytes did not come is free again"
+    (tmp_path / "c").touch()  # claimed by another writer, whose bytes come while somebody waits
+    monkeypatch.setattr("time.sleep", lambda _: (tmp_path / "c").write_bytes(b"56"))
+    assert (store.get("a"), store.get("c")) == (b"12", b"56")
+
+
+def test_an_absence_that_a_mount_keeps_is_looked_at_again(tmp_path, monkeypatch):
+    """NFS keeps it for up to a minute: readers that ask for the next record by its name would see each so much later."""
+    kept, real_open = set(), os.open
+
+    def keeping(look):
+        def kept_look(path, *args, **options):
+            if str(path) in kept:
+                raise FileNotFoundError(errno.ENOENT, "an absence that is kept", str(path))
+            try:
+                return look(path, *args, **options)
+            except FileNotFoundError:
+                kept.add(str(path))
+                raise
+
+        return kept_look
+
+    def open_of_mount(path, flags, *args, **options):
+        # To open a folder is to ask the server for its names.
+        if os.path.isdir(path):
+            kept.difference_update([name for name in kept if os.path.dirname(name) == str(path)])
+        return real_open(path, flags, *args, **options)
+
+    store = LocalBlobStore(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "stat", keeping(os.stat))
+        patched.setattr(Path, "read_bytes", keeping(Path.read_bytes))
+        patched.setattr(os, "open", open_of_mount)
+        for key in ("log/0", "log/1"):
+            assert store.size(key) is None
+            with pytest.raises(FileNotFoundError):
+                store.get(key)
+            # By another machine: nothing here is told of it.
+            os.makedirs(f"{tmp_path}/log", exist_ok=True)
+            with open(f"{tmp_path}/{key}", "wb") as file:
+                file.write(b"record")
+            assert (store.size(key), store.get(key)) == (6, b"record")
 
 
 def test_a_link_whose_answer_was_lost_still_wins(tmp_path, monkeypatch):

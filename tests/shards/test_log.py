@@ -128,3 +128,14 @@ def test_files_of_other_names_in_the_log_are_no_records(tmp_path):
         (tmp_path / "log" / name).write_bytes(b"\x00\x05\x16\x07")
     assert log.committed() == {0}
     assert log.records() == ([], EndRecord(0, 0, 0))
+
+
+def test_a_listing_that_is_ahead_of_reading_ends_no_reader(tmp_path, monkeypatch):
+    """A record that is listed and cannot be read yet is not there yet: the next look finds it."""
+    log = StreamLog(open_blob_store(tmp_path))
+    log.commit(record(0), BlobGroup(log.store))
+    with monkeypatch.context() as patched:
+        patched.setattr(log, "committed", lambda: {0, 1})
+        assert log.records() == ([record(0)], None)
+    log.commit(record(1), BlobGroup(log.store))
+    assert log.records() == ([record(0), record(1)], None)

@@ -12,9 +12,11 @@ import contextlib
 import errno
 import os
 import socket
+import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 from brimful.blobs import crash_points
 from brimful.blobs.at_once import at_once
@@ -26,6 +28,11 @@ from brimful.messages import setting
 
 _MAX_WRITE = 1 << 24
 """Bytes of one write; between two of them the fault tests can end the process."""
+
+_CLAIM_PAUSES = (0.001, 0.01, 0.1, 0.4)
+"""Seconds between looks at a file without a byte: its name may be claimed, and its bytes about to come."""
+
+Seen = TypeVar("Seen")
 
 
 class LocalBlobStore(BlobStore):
@@ -79,7 +86,26 @@ class LocalBlobStore(BlobStore):
             return record.link(key)
 
     def get(self, key: str) -> bytes:
-        return (self.directory / key).read_bytes()
+        for seconds in _CLAIM_PAUSES:
+            if data := self._seen(key, Path.read_bytes):
+                return data
+            time.sleep(seconds)
+        return self._seen(key, Path.read_bytes)
+
+    def _seen(self, key: str, look: Callable[[Path], Seen]) -> Seen:
+        """Return what a look at a file finds; one that is absent is looked for again.
+
+        An NFS client keeps for up to a minute that a name was absent, unless the folder is opened: then it asks the server.
+        """
+        path = self.directory / key
+        try:
+            return look(path)
+        except FileNotFoundError:
+            with contextlib.suppress(OSError):
+                # From above: the folder may be what was absent.
+                for folder in (self.directory, path.parent):
+                    os.close(os.open(folder, os.O_RDONLY))
+            return look(path)
 
     def get_range(self, key: str, start: int, stop: int) -> bytes:
         with open(self.directory / key, "rb") as file:
@@ -91,7 +117,7 @@ class LocalBlobStore(BlobStore):
 
     def size(self, key: str) -> int | None:
         try:
-            return os.stat(self.directory / key).st_size
+            return self._seen(key, os.stat).st_size
         except (FileNotFoundError, NotADirectoryError):
             return None
 
@@ -204,25 +230,23 @@ def _exclusive_link(tmp: Path, target: Path) -> bool:
     except OSError as error:
         if error.errno not in {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK}:
             raise
-        return _exclusive_copy(tmp, target)
+        return _exclusive_claim(tmp, target)
     return True
 
 
-def _exclusive_copy(tmp: Path, target: Path) -> bool:
-    """Copy a finished file to its name, for file systems without hard links; return false if the name exists.
+def _exclusive_claim(tmp: Path, target: Path) -> bool:
+    """Claim a name by a file without a byte, and rename a finished one to it; return false if the name exists.
 
-    A reader may see it half written and must check its length.
+    For file systems without hard links. A reader sees nothing, no byte, or all: ``get`` waits for what is claimed.
     """
     try:
-        blob = _LocalBlob(target.parent, target, target.name)
+        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
     except FileExistsError:
         return False
     try:
-        with contextlib.closing(blob):
-            blob.write(tmp.read_bytes())
-            blob.finish()
+        os.replace(tmp, target)
     except BaseException:
-        # The name must be free again, or the next writer would take half a blob for a finished one.
+        # The name must be free again, or nobody could take it.
         with contextlib.suppress(OSError):
             os.unlink(target)
         raise

@@ -194,7 +194,11 @@ class StreamLog:
         shards: list[ShardRecord] = []
         while len(shards) < num_known:
             seqs = range(len(shards), min(len(shards) + _READ_AT_ONCE, num_known))
-            data = self.store.get_many([_key(seq) for seq in seqs])
+            try:
+                data = self.store.get_many([_key(seq) for seq in seqs])
+            except FileNotFoundError:
+                # A listing may be ahead of what can be read: what is readable is what there is.
+                return shards, self.next_records(shards)
             end = append_records(shards, [self._parsed(seq, text) for seq, text in zip(seqs, data, strict=True)])
             if end is not None:
                 return shards, end
