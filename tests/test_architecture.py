@@ -155,6 +155,18 @@ def test_randomness_compiled_code_and_files_are_where_the_page_says():
     assert writers - {"tables.py", "sources/unpack.py"} <= set(quoted(section("On disk")))
 
 
+def test_the_wall_clock_is_read_where_the_page_says():
+    """It jumps back an hour and forward a day: a wait that it measured would end at once, or a day later."""
+    readers = {
+        one.file
+        for one in modules()
+        for node in one.nodes
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in ("time.time", "time.time_ns", "time.localtime")
+    }
+    sentence = section("What is pure").partition("read the\nwall clock: ")[2]
+    assert readers == {name for name in quoted(sentence) if name.endswith(".py")}
+
+
 def test_contracts_that_contributors_derive_from_are_published():
     """CONTRIBUTING sends everyone who adds a source, a blob store or a dialect to one of them."""
     assert {name for name in quoted(page("CONTRIBUTING.md")) if name.endswith("Contract")} == {

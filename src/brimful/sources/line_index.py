@@ -6,6 +6,7 @@ bytes are hashed again, and the index is remade only if they differ. Times decid
 The file is read in pieces: the index takes memory for its lines that are not blank, and for nothing else.
 """
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,8 @@ from brimful.typing import Fingerprint, Int64Array
 _KIND, _VERSION = "line_index", 3
 _CHUNK = 1 << 20
 _NEWLINE, _RETURN = 10, 13
+_SETTLED_NS = 2_000_000_000
+"""Age from which on a file's times are trusted: a younger one may be written to again within the tick of its clock."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ class LineIndex:
         index_path: of the index itself, for other processes to map; empty if it is kept nowhere.
         starts: ``int64[num_lines]``, first byte of each line that is not blank.
         size: bytes in the file.
-        mtime_ns, ctime_ns: times of the file's last change, in nanoseconds (``Stamp``).
+        mtime_ns, ctime_ns: times of the file's last change, in nanoseconds (``Stamp``); ``ctime_ns`` is 0 if it was too young.
         blocks: ranges of lines with the fingerprint of their bytes.
         fingerprint: of all bytes.
         blank_lines: true if blank lines were passed over, so that line number and index differ.
@@ -112,6 +115,7 @@ def index_of_lines(data_path: str, previous: LineIndex | None = None) -> LineInd
         SourceError: the file is being written to.
     """
     stamp = Stamp.of(data_path)
+    ctime_ns = stamp.ctime_ns if time.time_ns() - stamp.ctime_ns > _SETTLED_NS else 0
     with open(data_path, "rb") as file:
         base, hasher = _NO_LINES, xxhash.xxh3_128()
         if previous is not None and 0 < previous.size <= stamp.size:
@@ -126,7 +130,7 @@ def index_of_lines(data_path: str, previous: LineIndex | None = None) -> LineInd
         _cut_blocks(file, starts, stamp.size, blocks)
     # What was read is only the file's content if it is still the same file.
     stamp.check(data_path)
-    return LineIndex("", starts, stamp.size, stamp.mtime_ns, stamp.ctime_ns, blocks, hasher.hexdigest(), blank_lines)
+    return LineIndex("", starts, stamp.size, stamp.mtime_ns, ctime_ns, blocks, hasher.hexdigest(), blank_lines)
 
 
 def _write(index: LineIndex, index_path: Path) -> None:
