@@ -149,12 +149,92 @@ def test_what_is_damaged_says_so_in_a_line(data, reason):
         assert "object at" not in str(raised.value)
 
 
-def test_a_flac_that_was_cut_is_found_by_loading():
-    """Its header is whole, as that of a picture whose pixels are cut."""
-    data = SOUNDS["FLAC"]()[:-1_000]
-    assert audio_header(of(data)).num_frames == 48_000
-    with pytest.raises(BadMediumError, match="libsndfile cannot read it"):
-        load_audio(of(data), 48_000)
+def promising(num_frames):
+    """A FLAC whose header promises another number of samples; 0 is that of a stream whose end was not known."""
+    data = sound("FLAC")
+    numbers = int.from_bytes(data[18:26], "big") >> 36 << 36 | num_frames
+    return data[:18] + numbers.to_bytes(8, "big") + data[26:]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        sound("FLAC")[:-1],
+        sound("FLAC")[:-1_000],
+        promising(0),
+        promising(48_001),
+        promising(10**9),
+        promising(2**36 - 1),
+    ],
+    ids=["cut by a byte", "cut", "of unknown length", "promises one more", "promises hours", "promises all"],
+)
+def test_a_flac_that_ends_before_its_samples_is_refused_by_its_header(data, tmp_path):
+    """As by Transformers. Believed, it was packed with the tokens of its promise, and training failed on it."""
+    reference = pytest.importorskip("transformers.audio_utils", reason="needs the extra brimful[text]")
+    (tmp_path / "sound").write_bytes(data)
+    with pytest.raises((soundfile.SoundFileError, ValueError, MemoryError)):
+        reference.load_audio(str(tmp_path / "sound"), 48_000, backend="soundfile")
+    for use in (audio_header, lambda medium: load_audio(medium, 48_000)):
+        with pytest.raises(BadMediumError, match="libsndfile cannot read it: "):
+            use(of(data))
+
+
+def test_a_flac_that_promises_less_ends_there():
+    """A decoder stops at the number of its header, and so does the count."""
+    assert audio_header(of(promising(100))).num_frames == len(load_audio(of(promising(100)), 48_000)) == 100
+
+
+RATES = {
+    "WAV": (8_000, 11_025, 16_000, 22_050, 44_100, 48_000, 96_000, 192_000),
+    "FLAC": (8_000, 11_025, 44_100, 192_000),
+    "Vorbis": (8_000, 22_050, 192_000),
+    "Opus": (8_000, 16_000, 48_000),
+    "MP3": (8_000, 11_025, 22_050, 44_100),
+}
+KINDS = {
+    "WAV": {"subtype": "PCM_24"},
+    "FLAC": {"format": "FLAC", "subtype": "PCM_24"},
+    "Vorbis": {"format": "OGG"},
+    "Opus": {"format": "OGG", "subtype": "OPUS"},
+    "MP3": {"format": "MP3"},
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "rate", "channels"),
+    [
+        (kind, rate, channels)
+        for kind, rates in RATES.items()
+        for rate in rates
+        for channels in ((1, 2) if kind == "MP3" else (1, 2, 6))
+    ],
+)
+def test_every_rate_and_number_of_channels(kind, rate, channels, tmp_path):
+    """Samples, waveform and tokens of 0.1 s are those of decoding: six channels are mixed down, each rate becomes 16 kHz."""
+    pytest.importorskip("soxr", reason="other rates need the extra brimful[media]")
+    reference = pytest.importorskip("transformers.audio_utils", reason="needs the extra brimful[text]")
+    data = sound(rate=rate, waveform=np.repeat(NOISE[: rate // 10, :1], channels, axis=1), **KINDS[kind])
+    (tmp_path / "sound").write_bytes(data)
+    due = reference.load_audio(str(tmp_path / "sound"), 16_000, backend="soundfile")
+    header = audio_header(of(data))
+    assert header == (soundfile.info(tmp_path / "sound").frames, rate, channels)
+    assert num_samples_after_resampling(header, 16_000) == len(due) >= 1_600
+    np.testing.assert_array_equal(load_audio(of(data), 16_000), due)
+
+
+@pytest.mark.parametrize("codec", ["aac", "alac"])
+def test_what_libsndfile_does_not_know_is_refused(codec):
+    """Transformers reads them with torchcodec alone, whose resampling gives other samples."""
+    av = pytest.importorskip("av", reason="AAC is written by PyAV")
+    file = io.BytesIO()
+    with av.open(file, "w", format="ipod") as output:
+        stream = output.add_stream(codec, rate=48_000, layout="mono")
+        frame = av.AudioFrame.from_ndarray(np.zeros((1, 4_096), np.float32), format="fltp", layout="mono")
+        frame.sample_rate = 48_000
+        output.mux(stream.encode(frame))
+        output.mux(stream.encode())
+    with pytest.raises(BadMediumError, match="libsndfile cannot read it: Format not recognised"):
+        audio_header(of(file.getvalue()))
 
 
 def test_shipped_sounds(data_dir):
