@@ -3,6 +3,7 @@
 import io
 import os
 import tempfile
+from fractions import Fraction
 
 import av
 import numpy as np
@@ -21,11 +22,13 @@ CONTAINERS = {
     "fragments": ("mp4", "mpeg4", {"movflags": "frag_keyframe+empty_moov"}),
     "h264": ("mp4", "libx264", {"movflags": "faststart"}),
     "faststart": ("mp4", "mpeg4", {"movflags": "faststart"}),
+    "vp9": ("webm", "libvpx-vp9", {}),
+    "live": ("webm", "libvpx-vp9", {"live": "1"}),
 }
 
 
-def clip(container="mp4", num_frames=50, rate=25, size=(64, 48), rotation=None):
-    """Bytes of a video."""
+def clip(container="mp4", num_frames=50, rate=25, size=(64, 48), rotation=None, times=None):
+    """Bytes of a video; ``times`` are milliseconds of frames that come at no constant rate."""
     format, codec, options = CONTAINERS[container]
     # A file, as ``faststart`` opens it by its name a second time.
     with tempfile.TemporaryDirectory() as folder:
@@ -37,9 +40,14 @@ def clip(container="mp4", num_frames=50, rate=25, size=(64, 48), rotation=None):
             stream.pix_fmt = "rgb8" if codec == "gif" else "yuv420p"
             if rotation is not None:
                 stream.set_display_rotation(rotation)
+            if times is not None:
+                stream.time_base = stream.codec_context.time_base = Fraction(1, 1000)
             for number in range(num_frames):
                 pixels = np.full((size[1], size[0], 3), number * 5 % 255, np.uint8)
-                output.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
+                frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
+                if times is not None:
+                    frame.pts, frame.time_base = times[number], Fraction(1, 1000)
+                output.mux(stream.encode(frame))
             output.mux(stream.encode())
         with open(path, "rb") as file:
             return file.read()

@@ -1,6 +1,7 @@
 """A video's header has the frames that decoding gives, and the facts that Transformers reads with PyAV."""
 
 import io
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ av = pytest.importorskip("av", reason="videos need the extra brimful[media]")
 from brimful.media import BadMediumError, MediaKind, Medium  # noqa: E402
 from brimful.media.videos import load_frames, video_header  # noqa: E402
 from tests.media.clips import CONTAINERS, clip, trimmed  # noqa: E402
+from tests.media.pictures import picture  # noqa: E402
 
 
 def of(data):
@@ -35,8 +37,7 @@ def test_a_header_tells_the_frames_that_decoding_gives(container, tmp_path):
     path.write_bytes(b"..." + data)
     for medium in (of(data), Medium(MediaKind.VIDEO, "a video", str(path), offset=3, size=len(data))):
         header = video_header(medium)
-        assert (header.num_frames, header.width, header.height, header.rotation) == (decoded(data), 64, 48, 0)
-        assert header.fps == 25
+        assert header == (decoded(data), 25, 64, 48)
 
 
 def test_containers_that_state_another_number():
@@ -89,15 +90,55 @@ def test_frames_that_are_asked_for_twice():
         load_frames(of(clip(num_frames=3)), [0, 7])
 
 
-@pytest.mark.parametrize("rotation", [None, 0, 90, -90, 180, 45])
-@pytest.mark.parametrize("container", ["mp4", "mov", "faststart", "fragments"])
-def test_rotations_are_those_of_decoded_frames(container, rotation):
-    """A telephone that is held upright stores pictures that lie."""
-    data = clip(container, num_frames=2, rotation=rotation)
-    with av.open(io.BytesIO(data)) as source:
-        due = next(source.decode(video=0)).rotation
-    assert abs(due) == abs(rotation or 0)
-    assert video_header(of(data)).rotation == due
+UNEVEN = [0, 5, 400, 401, 900, 2_000, 60_000, 60_040, 61_000]
+
+KINDS = {
+    **{f"{container} turned by {angle}": (container, {"rotation": angle}) for container in ("mp4", "mkv") for angle in (90, -90, 180)},
+    **{f"{container} of {count}": (container, {"num_frames": count}) for container in ("h264", "vp9") for count in (1, 2, 3)},
+    **{f"{container} at 120": (container, {"rate": 120}) for container in ("h264", "vp9", "avi")},
+    **{f"{container} at 29.97": (container, {"rate": Fraction(30_000, 1_001)}) for container in ("h264", "live", "flv")},
+    **{f"{container} of odd size": (container, {"size": (65, 49)}) for container in ("mkv", "vp9", "gif")},
+    **{f"{container} uneven": (container, {"num_frames": 9, "times": UNEVEN}) for container in ("h264", "mkv", "vp9", "live")},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_has_the_facts_and_frames_of_transformers(kind, tmp_path):
+    """Rate and size as its reader has them; the number is that of decoding, which it takes for 0 in Matroska and WebM."""
+    reference = pytest.importorskip("transformers.video_utils", reason="needs the extra brimful[text]")
+    container, options = KINDS[kind]
+    data = clip(container, **options)
+    (tmp_path / "clip").write_bytes(data)
+    header = video_header(of(data))
+    indices = sorted({0, header.num_frames - 1})
+    video, facts = reference.load_video(
+        str(tmp_path / "clip"), backend="pyav", sample_indices_fn=lambda metadata, **_: indices
+    )
+    assert header == (decoded(data), facts.fps, facts.width, facts.height)
+    assert facts.total_num_frames in (header.num_frames, 0)
+    np.testing.assert_array_equal(load_frames(of(data), indices), video)
+
+
+def test_frames_at_no_constant_rate_count_as_they_are_stored(tmp_path):
+    """An AVI has an empty frame where none is due: Transformers counts 61,000, and looks for frames that no decoder gives."""
+    data = clip("avi", num_frames=9, times=UNEVEN)
+    assert stated(data) > 60_000
+    assert video_header(of(data)).num_frames == decoded(data) == 9
+
+
+def test_a_video_that_is_turned_keeps_the_size_of_its_frames():
+    """The test above would pass if none were turned."""
+    with av.open(io.BytesIO(clip("mkv", num_frames=2, rotation=90))) as source:
+        assert next(source.decode(video=0)).rotation == 90
+
+
+@pytest.mark.parametrize("container", ["vp9", "live", "ts", "mkv"])
+def test_what_has_no_index_is_counted_to_where_it_was_cut(container):
+    """As a recording that was broken off: no length in its header, and half of the file."""
+    data = clip(container)
+    for cut in (data[:-1], data[: len(data) // 2]):
+        assert video_header(of(cut)).num_frames == decoded(cut)
+    assert decoded(data[: len(data) // 2]) < 50
 
 
 @pytest.mark.parametrize(
@@ -107,6 +148,7 @@ def test_rotations_are_those_of_decoded_frames(container, rotation):
         (b"<html>404</html>", "FFmpeg cannot read it: Invalid data"),
         (clip("mp4")[:1_000], "FFmpeg cannot read it: Invalid data"),
         (clip("h264")[:-20], "FFmpeg cannot read it: Invalid data"),
+        (picture("GIF", "L"), "states no frame rate"),
     ],
 )
 def test_what_is_damaged_says_so_in_a_line(data, reason):

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from brimful.media.display_rotation import display_rotation
 from brimful.media.reference import BadMediumError, Medium
 from brimful.optional import optional
 
@@ -23,15 +22,14 @@ class VideoHeader(NamedTuple):
     Attributes:
         num_frames: frames that decoding gives.
         fps: frames per second, on average.
-        width, height: of the stored frames, in pixels: nothing in Transformers turns them but torchcodec.
-        rotation: degrees counter-clockwise that a player turns them, from -180 to 180, if an MP4 or MOV says so.
+        width, height: of the frames as they are stored, in pixels: of a file that a player turns, those before it does, as
+            PyAV decodes it for Transformers.
     """
 
     num_frames: int
     fps: float
     width: int
     height: int
-    rotation: int
 
 
 def video_header(medium: Medium) -> VideoHeader:
@@ -49,7 +47,7 @@ def video_header(medium: Medium) -> VideoHeader:
         BadMediumError: there is no such file, it is no video, it states no size or no rate, or it was cut.
         MissingExtraError: PyAV is not installed.
     """
-    with _opened(medium) as (file, container):
+    with _opened(medium) as container:
         stream = container.streams.video[0]
         rate, size = stream.average_rate, (stream.codec_context.width, stream.codec_context.height)
         if not rate or not min(size) > 0:
@@ -60,7 +58,7 @@ def video_header(medium: Medium) -> VideoHeader:
             num_frames = _count_frames(container) if packets is None else packets
         if not num_frames:
             raise BadMediumError("has no frame")
-        return VideoHeader(num_frames, float(rate), *size, display_rotation(file))
+        return VideoHeader(num_frames, float(rate), *size)
 
 
 def load_frames(medium: Medium, indices: Sequence[int]) -> npt.NDArray[np.uint8]:
@@ -81,7 +79,7 @@ def iterate_frames(medium: Medium, indices: Sequence[int]) -> Iterator[npt.NDArr
     """Yield the frames of ``load_frames`` one by one, so that only one lies in memory: ``uint8[height, width, 3]``."""
     wanted = iter(indices)
     wish = next(wanted, None)
-    with _opened(medium) as (_, container):
+    with _opened(medium) as container:
         # From the beginning, as Transformers: to seek and to count from there is not exact in every container.
         for number, frame in enumerate(container.decode(video=0)):
             if number != wish:
@@ -97,7 +95,7 @@ def iterate_frames(medium: Medium, indices: Sequence[int]) -> Iterator[npt.NDArr
 
 
 @contextlib.contextmanager
-def _opened(medium: Medium) -> Iterator[tuple[BinaryIO, InputContainer]]:
+def _opened(medium: Medium) -> Iterator[InputContainer]:
     """Open a video, and turn all that PyAV raises into ``BadMediumError``."""
     with optional("av", "media", "a video"):
         import av
@@ -111,7 +109,7 @@ def _opened(medium: Medium) -> Iterator[tuple[BinaryIO, InputContainer]]:
                 # A codec that this build cannot decode, or a stream whose kind was never found.
                 if container.streams.video[0].codec_context is None:
                     raise BadMediumError("has a video stream of unknown kind")
-                yield file, container
+                yield container
         except av.FFmpegError as error:
             raise BadMediumError(f"FFmpeg cannot read it: {' '.join(str(error.strerror).split())}") from error
 

@@ -19,7 +19,7 @@ class Qwen25VL(Qwen2VL):
         """Return the expansion of a video of this header, with the seconds of a grid.
 
         >>> from brimful.media.families import open_family
-        >>> open_family("qwen2.5-vl", fps=2).video(VideoHeader(100, 25.0, 140, 84, 0)).seconds_per_grid
+        >>> open_family("qwen2.5-vl", fps=2).video(VideoHeader(100, 25.0, 140, 84)).seconds_per_grid
         1.0
         """
         expansion = super().video(header)

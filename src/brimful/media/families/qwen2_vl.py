@@ -152,7 +152,7 @@ class Qwen2VL(Family):
         """Return the numbers of the frames that the processor takes from a video, ascending.
 
         >>> from brimful.media.families import open_family
-        >>> open_family("qwen2-vl", fps=1).frame_indices(VideoHeader(100, 25.0, 640, 480, 0))
+        >>> open_family("qwen2-vl", fps=1).frame_indices(VideoHeader(100, 25.0, 640, 480))
         [0, 25, 50, 75]
         """
         settings, total = self._video, header.num_frames
