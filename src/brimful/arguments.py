@@ -23,7 +23,7 @@ def understands(
     type checkers know one. The error for a call that does not fit shows how the function is called.
 
     Args:
-        elsewhere: by keyword arguments that the function does not have, the argument that they belong to.
+        elsewhere: by keyword arguments that the function does not have, what to give or call in their place.
         names: by argument, its other names.
 
     >>> @understands(capacity=("max_length",))
@@ -101,7 +101,7 @@ def _misfit(
     stray = next((name for name in kwargs if name not in parameters), None)
     if stray is not None:
         if stray in elsewhere:
-            return WrongTypeError(f"{title} got {stray} by itself: it belongs to {elsewhere[stray]}")
+            return WrongTypeError(f"{title} has no argument {stray!r}: {elsewhere[stray]}")
         names = [*parameters, *alias_names]
         matches = get_close_matches(stray, names, n=1, cutoff=0.5)
         hint = f": did you mean {matches[0]}?" if matches else f"; it has {', '.join(names)}"

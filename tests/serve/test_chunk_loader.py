@@ -81,16 +81,23 @@ def test_what_needs_a_log_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("word", "answer"),
     [
-        ("samples_per_chunk", "lines are counted"),
-        ("pre_packed", "rows are packs"),
-        ("encode_fn", "brimful produce, which encodes rows"),
-        ("max_wait_time", "timeout="),
+        ("samples_per_chunk", "leave it out: lines of chunks are counted"),
+        ("pre_packed", "leave it out: rows of chunks are packs here"),
+        ("encode_fn", "`brimful produce` encodes raw rows"),
+        ("max_wait_time", "use timeout="),
     ],
 )
 def test_words_of_others_are_answered_with_ours(tmp_path: Any, word: str, answer: str) -> None:
     given: dict[str, Any] = {word: 1}
-    with pytest.raises(WrongTypeError, match=answer):
+    with pytest.raises(WrongTypeError, match=f"has no argument '{word}': {answer}"):
         LazyShardedDataset(tmp_path, **given)
+
+
+def test_raw_rows_are_refused_with_the_command_that_packs_them(tmp_path):
+    chunk(tmp_path, 0, [{"messages": []}])
+    chunk(tmp_path, 1, [PACK])
+    with pytest.raises(BadSampleError, match="raw rows are packed by `brimful produce`"):
+        LazyShardedDataset(tmp_path, num_packs=2)[0]
 
 
 def test_a_producer_takes_chunks_apart(tmp_path):

@@ -31,7 +31,8 @@ FLAGS = ["--sharded_lazy", "true", "--sharded_lazy_pre_packed", "true"]
 def arguments(stream, **values):
     """Arguments as ms-swift has them where plugins are imported."""
     given = {"packing": False, "streaming": False, "attn_impl": "sdpa", "dataset": [str(stream)], "val_dataset": []}
-    given |= {"cached_dataset": [], "max_steps": 4, "per_device_train_batch_size": 1, "gradient_accumulation_steps": 2}
+    given |= {"cached_dataset": [], "max_steps": 4, "per_device_train_batch_size": 1, "gradient_accumulation_steps": None}
+    given |= {"training_args": SimpleNamespace(gradient_accumulation_steps=2)}  # resolved there alone
     given |= {"global_world_size": 2, "train_dataloader_shuffle": False, "ignore_args_error": False}
     return SimpleNamespace(**given | values)
 
@@ -153,7 +154,7 @@ def test_raw_rows_are_encoded_by_the_data_set_and_each_rank_opens_its_own_chunks
     for chunk, count in enumerate([4, 4, 2, 2]):
         append(tmp_path / f"chunk_{chunk:05d}.jsonl", [{"text": f"{chunk}-{row}"} for row in range(count)])
     args = read(monkeypatch, arguments(tmp_path, per_device_train_batch_size=2, max_steps=1), FLAGS[:2])
-    args.gradient_accumulation_steps = 3
+    args.training_args.gradient_accumulation_steps = 3
     rows = ms_swift_stream._rows_of(args, lambda row, return_length: row["text"])
     assert args._streams_packs is False
     texts = [rows[number] for number in range(len(rows))]

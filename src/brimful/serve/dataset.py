@@ -108,7 +108,7 @@ class PackedDataset(IndexedPacks):
     """
 
     @understands(
-        dict.fromkeys(("dataset", "template", *CAPACITY_NAMES), "PackedDataset.wrap(dataset, packing_length=…)")
+        dict.fromkeys(("dataset", "template", *CAPACITY_NAMES), "use PackedDataset.wrap(dataset, packing_length=…)")
     )
     def __init__(
         self,

@@ -62,12 +62,12 @@ class LazyShardedDataset:
 
     @understands(
         {
-            "samples_per_chunk": "chunks, whose lines are counted: leave it out",
-            "pre_packed": "chunks, whose rows are packs or named so by brimful produce: leave it out",
-            "encode_fn": "brimful produce, which encodes rows for a stream; ms-swift's rows are encoded by its plugin",
-            "max_wait_time": "timeout=, in seconds, where None waits for ever",
-            "max_total_samples": "num_packs=",
-            "mark_completed": "brimful.serve.mark_completed, after a checkpoint",
+            "samples_per_chunk": "leave it out: lines of chunks are counted",
+            "pre_packed": "leave it out: rows of chunks are packs here, and `brimful produce` packs raw ones",
+            "encode_fn": "`brimful produce` encodes raw rows, and the plugin of ms-swift those of its flag",
+            "max_wait_time": "use timeout=, in seconds; None waits for ever",
+            "max_total_samples": "use num_packs=",
+            "mark_completed": "call brimful.serve.mark_completed after a checkpoint",
         }
     )
     def __init__(

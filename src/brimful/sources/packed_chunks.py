@@ -104,7 +104,7 @@ def rows_of_pack(pack: Any) -> list[Any]:
         ids, labels, lengths = (pack[name] for name in ("input_ids", "labels", "lengths"))
         reason = _contradiction(pack, ids, labels, lengths)
     except (KeyError, TypeError) as error:
-        reason = f"is no packed row: {error!r}"
+        reason = f"is no packed row ({error!r}): raw rows are packed by `brimful produce`"
     if reason:
         return [MalformedRowError(reason)]
     return [{"input_ids": ids[a:b], "labels": labels[a:b]} for a, b in pairwise(accumulate(lengths, initial=0))]
