@@ -38,6 +38,15 @@ def test_features_of_any_library_are_the_same(make):
     assert list(sounds.arrays) == ["input_features", "feature_attention_mask"]
 
 
+def test_numbers_that_numpy_lacks_keep_their_values():
+    """Templates of ms-swift give pictures the type of the model."""
+    torch = pytest.importorskip("torch")
+    pixels = (torch.arange(48.0) / 7).reshape(16, 3).bfloat16()
+    (pictures,) = read(**{**PICTURE, "pixel_values": pixels}).media
+    assert pictures.arrays["pixel_values"].dtype == F32
+    assert torch.equal(torch.from_numpy(pictures.arrays["pixel_values"]).bfloat16(), pixels)
+
+
 @pytest.mark.parametrize(
     ("cu_seqlens", "owners"), [([8], [0, 0]), ([4, 4], [0, 1]), ([1, 2, 1, 4], [1, 3])], ids=["one", "two", "four"]
 )

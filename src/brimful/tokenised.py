@@ -250,6 +250,9 @@ class _Row:
                 continue
             if key in FEATURE_KEYS or key in MARK_KEYS:
                 continue
+            # The templates of ms-swift add the length of the row, in a list; of several samples it would be boundaries.
+            if key == "lengths" and np.array_equal(value, [np.size(self._sample.get("input_ids"))]):
+                continue
             if key in _REFUSED_KEYS or _may_be_for_the_model(value):
                 raise self._error(
                     f"has {key!r}, which a batch of plain samples cannot carry: leave it out of the sample if the model "
@@ -451,8 +454,11 @@ class _Row:
         return row
 
     def _array(self, key: str) -> npt.NDArray[Any]:
+        value = self._sample[key]
+        if str(getattr(value, "dtype", None)) == "torch.bfloat16":  # NumPy lacks it, and float32 has all its numbers
+            value = value.float()
         try:
-            return np.asarray(self._sample[key])
+            return np.asarray(value)
         except (ValueError, TypeError, RuntimeError) as error:
             raise self._error(f"has {key!r} that is no array of numbers ({error})") from error
 

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from brimful import PackedDataset, PackLoader
+from brimful import PackCollator, PackedDataset, PackLoader
 from brimful.errors import CacheMismatchError, EncodeError, LengthChangedError, SettingsError, WrongTypeError
 from brimful.measure import LengthTable
 from brimful.shards import PlainPack
@@ -100,9 +100,10 @@ class Template:
 
 
 def test_a_template_encodes_rows():
-    """``lengths`` of ms-swift is a row of numbers that no collator knows: it is not for the model."""
+    """Rows stay as the template makes them; the collator passes over the ``lengths`` of ms-swift."""
     packs = PackedDataset.wrap([{"text": "abc"}, {"text": "de"}], packing_length=8, template=Template())  # type: ignore[call-arg]
-    assert [*packs[0]] == [{"input_ids": [97, 98, 99]}, {"input_ids": [100, 101]}]
+    assert [row["input_ids"] for row in packs[0]] == [[97, 98, 99], [100, 101]]
+    assert PackCollator()([packs[0]])["input_ids"].tolist() == [[97, 98, 99, 100, 101]]
     with pytest.raises(EncodeError, match=r"sample 0 of list: KeyError: 'text'"):
         PackedDataset.wrap([{}], 8, encode=Template())
     with pytest.raises(EncodeError, match=r"sample 0 of list has no 'input_ids'.*\(found \['text'\]\).*encode"):

@@ -31,7 +31,12 @@ FLAGS = ["--sharded_lazy", "true", "--sharded_lazy_pre_packed", "true"]
 def arguments(stream, **values):
     """Arguments as ms-swift has them where plugins are imported."""
     given = {"packing": False, "streaming": False, "attn_impl": "sdpa", "dataset": [str(stream)], "val_dataset": []}
-    given |= {"cached_dataset": [], "max_steps": 4, "per_device_train_batch_size": 1, "gradient_accumulation_steps": None}
+    given |= {
+        "cached_dataset": [],
+        "max_steps": 4,
+        "per_device_train_batch_size": 1,
+        "gradient_accumulation_steps": None,
+    }
     given |= {"training_args": SimpleNamespace(gradient_accumulation_steps=2)}  # resolved there alone
     given |= {"global_world_size": 2, "train_dataloader_shuffle": False, "ignore_args_error": False}
     return SimpleNamespace(**given | values)

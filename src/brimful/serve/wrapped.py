@@ -53,8 +53,7 @@ class EncodedRows:
                 f"sample {index} of {self.title} has no 'input_ids', one row of at least 1 token with no axis of a batch (found "
                 f"{keys}): give the function that encodes a row, such as a template of ms-swift, as encode=…"
             )
-        # ms-swift's own data sets add the lengths, in a list.
-        return {name: value for name, value in row.items() if name != "lengths"}
+        return row
 
     def offered_lengths(self) -> Lengths | None:
         """Return lengths that the data set has by the name ``lengths`` or ``length``; None if it has none."""
