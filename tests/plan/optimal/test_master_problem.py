@@ -31,3 +31,9 @@ def test_the_solver_that_is_installed_is_imported_early(monkeypatch, solver, imp
     monkeypatch.setattr(master_problem, "import_module", names.append)
     import_solver()
     assert names == imported
+
+
+def test_the_solver_prints_nothing(capfd):
+    """Without it, as with highspy 1.16, ``brimful plan --json`` has two lines of the solver before its result."""
+    master_problem.master_problem_of(np.ones(3))
+    assert capfd.readouterr() == ("", "")
