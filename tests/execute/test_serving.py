@@ -64,6 +64,18 @@ def test_what_the_script_defines_is_sent_by_value(of_script):
     assert (outcome.stdout.strip(), outcome.stderr) == (b"7", b"")
 
 
+def test_what_a_function_defines_is_sent_by_value():
+    """Without it an encoder that a test or a ``main()`` defines ends in ``Can't pickle local object``."""
+    pytest.importorskip("cloudpickle")
+
+    class Local(Shift):
+        def __call__(self):
+            return self.number - 1
+
+    _, (local, function) = pickle.loads(order_of(operator.mul, (Local(6), lambda: 7)))
+    assert (local(), function()) == (5, 7)
+
+
 def test_what_cannot_be_sent_by_value_is_named(of_script, monkeypatch):
     """Without it the caller gets an AttributeError of a module that is not the script."""
     monkeypatch.setitem(sys.modules, "cloudpickle", None)

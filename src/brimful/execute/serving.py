@@ -10,6 +10,7 @@ from collections.abc import Callable
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
+from pickle import PicklingError
 from typing import Any
 
 from brimful.errors import TaskFailedError
@@ -50,18 +51,22 @@ def _ignore_interrupts() -> None:
 
 
 def order_of(function: Callable[[Any, Any], Any], context: Any) -> bytes:
-    """Return a function with its context as workers get it: pickled, what the script itself defines by value.
+    """Return a function with its context as workers get it: pickled, what the script or a function of it defines by value.
 
     Workers do not run the script, so that it needs no ``if __name__ == "__main__":``.
 
     Raises:
         MissingExtraError: the script defines something, and the library that pickles it is not installed.
     """
-    order = bytes(ForkingPickler.dumps((function, context)))
-    reference = _FROM_SCRIPT.search(order)
-    if reference is None:
-        return order
-    name = reference[1].decode()
+    try:
+        order = bytes(ForkingPickler.dumps((function, context)))
+    except (AttributeError, PicklingError):  # no module has it: a class inside of a function, a lambda
+        name = "a class or a function inside of a function"
+    else:
+        reference = _FROM_SCRIPT.search(order)
+        if reference is None:
+            return order
+        name = reference[1].decode()
     with optional("cloudpickle", "text", f"{name}, defined in the script itself and not in a module that it imports,"):
         import cloudpickle
     return bytes(cloudpickle.dumps((function, context)))
