@@ -36,6 +36,7 @@ def test_a_short_demo_runs_end_to_end(tmp_path) -> None:
     assert sorted(path.name for path in (tmp_path / "demo").iterdir()) == [
         "cache",
         "chats.jsonl",
+        "demo.json",
         "model",
         "packs",
         "tokenizer",
@@ -45,6 +46,11 @@ def test_a_short_demo_runs_end_to_end(tmp_path) -> None:
     assert model.config.vocab_size == len(tokenizer)
     assert sum(path.stat().st_size for path in (tmp_path / "demo" / "model").iterdir()) < 2_000_000
     assert len(open_packs(tmp_path / "demo" / "packs")) > 3
+
+    (tmp_path / "demo" / "my-packs").mkdir()
+    again: list[str] = []
+    run_demo(tmp_path / "demo", again.append, limit=300, steps=1)
+    assert "time           nothing to do: all was there" in again, "a demo that was stopped goes on"
 
 
 def test_files_that_are_there_are_left_alone(tmp_path) -> None:

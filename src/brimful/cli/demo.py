@@ -32,7 +32,7 @@ from brimful.cli.terminal import show_json
 def demo(output: str | None, keep: bool, as_json: bool, multimodal: bool, limit: int | None, steps: int | None) -> None:
     """Pack the docstrings of Python's standard library and train a tiny model on them, packed and padded.
 
-    With --multimodal, pack chats about pictures and tones that it draws, and train a tiny vision-language model; run again
+    With --multimodal, pack chats about pictures and tones that it draws, and train a tiny vision-language model. Run again
     on the same directory, it goes on. Takes a minute on two cores. Needs no network and no GPU, and writes nothing outside its directory.
     """
     from brimful.demo import run_demo, run_multimodal_demo

@@ -1,15 +1,22 @@
-"""Titles and commands of a demo, which are run as they are printed."""
+"""Directory, titles and commands of a demo; commands are run as they are printed."""
 
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from brimful.errors import TaskFailedError
+from brimful.blobs import atomic_file
+from brimful.errors import SettingsError, TaskFailedError
+from brimful.messages import setting
 
 Say = Callable[[str], object]
 """Function that takes each line."""
+
+_MARK = "demo.json"
+"""File by which a directory is known as that of this demo."""
 
 
 def show_title(say: Say, number: int, text: str) -> None:
@@ -42,3 +49,28 @@ def run_command(say: Say, home: Path, arguments: Sequence[str], max_lines: int |
         say(f"(trimmed here: {len(lines) - max_lines:,} lines more)")
     if process.returncode:
         raise TaskFailedError(f"`brimful {' '.join(arguments)}` ended with exit code {process.returncode}; see above")
+
+
+def claim(home: Path, mark: Mapping[str, Any]) -> Path:
+    """Return the directory, which is new, empty, or of an earlier run of the same demo."""
+    text = json.dumps(mark)
+    if home.exists() and not home.is_dir():
+        raise SettingsError(f"{setting('directory', str(home))} is a file: name a new directory for the demo")
+    if home.exists() and any(home.iterdir()):
+        mark_file = home / _MARK
+        if not mark_file.is_file() or mark_file.read_text(encoding="utf-8") != text:
+            raise SettingsError(
+                f"{setting('directory', str(home))}: there are files already, and not of this demo; name a new directory"
+            )
+    home.mkdir(parents=True, exist_ok=True)
+    write_file(home / _MARK, text.encode())
+    return home
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file unless it is there with this content: its date tells others whether it changed."""
+    if path.is_file() and path.read_bytes() == content:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_file(str(path)) as file:
+        file.write(content)

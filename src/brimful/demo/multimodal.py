@@ -4,17 +4,14 @@ import importlib.util
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
-from brimful.blobs import atomic_file
-from brimful.demo.commands import Say, run_command, show_title
+from brimful.demo.commands import Say, claim, run_command, show_title, write_file
 from brimful.demo.media_chats import MediaChats, make_media_chats
 from brimful.demo.tokenizer import train_tokenizer
 from brimful.demo.train import TrainingRun, draw_comparison
-from brimful.errors import SettingsError, missing_extra
-from brimful.messages import setting
+from brimful.errors import missing_extra
 from brimful.serve import PackStore, open_packs
 
 _CAPACITY, _MAX_PATCHES = 512, 768
@@ -25,9 +22,6 @@ _MAX_LINES_OF_PACK = 36
 
 _PACKAGES = {"tokenizers": "text", "transformers": "text", "torch": "torch", "PIL": "media", "soundfile": "media"}
 """Packages that are needed, and the extra that has each."""
-
-_MARK = "demo.json"
-"""File by which a directory is known as that of this demo."""
 
 _TEMPLATE = (
     "{%- for message in messages -%}{{ '<|im_start|>' + message['role'] + '\\n' }}"
@@ -85,7 +79,7 @@ def run_multimodal_demo(
     for package, extra in _PACKAGES.items():
         if importlib.util.find_spec(package) is None:
             raise missing_extra(package, "text,torch,media", f"brimful demo (extra {extra})")
-    home = _claim(Path(directory).absolute(), {"demo": "multimodal", "chats": num_chats, "tones": num_tones})
+    home = claim(Path(directory).absolute(), {"demo": "multimodal", "chats": num_chats, "tones": num_tones})
     start = time.monotonic()
     say(f"Everything goes to {home}. Nothing is downloaded.")
 
@@ -149,22 +143,6 @@ def run_multimodal_demo(
     return runs
 
 
-def _claim(home: Path, mark: Mapping[str, Any]) -> Path:
-    """Return the directory, which is new, empty, or of an earlier run of the same demo."""
-    text = json.dumps(mark)
-    if home.exists() and not home.is_dir():
-        raise SettingsError(f"{setting('directory', str(home))} is a file: name a new directory for the demo")
-    if home.exists() and any(home.iterdir()):
-        mark_file = home / _MARK
-        if not mark_file.is_file() or mark_file.read_text(encoding="utf-8") != text:
-            raise SettingsError(
-                f"{setting('directory', str(home))}: there are files already, and not of this demo; name a new directory"
-            )
-    home.mkdir(parents=True, exist_ok=True)
-    _write(home / _MARK, text.encode())
-    return home
-
-
 def write_media_chats(made: MediaChats, home: Path) -> int:
     """Write rows and files that are not there yet, each whole or not at all; return the bytes of all.
 
@@ -176,7 +154,7 @@ def write_media_chats(made: MediaChats, home: Path) -> int:
     for name, rows in (("chats.jsonl", made.chats), ("tones.jsonl", made.tones)):
         contents[name] = "".join(json.dumps(row) + "\n" for row in rows).encode()
     for name, content in contents.items():
-        _write(home / name, content)
+        write_file(home / name, content)
     return sum(map(len, contents.values()))
 
 
@@ -191,8 +169,8 @@ def write_processors(texts: Iterable[str], home: Path) -> None:
     # The settings are written last: a processor without them is not finished.
     if not (processor / "preprocessor_config.json").exists():
         train_tokenizer(texts, processor, vocab_size=1200, special_tokens=MARKS, chat_template=_TEMPLATE)
-    _write(processor / "preprocessor_config.json", json.dumps(_PICTURES, indent=1).encode())
-    _write(home / "sounds" / "preprocessor_config.json", json.dumps(_SOUNDS, indent=1).encode())
+    write_file(processor / "preprocessor_config.json", json.dumps(_PICTURES, indent=1).encode())
+    write_file(home / "sounds" / "preprocessor_config.json", json.dumps(_SOUNDS, indent=1).encode())
     lines = (
         "source: tones.jsonl",
         "output: packs-of-tones",
@@ -202,16 +180,7 @@ def write_processors(texts: Iterable[str], home: Path) -> None:
         "packing_length: 512",
         "sampling_rate: 16000",
     )
-    _write(home / "tones.yaml", "".join(f"{line}\n" for line in lines).encode())
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file unless it is there with this content: its date tells others whether it changed."""
-    if path.is_file() and path.read_bytes() == content:
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_file(str(path)) as file:
-        file.write(content)
+    write_file(home / "tones.yaml", "".join(f"{line}\n" for line in lines).encode())
 
 
 def _readable_pack(packs: PackStore) -> int:

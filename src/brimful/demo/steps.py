@@ -3,17 +3,17 @@
 import importlib.util
 import json
 import os
+import platform
 import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from brimful.demo.chats import Chat, make_chats
-from brimful.demo.commands import Say, run_command, show_title
+from brimful.demo.commands import Say, claim, run_command, show_title, write_file
 from brimful.demo.tokenizer import train_tokenizer
 from brimful.demo.train import TrainingRun, compare_training, draw_comparison, make_model
-from brimful.errors import SettingsError, missing_extra
-from brimful.messages import setting
+from brimful.errors import missing_extra
 from brimful.serve import PackStore, open_packs
 
 _CAPACITY = 2048
@@ -31,7 +31,7 @@ def run_demo(
     """Make chats and a tokenizer, pack, report, inspect, and train a tiny model packed and padded.
 
     Args:
-        directory: new or empty; gets everything: ``chats.jsonl``, ``tokenizer/``, ``packs/``, ``model/``, ``cache/``.
+        directory: new, empty, or of an earlier run, which goes on; gets everything: ``chats.jsonl``, ``tokenizer/``, ``packs/``, ``model/``, ``cache/``.
         say: takes each line.
         limit: largest number of chats; None for all.
         steps: optimizer steps of each training.
@@ -41,27 +41,21 @@ def run_demo(
 
     Raises:
         MissingExtraError: something to train with is not installed.
-        SettingsError: there are files in the directory.
+        SettingsError: there are files of others in the directory.
         SourceNotFoundError: this Python has no sources of its library.
         TaskFailedError: one of the commands failed; it said why.
     """
     for package in _PACKAGES:
         if importlib.util.find_spec(package) is None:
             raise missing_extra(package, "text,torch", "brimful demo")
-    # Files of the user are never written over, so the directory must be new or empty.
-    home = Path(directory).absolute()
-    if home.exists() and (not home.is_dir() or any(home.iterdir())):
-        raise SettingsError(
-            f"{setting('directory', directory)}: there are files already; name a new directory for the demo"
-        )
-    home.mkdir(parents=True, exist_ok=True)
+    home = claim(Path(directory).absolute(), {"demo": "text", "python": platform.python_version(), "chats": limit})
     start = time.monotonic()
     say(f"Everything goes to {home}. Nothing is downloaded.")
 
     show_title(say, 1, "Chats: questions about Python's standard library, answered by its docstrings")
     chats = make_chats(limit=limit)
     data = "".join(json.dumps(chat, ensure_ascii=False) + "\n" for chat in chats).encode()
-    (home / "chats.jsonl").write_bytes(data)
+    write_file(home / "chats.jsonl", data)
     say(f"chats.jsonl    {len(chats):,} chats, {len(data) / 1e6:.1f} MB; one of them:")
     for turn in _short_one(chats)["messages"]:
         say(f"               {turn['role'] + ':':<11}{' '.join(turn['content'].split())}")
