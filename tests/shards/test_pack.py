@@ -3,7 +3,9 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
+from brimful.errors import CollateError
 from brimful.media import MediaKind, Medium, PlacedMedium
 from brimful.shards import assemble_pack
 from brimful.testing.toys import toy_pack
@@ -25,3 +27,10 @@ def test_segments_are_taken_with_their_media():
     assert [(item.start, item.segment) for item in pack.media] == [(1, 0), (5, 1)]
     assert pack.take([1, 0]) == assemble_pack(ids[::-1], masks[::-1], [8, 7], [5, 0], [media[1:], media[:1]])
     assert pack.take([1]).media == (replace(media[1], start=1),)
+
+
+def test_a_collator_that_asks_for_keys_is_named():
+    """Without it TRL's own collator, where ours was forgotten, ends in ``'Pack' object is not subscriptable``."""
+    pack = assemble_pack([np.arange(3, dtype=np.int32)], [np.ones(3, bool)], [0])
+    with pytest.raises(CollateError, match=r"data_collator=PackCollator\(\)"):
+        pack["input_ids"]

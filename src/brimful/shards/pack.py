@@ -15,12 +15,15 @@ from brimful.typing import IGNORE_INDEX, CuSeqlens, Fingerprint, Labels, Lengths
 
 
 class _NoDictionary:
-    """Refusal of ``vars(pack)``, by which other collators look for the keys of a sample."""
+    """Refusal of ``vars(pack)`` and ``pack[key]``, by which other collators look for the keys of a sample."""
 
     __slots__ = ()
 
     @property
     def __dict__(self) -> dict[str, Any]:  # type: ignore[override]
+        raise _wrong_collator()
+
+    def __getitem__(self, key: str) -> Any:
         raise _wrong_collator()
 
 
