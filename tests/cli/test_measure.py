@@ -28,6 +28,13 @@ def test_measure_shows_and_saves_exact_lengths(chats: Path, tokenizer: Path, tmp
     assert err[-1].startswith("measure: 6/6 rows (100 %)")
 
 
+def test_rows_of_two_samples_are_announced_as_rows(tokenizer: Path, tmp_path: Path) -> None:
+    """Without it a file of one preference seems to have two."""
+    (tmp_path / "pairs.jsonl").write_text('{"prompt": "1+1?", "chosen": "two", "rejected": "three"}\n')
+    _, err = run("measure", tmp_path / "pairs.jsonl", "--tokenizer", tokenizer)
+    assert err[0] == f"{tmp_path / 'pairs.jsonl'}: 2 samples of 1 row, format preference (detected)"
+
+
 def test_measure_is_quiet_when_asked(chats: Path, tokenizer: Path) -> None:
     """Without it --quiet in a script still fills a log."""
     _, err = run("measure", chats, "--tokenizer", tokenizer, "--quiet")

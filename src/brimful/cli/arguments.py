@@ -109,7 +109,9 @@ def open_job(data: Sequence[str], options: Mapping[str, Any]) -> Job:
     progress = make_progress("json" if options["as_json"] else "none" if options["quiet"] else "auto")
     # A format that was found by a few rows among others is not announced before the first row is one.
     if source.detected and not isinstance(next(source.read(0, 1)), BadSampleError):
-        progress.say(f"{source.title}: {counted(len(source), 'sample')}, format {source.format_name} (detected)")
+        of_rows = f" of {counted(len(source) // source.group_size, 'row')}" if source.group_size > 1 else ""
+        samples = counted(len(source), "sample") + of_rows
+        progress.say(f"{source.title}: {samples}, format {source.format_name} (detected)")
     return Job(source, encoder, progress, sources)
 
 

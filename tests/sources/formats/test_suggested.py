@@ -30,6 +30,10 @@ TURNS = [{"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "
         ({"messages": TURNS, "kto_tag": True}, 'format="messages_kto" fields={"label": "kto_tag"}'),
         ({"prompt": "1", "completion": "2", "label": True}, 'format="kto"'),
         ({"messages": TURNS, "label": "good"}, 'format="messages"'),
+        (
+            {"chosen_messages": TURNS, "rejected_messages": TURNS},
+            'format="preference" fields={"chosen": "chosen_messages", "rejected": "rejected_messages"}',
+        ),
         ({"question": [[]], "function": []}, ""),
         ("a", ""),
     ],

@@ -102,6 +102,8 @@ def suggested(row: Any) -> str:
     'format="question_answer" fields={"question": "problem", "answer": "solution"}'
     >>> in_python(suggested({"messages": [], "label": True}))
     'format="messages_kto"'
+    >>> in_python(suggested({"chosen_messages": [], "rejected_messages": []}))
+    'format="preference" fields={"chosen": "chosen_messages", "rejected": "rejected_messages"}'
     """
     if not isinstance(row, Mapping):
         return ""
@@ -113,6 +115,9 @@ def suggested(row: Any) -> str:
     if known_format is not None:
         new_keys = {name: key for name, key in known_format.fields.items() if known_format.default_fields[name] != key}
         return _named(known_format.name, new_keys)
+    sides = {side: next((str(key) for key in row if side in str(key)), "") for side in ("chosen", "rejected")}
+    if all(sides.values()):
+        return _named("preference", {side: key for side, key in sides.items() if side != key})
     for key, value in row.items():
         turn = value[0] if isinstance(value, list) and value else None
         for name, field, keys in _TURNS:
