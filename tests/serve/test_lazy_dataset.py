@@ -250,5 +250,7 @@ def test_acknowledged_steps_let_shards_go(tmp_path):
     LazyShardedDataset(stream, num_packs=16, beyond="repeat").ack(2, "cyclic")
     for group in ("shuffled", "cyclic"):
         assert Acks(open_blob_store(stream), group).read(4)["frontier"] == 0
+    LazyShardedDataset(stream, num_packs=16, beyond="pad").ack(7, "padded")  # three steps without packs
+    assert Acks(open_blob_store(stream), "padded").read(8)["frontier"] == 8
     with pytest.raises(StateError, match="acknowledged otherwise"):
         LazyShardedDataset(stream, lanes=4).ack(1, "model")

@@ -1,5 +1,7 @@
 """Trainers for real on a stream: what a saved checkpoint was trained on is acknowledged, and nothing else."""
 
+from types import SimpleNamespace
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -95,6 +97,16 @@ def test_shards_that_are_asked_for_again_stay(tmp_path, steps, options):
     trainer.train()
     # Of the first pass too, whose position alone would let shards go.
     assert remove_acknowledged(stream, ["run"], keep=3) == 0
+
+
+@pytest.mark.parametrize(("shuffle", "removed"), [(False, 2), (True, 0)])
+def test_the_order_of_ms_swift_is_read_from_its_own_flag(tmp_path, shuffle, removed):
+    """It leaves ``train_sampling_strategy`` at ``random``, and would keep every shard."""
+    stream = toy_stream(tmp_path / "stream", [3, 3, 3, 2], lanes=1)
+    callback = AckCheckpoints(LazyShardedDataset(stream, lanes=2), "run")
+    args = SimpleNamespace(train_sampling_strategy="random", train_dataloader_shuffle=shuffle)
+    callback.on_save(args, SimpleNamespace(is_world_process_zero=True, max_steps=6, global_step=4), None)
+    assert remove_acknowledged(stream, ["run"], keep=1) == removed
 
 
 def test_other_steps_than_the_data_set_counts_are_refused(tmp_path):

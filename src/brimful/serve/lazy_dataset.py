@@ -232,6 +232,8 @@ class LazyShardedDataset:
         """
         position = whole_number("step", step, minimum=0) * self.lanes
         end = self.end
+        if self._beyond == "pad" and end is not None:
+            position = min(position, end)  # steps after the end had no packs
         state = self._loader.state_at(position)
         is_last_pass = in_order and self._beyond != "repeat" and (end is None or position <= end)
         self._loader.ack_position(group, state, checkpoint=checkpoint, is_last_pass=is_last_pass)

@@ -215,7 +215,11 @@ class AckCheckpoints(transformers.TrainerCallback):  # type: ignore[misc]  # tra
             torch.distributed.barrier()
         if not state.is_world_process_zero:
             return
-        is_sequential = getattr(args, "train_sampling_strategy", None) == "sequential"
+        # ms-swift has a flag of its own, and leaves Trainer's as it is.
+        is_sequential = (
+            getattr(args, "train_sampling_strategy", None) == "sequential"
+            or getattr(args, "train_dataloader_shuffle", True) is False
+        )
         is_one_pass = state.max_steps * self._dataset.lanes <= len(self._dataset)
         self._dataset.ack(
             state.global_step,
