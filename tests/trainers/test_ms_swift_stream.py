@@ -87,7 +87,7 @@ def test_contradictions_are_refused_with_the_flag_to_change(monkeypatch, tmp_pat
 def test_a_global_batch_is_the_lanes(monkeypatch, tmp_path):
     """Two ranks with two packs each: samplers by number deliver each pack once."""
     stream = toy_stream(tmp_path / "s", [3, 3, 3])
-    args = read(monkeypatch, arguments(stream), FLAGS)
+    args = read(monkeypatch, arguments(stream, max_steps=-1), FLAGS)
     rows = ms_swift_stream._stream_of(args)
     assert args.ignore_args_error
     assert (len(rows), rows.packs.lanes) == (12, 4)
@@ -108,6 +108,29 @@ def test_a_stream_that_grows_needs_steps_and_no_shuffling(tmp_path):
     assert len(rows) == 6
     assert rows[0]["position_ids"][:4] == [0, 1, 2, 0]
     assert rows[0]["length"] == len(rows[0]["labels"])
+
+
+def test_declared_steps_do_not_begin_again_when_the_stream_has_ended(tmp_path):
+    """A training that is resumed then goes on with the numbers that it had: what it has trained may be removed."""
+    stream = toy_stream(tmp_path / "s", [3, 3, 3])
+    rows = ms_swift_stream._stream_of(arguments(stream, max_steps=5))
+    assert (len(rows), rows.packs[12].num_loss_tokens) == (20, 0)
+    assert len(ms_swift_stream._stream_of(arguments(stream, max_steps=5, train_dataloader_shuffle=True))) == 12
+
+
+def test_a_training_ends_at_the_first_step_without_packs(tmp_path, monkeypatch):
+    """Every rank asks for its own step, also where workers have read the packs and this process has seen no end."""
+    swift = SimpleNamespace(TrainerCallback=object, callbacks_map={})
+    monkeypatch.setattr(ms_swift_stream, "import_module", {"swift.callbacks": swift}.get)
+    packs = ms_swift_stream._stream_of(arguments(toy_stream(tmp_path / "s", [3, 3, 3]), max_steps=99)).packs
+    training = SimpleNamespace(callbacks=["mine"])
+    ms_swift_stream._end_with(packs, training)
+    callback = swift.callbacks_map[training.callbacks[1]]()
+    state = SimpleNamespace(max_steps=99)
+    for state.global_step in range(4):
+        assert state.max_steps == 99
+        callback.on_step_begin(None, state, None)
+    assert state.max_steps == 4
 
 
 def toy_encoder():

@@ -179,6 +179,8 @@ def install_stream_flags() -> None:
         stream = _stream_of(self.args)
         if stream.packs.media_settings is not None:
             _take_media(self.template, stream.packs, self.args)
+        if hasattr(self.args, "training_args"):
+            _end_with(stream.packs, self.args.training_args)
         return [stream, None]
 
     arguments._init_model_kwargs, pipeline._prepare_dataset = init_model_kwargs, prepare
@@ -251,16 +253,32 @@ def _take_media(template: Any, packs: LazyShardedDataset, args: Any) -> None:
 def _stream_of(args: Any) -> SwiftStream:
     """Open the stream for the steps and batches of a training.
 
+    Steps that are declared are the same for a stream that has ended meanwhile: a training that is resumed goes on in it.
+
     Raises:
         SettingsError: it grows, and nothing says how long the training is, or a sampler would look into its future.
     """
     batch = _global_batch(args)
     directory = args.dataset[0]
     packs = LazyShardedDataset(directory, lanes=batch)
-    if packs.end is not None:
+    if packs.end is not None and (_declared_steps(args) < 1 or args.train_dataloader_shuffle):
         return SwiftStream(packs)
     num_packs = _steps(args) * batch
     return SwiftStream(LazyShardedDataset(directory, lanes=batch, num_packs=num_packs, beyond="pad"))
+
+
+def _end_with(packs: LazyShardedDataset, training_args: Any) -> None:
+    """Let a training end where the stream ends, before the steps that were declared."""
+    swift = import_module("swift.callbacks")
+
+    class EndOfStream(swift.TrainerCallback):  # type: ignore[misc, name-defined]  # of ms-swift, which is not typed here
+        def on_step_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+            # The packs of this step were read, so every rank knows by now, and all alike, whether the stream had any.
+            if not packs._loader.has_micro_batch(state.global_step * packs.lanes):
+                state.max_steps = state.global_step + 1
+
+    swift.callbacks_map["end_of_stream"] = EndOfStream
+    training_args.callbacks.append("end_of_stream")
 
 
 def _rows_of(args: Any, encode: Callable[..., Any]) -> SwiftRows:
@@ -290,7 +308,7 @@ def _global_batch(args: Any) -> int:
 
 def _steps(args: Any) -> int:
     """Return the declared steps of a training on data that grows."""
-    steps = getattr(args, "train_iters", None) or getattr(args, "max_steps", None) or 0
+    steps = _declared_steps(args)
     name = "train_iters" if hasattr(args, "train_iters") else "max_steps"
     if steps < 1:
         raise SettingsError(f"{args.dataset[0]} still grows, so that its length is not known: set --{name}")
@@ -299,4 +317,8 @@ def _steps(args: Any) -> int:
             f"{args.dataset[0]} still grows, and a sampler that shuffles would wait for its end: set "
             f"--train_dataloader_shuffle false"
         )
-    return int(steps)
+    return steps
+
+
+def _declared_steps(args: Any) -> int:
+    return int(getattr(args, "train_iters", None) or getattr(args, "max_steps", None) or 0)
