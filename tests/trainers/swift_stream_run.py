@@ -76,7 +76,10 @@ def main(folder: Path, flags: list[str]) -> None:
     trainer = trainers[0]
     packs = trainer.train_dataset.packs
     # It ends with the stream: after the first step that has no packs.
-    assert len([entry for entry in result["log_history"] if "loss" in entry]) == packs.end // 2 + 1
+    losses = [round(entry["loss"], 4) for entry in result["log_history"] if "loss" in entry]
+    assert len(losses) == packs.end // 2 + 1
+    assert losses[-1] == 0
+    assert max(losses) < 1.2 * losses[0], losses
     trained = [pack.input_ids.tolist() for pack in (packs[index] for index in range(6))]
     assert rows[:6] == trained, "other packs were trained than those of the stream, or in another order"
     pack = max((packs[index] for index in range(6)), key=lambda pack: pack.num_segments)
@@ -91,7 +94,6 @@ def main(folder: Path, flags: list[str]) -> None:
             torch.testing.assert_close(
                 together[start:end], net(input_ids=ids[:, start:end]).logits[0], atol=1e-5, rtol=1e-4
             )
-    losses = [round(entry["loss"], 4) for entry in result["log_history"] if "loss" in entry]
     print(json.dumps({"packs": len(trained), "segments": pack.num_segments, "losses": losses}))
 
 

@@ -133,6 +133,25 @@ def test_a_training_ends_at_the_first_step_without_packs(tmp_path, monkeypatch):
     assert state.max_steps == 4
 
 
+def test_a_batch_without_targets_has_no_loss():
+    """The mean over none is nan; one over targets stays, also where training has diverged."""
+    import torch
+
+    def loss(logits, labels):
+        def compute(model, inputs, *, trainer):
+            mean = torch.nn.functional.cross_entropy(logits[:-1], inputs["labels"][0, 1:])
+            return SimpleNamespace(loss=mean)
+
+        return ms_swift_stream._loss_of_targets(compute, None, {"labels": torch.tensor([labels])}, trainer=None).loss
+
+    logits = torch.randn(3, 5, requires_grad=True)
+    empty = loss(logits, [2, -100, -100])
+    empty.backward()
+    assert (empty.item(), logits.grad.abs().sum().item()) == (0.0, 0.0)
+    assert loss(logits, [2, 1, -100]) == torch.nn.functional.cross_entropy(logits[:1], torch.tensor([1]))
+    assert loss(logits * float("nan"), [2, 1, -100]).isnan()
+
+
 def toy_encoder():
     from brimful.testing.toys import toy_chat_encoder
 

@@ -26,6 +26,7 @@ from brimful.serve import LazyShardedDataset
 from brimful.serve.chunk_loader import ChunkLoader
 from brimful.serve.stream_settings import StreamSettings
 from brimful.shards import Pack
+from brimful.typing import IGNORE_INDEX
 
 __all__ = ["SwiftStream", "install_stream_flags", "take_flags"]
 
@@ -176,6 +177,7 @@ def install_stream_flags() -> None:
             return [_rows_of(self.args, self.template.encode), None]
         # Rows of one micro-batch are flattened by the template, with the positions that they have.
         self.template.packing = self.template.padding_free = True
+        self.template.compute_sft_loss = partial(_loss_of_targets, self.template.compute_sft_loss)
         stream = _stream_of(self.args)
         if stream.packs.media_settings is not None:
             _take_media(self.template, stream.packs, self.args)
@@ -248,6 +250,18 @@ def _take_media(template: Any, packs: LazyShardedDataset, args: Any) -> None:
     template.data_collator = MediaCollator(packs, args.model_dir)
     # A rank whose pack is without media gives its towers no gradient, and DDP would wait for that for ever.
     args.training_args.ddp_find_unused_parameters = True
+
+
+def _loss_of_targets(compute: Callable[..., Any], model: Any, inputs: Any, **options: Any) -> Any:
+    """Compute a loss as ms-swift's template does, and 0 for a batch without targets, as it is at the end of a stream.
+
+    Its mean is nan, which Trainer's logs replace by the loss of the batches before it.
+    """
+    outputs = compute(model, inputs, **options)
+    if "labels" in inputs:
+        has_targets = (inputs["labels"][:, 1:] != IGNORE_INDEX).any()
+        outputs.loss = outputs.loss.where(has_targets, outputs.loss.nan_to_num())
+    return outputs
 
 
 def _stream_of(args: Any) -> SwiftStream:
