@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,7 +17,7 @@ import numpy as np
 from brimful.errors import BadSampleError, SettingsError
 from brimful.fingerprint import fingerprint_of
 from brimful.ragged import offsets_of
-from brimful.serve.follow import FollowedLog, check_timeout
+from brimful.serve.follow import FollowedLog
 from brimful.serve.stream_order import Assignment, LaneOrder, PackOrder, StreamOrder
 from brimful.serve.stream_settings import StreamSettings
 from brimful.shards import Pack, ShardRecord
@@ -54,12 +55,11 @@ class FollowedChunks(FollowedLog):
     """
 
     def __init__(self, directory: str | os.PathLike[str], *, timeout: float | None = None) -> None:
-        check_timeout(timeout)
         self.directory, self._timeout = Path(directory), timeout
         self.shards, self.end = [], None
         self._seconds_waited, self._wait_begin = 0.0, None
-        self._last_seen: tuple[int, float] | None = None
-        self._files: dict[int, JsonLines] = {}
+        self._last_seen = (-1, 0.0)
+        self._lines = lru_cache(_MAX_OPEN)(JsonLines)
 
     def _name(self, seq: int) -> str:
         return f"chunk_{seq:05d}.jsonl"
@@ -70,23 +70,20 @@ class FollowedChunks(FollowedLog):
         path = self.directory / self._name(seq)
         if not path.exists() or not ((self.directory / self._name(seq + 1)).exists() or self._is_settled(path)):
             return
-        count = len(JsonLines(path))
+        count = len(self._lines(path))
         num_packs = count + (self.shards[-1].cum_packs if self.shards else 0)
         self.shards.append(ShardRecord(seq, str(path), path.stat().st_size, "", count, 0, num_packs, 0, ""))
-        self._last_seen = None
+        self._last_seen = (-1, 0.0)
 
     def _is_settled(self, path: Path) -> bool:
         size, time_now = path.stat().st_size, time.monotonic()
-        if self._last_seen is None or self._last_seen[0] != size:
+        if self._last_seen[0] != size:
             self._last_seen = (size, time_now)
         return time_now - self._last_seen[1] >= _SETTLE_SECONDS
 
     def row(self, record: ShardRecord, line: int) -> tuple[Any, str]:
         """Return a line of a chunk and its place, for messages; the chunks that were asked for last stay open."""
-        lines = self._files.pop(record.seq, None) or JsonLines(record.file)
-        self._files[record.seq] = lines
-        while len(self._files) > _MAX_OPEN:
-            del self._files[next(iter(self._files))]
+        lines = self._lines(Path(record.file))
         return next(iter(lines.read(line, line + 1))), lines.where(line)
 
     def _waiting(self, action: str) -> str:
@@ -176,7 +173,7 @@ def pack_of_line(row: Any, number: int) -> Pack:
     mask = labels != IGNORE_INDEX
     if (labels != ids)[mask].any():
         raise MalformedRowError(f"its labels are neither its tokens nor {IGNORE_INDEX}")
-    edges = offsets_of([len(sample["input_ids"]) for sample in samples]).astype(np.int32)
+    edges = offsets_of(row["lengths"]).astype(np.int32)
     mask[edges[:-1]] = False
     sample_ids = row.get("sample_ids") or [number * _MAX_SAMPLES + index for index in range(len(samples))]
     starts = row.get("starts") or [0] * len(samples)

@@ -16,14 +16,12 @@ import numpy as np
 
 from brimful.errors import MissingExtraError, OversizedSampleError, SettingsError
 from brimful.plan import Plan, plan_packs
-from brimful.trainers.ms_swift_stream import install_stream_flags
+from brimful.trainers.ms_swift_stream import SEE_PACKS, install_stream_flags
 
 __all__ = ["STRATEGIES", "SwiftPacks", "install"]
 
 STRATEGIES = {"binpack": "auto", "sequential": "next_fit"}
 """Algorithm of ``plan_packs`` for each ``packing_strategy`` of ms-swift; names of algorithms are accepted too."""
-
-_SEE_PACKS = ("sdpa", "eager", "flex_attention", "flash_attn", *(f"flash_attention_{version}" for version in (2, 3, 4)))
 
 
 class SwiftPacks:
@@ -134,7 +132,7 @@ def _check_padding_free(args: Any) -> None:
     if not (args.padding_free or args.packing):
         return
     args.padding_free = True
-    if args.attn_impl is None or args.attn_impl in _SEE_PACKS:
+    if args.attn_impl is None or args.attn_impl in SEE_PACKS:
         return
     argument = "packing" if args.packing else "padding_free"
     raise SettingsError(

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from brimful.checks import check_type
 from brimful.collate.media_features import MediaFeatures
 from brimful.collate.torch import PackCollator
 from brimful.errors import SettingsError
@@ -30,7 +29,10 @@ from brimful.typing import IGNORE_INDEX
 
 __all__ = ["SwiftStream", "install_stream_flags", "take_flags"]
 
-_YES, _NO = ("true", "1", "yes"), ("false", "0", "no")
+SEE_PACKS = ("sdpa", "eager", "flex_attention", "flash_attn", *(f"flash_attention_{version}" for version in (2, 3, 4)))
+"""Values of ``--attn_impl`` that see packs in position ids."""
+
+_BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
 class SwiftStream:
@@ -51,7 +53,6 @@ class SwiftStream:
     """
 
     def __init__(self, packs: LazyShardedDataset) -> None:
-        check_type("packs", packs, LazyShardedDataset, "a LazyShardedDataset")
         self.packs = packs
 
     def __len__(self) -> int:
@@ -131,8 +132,7 @@ def _row(pack: Pack) -> dict[str, Any]:
 def take_flags(argv: Sequence[str]) -> tuple[dict[str, bool], list[str]]:
     """Return the flags of a stream on a command line, and the other arguments.
 
-    Raises:
-        SettingsError: a value that is neither true nor false.
+    A value that is neither true nor false ends the process, as one of ms-swift's own flags does.
 
     >>> take_flags(["--sharded_lazy", "true", "--model", "m"])
     ({'sharded_lazy': True, 'sharded_lazy_pre_packed': False}, ['--model', 'm'])
@@ -141,20 +141,14 @@ def take_flags(argv: Sequence[str]) -> tuple[dict[str, bool], list[str]]:
     names = ("sharded_lazy", "sharded_lazy_pre_packed")
     for name in names:
         # As ms-swift reads booleans: the flag alone is true.
-        parser.add_argument(f"--{name}", nargs="?", const="true", default="false")
+        parser.add_argument(f"--{name}", nargs="?", const="true", default="false", type=str.lower, choices=_BOOLEANS)
     parser.add_argument("--sharded_lazy_samples_per_chunk")
     values, others = parser.parse_known_args(list(argv))
     if values.sharded_lazy_samples_per_chunk is not None:
         logging.getLogger("brimful").warning(
             "--sharded_lazy_samples_per_chunk changes nothing: the log of a stream says how many packs a shard has"
         )
-    return {name: _boolean(name, getattr(values, name)) for name in names}, others
-
-
-def _boolean(name: str, text: str) -> bool:
-    if text.lower() not in (*_YES, *_NO):
-        raise SettingsError(f"--{name} {text}: use true or false")
-    return text.lower() in _YES
+    return {name: _BOOLEANS[getattr(values, name)] for name in names}, others
 
 
 def install_stream_flags() -> None:
@@ -229,9 +223,7 @@ def _refuse_contradictions(args: Any, flags: dict[str, bool]) -> None:
         raise SettingsError("--sharded_lazy true is for `swift sft`, `swift pt` and `megatron sft`")
     if len(args.dataset) != 1 or args.val_dataset or args.cached_dataset:
         raise SettingsError("--sharded_lazy true reads one stream: --dataset STREAM, without others to evaluate on")
-    if getattr(args, "attn_impl", None) not in (None, "sdpa", "eager", "flex_attention") and not str(
-        args.attn_impl
-    ).startswith("flash_att"):
+    if getattr(args, "attn_impl", None) not in (None, *SEE_PACKS):
         raise SettingsError(
             f"--attn_impl {args.attn_impl} does not see packs: use sdpa, flex_attention or flash_attention_2"
         )
