@@ -31,9 +31,18 @@ ROOMS: dict[str, tuple[list[str], list[str]]] = {
     "plan/fit": (["plan/fit"], ["plan/fit", "plan/test_algorithms.py", "plan/test_frozen_plans.py"]),
     "encode/filling": (
         ["encode/filling.py", "encode/skeleton.py", "encode/opaque.py", "encode/placeholders.py"],
-        ["encode/test_filling.py", "encode/test_skeleton.py", "encode/test_opaque.py"],
+        [
+            *("encode/test_filling.py", "encode/test_skeleton.py", "encode/test_opaque.py", "encode/test_turns.py"),
+            "encode/test_random_templates.py",
+        ],
     ),
-    "materialize": (["materialize"], ["materialize"]),
+    "materialize": (
+        ["materialize"],
+        [
+            *("materialize", "cli/test_pack.py", "cli/test_produce.py", "cli/test_mixture.py", "flow/test_shares.py"),
+            *("flow/test_media.py", "flow/test_media_features.py", "flow/test_media_features_kinds.py"),
+        ],
+    ),
 }
 """Modules of each room, below ``src/brimful``, and the tests that have to see a change of them, below ``tests``."""
 

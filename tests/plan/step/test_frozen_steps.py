@@ -7,13 +7,19 @@ training goes on with the plans that it began with: so a change that is meant ch
 
 from __future__ import annotations
 
+import hashlib
+import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from brimful import plan_context_parallel, plan_step
+from brimful import CostModel, plan_context_parallel, plan_step
+from brimful.compiling import compiled_forms
+from brimful.errors import InvalidLengthsError, OversizedSampleError
 from tests.plan.frozen import assert_frozen, show
+from tests.plan.step.laws import random_step
 
 
 def _quadratic(lengths: Any) -> Any:
@@ -70,6 +76,54 @@ CASES = _cases()
 def test_a_step_is_the_plan_that_it_was(name: str) -> None:
     """Both forms give it, too."""
     assert_frozen("steps.json", name, CASES[name])
+
+
+def _costs(generator: Any, lengths: Any) -> Any:
+    """One of the three forms of a cost: by tokens, of a model, and of each sample."""
+    own = lengths * (1 + generator.random(len(lengths)))
+    return (None, CostModel(linear=500, quadratic=1, tile=1), own)[int(generator.integers(3))]
+
+
+def _random_step(seed: int) -> Any:
+    generator = np.random.default_rng([19, seed])
+    lengths, ranks, settings = random_step(generator)
+    # Short steps: most corners are those of few samples.
+    lengths = lengths[:150]
+    if "groups" in settings:
+        settings["groups"] = settings["groups"][:150]
+    settings |= {"cost": _costs(generator, lengths), "min_micro_batches": int(generator.integers(1, 4))}
+    return plan_step(lengths, dp_world_size=ranks, **settings)
+
+
+def _random_context(seed: int) -> Any:
+    generator = np.random.default_rng([20, seed])
+    capacity, ranks = int(generator.integers(8, 600)), int(generator.integers(1, 14))
+    median, spread = capacity * generator.uniform(0.05, 1.5), generator.uniform(0, 1.2)
+    lengths = generator.lognormal(np.log(median), spread, int(generator.integers(1, 60)))
+    lengths = np.clip(lengths, 1, capacity * ranks).astype(np.int64)
+    slack = float(generator.choice([0, 0.02, 0.3]))
+    return plan_context_parallel(
+        lengths, max_tokens_per_rank=capacity, world_size=ranks, cost=_costs(generator, lengths), slack=slack
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [(_random_step, "76a760de0fefa966"), (_random_context, "6ae2251c457f625b")],
+    ids=["step", "context"],
+)
+def test_random_steps_are_what_they_were(make: Callable[[int], Any], expected: str) -> None:
+    """A tie, a last free rank, a sample that fits exactly: corners that no case above has. Of a refusal its numbers count."""
+    digest = hashlib.sha256()
+    for seed in range(600):
+        with compiled_forms(False):
+            try:
+                plan = make(seed)
+                outcome = [plan.fingerprint, *plan.tokens.ravel().tolist()]
+            except (InvalidLengthsError, OversizedSampleError) as error:
+                outcome = re.findall(r"\d+", str(error))
+        digest.update(repr(outcome).encode())
+    assert digest.hexdigest()[:16] == expected
 
 
 if __name__ == "__main__":
