@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from brimful import CostModel, plan_context_parallel, plan_step
-from brimful.compiling import compiled_forms
 from brimful.errors import InvalidLengthsError, OversizedSampleError
+from tests.plan.forms import use
 from tests.plan.frozen import assert_frozen, show
 from tests.plan.step.laws import random_step
 
@@ -107,21 +107,24 @@ def _random_context(seed: int) -> Any:
     )
 
 
+@pytest.mark.parametrize("form", ["compiled", "plain"])
 @pytest.mark.parametrize(
     ("make", "expected"),
     [(_random_step, "76a760de0fefa966"), (_random_context, "6ae2251c457f625b")],
     ids=["step", "context"],
 )
-def test_random_steps_are_what_they_were(make: Callable[[int], Any], expected: str) -> None:
+def test_random_steps_are_what_they_were(
+    make: Callable[[int], Any], expected: str, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A tie, a last free rank, a sample that fits exactly: corners that no case above has. Of a refusal its numbers count."""
+    use(form, monkeypatch)
     digest = hashlib.sha256()
     for seed in range(600):
-        with compiled_forms(False):
-            try:
-                plan = make(seed)
-                outcome = [plan.fingerprint, *plan.tokens.ravel().tolist()]
-            except (InvalidLengthsError, OversizedSampleError) as error:
-                outcome = re.findall(r"\d+", str(error))
+        try:
+            plan = make(seed)
+            outcome = [plan.fingerprint, *plan.tokens.ravel().tolist()]
+        except (InvalidLengthsError, OversizedSampleError) as error:
+            outcome = re.findall(r"\d+", str(error))
         digest.update(repr(outcome).encode())
     assert digest.hexdigest()[:16] == expected
 

@@ -235,9 +235,9 @@ def _fill_micro_batches(
             slowest = 0
             for group in range(num_groups):
                 slowest = max(slowest, (loads[group] + degrees[group] - 1) // degrees[group])
-            # A lower level means more micro-batches: it has to gain the slack at least.
-            gain = work * best_slowest - best_work * slowest
-            if best_work == 0 or gain > slack * (best_work * slowest):
+            # A lower level means more micro-batches: it has to gain the slack at least. Products of two sums leave 64 bits.
+            work_before = float(best_work) * float(slowest)
+            if best_work == 0 or float(work) * float(best_slowest) - work_before > slack * work_before:
                 best_work, best_slowest = work, slowest
                 for place in range(num_unplaced):
                     best_group_of[place] = group_of[place]
