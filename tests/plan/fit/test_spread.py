@@ -1,5 +1,8 @@
 """Spread: exactly so many packs, as even as their items allow, and never above the capacity."""
 
+import hashlib
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -62,6 +65,34 @@ def test_laws(form, case, data):
     assert len(packs) == num_packs
     assert all(0 < sum(lengths[item] for item in pack) <= capacity for pack in packs)
     assert sorted(item for pack in packs for item in pack) == list(range(len(lengths)))
+
+
+def test_a_pack_more_than_best_fit_decreasing_takes_at_any_capacity(form):
+    """Least load first finds no room in 11 packs, and best fit decreasing takes 10 at capacity 12 and 12 at 11: one is taken apart."""
+    lengths = [6, 3, 7, 3, 7, 5, 6, 4, 4, 7, 5, 4, 7, 5, 3, 7, 3, 5, 5, 5, 4, 4, 3, 7]
+    assert packs_of(lengths, 12, 11) == [
+        *([2, 5], [4, 10], [9, 13], [12, 17], [15, 18], [23, 19], [0, 6], [7, 8, 11], [20, 21, 1]),
+        *([3, 14, 16], [22]),
+    ]
+    assert (len(packs_of(lengths, 12, None)), len(packs_of(lengths, 11, None))) == (10, 12)
+
+
+def test_random_packs_are_what_they_were(form):
+    """Ties, exact fits and the search for a capacity, on few items; of a refusal its numbers count."""
+    digest = hashlib.sha256()
+    for seed in range(400):
+        generator = np.random.default_rng([21, seed])
+        capacity, num_items = int(generator.integers(5, 60)), int(generator.integers(1, 25))
+        shortest = 1 + int(capacity * generator.choice([0, 0.2, 0.4]))
+        lengths = generator.integers(shortest, capacity + 1, num_items)
+        bound = lower_bound(Histogram.of(lengths), capacity=capacity)
+        num_packs = int(np.clip(bound + generator.integers(-1, 3), 1, num_items + 1))
+        try:
+            outcome = packs_of(lengths.tolist(), capacity, num_packs)
+        except InvalidLengthsError as error:
+            outcome = re.findall(r"\d+", str(error))
+        digest.update(repr(outcome).encode())
+    assert digest.hexdigest()[:16] == "5f1d5d52a77b96e4"
 
 
 def test_even_packs(form):
