@@ -1,0 +1,82 @@
+"""The beginning of a producer: the way from rows to tokens, and the directory of the stream."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from brimful.encode.choose import Mode
+from brimful.errors import BadSampleError, SettingsError, SourceError
+from brimful.materialize.producer.begin import _mode, check_apart
+from brimful.sources.sample import Sample
+
+TEXT, ROW = Sample(0, text="a"), Sample(1, messages=[{"role": "user", "content": "a"}])
+
+
+class Feed:
+    """Rows that came, and whether any more will."""
+
+    title = "rows"
+
+    def __init__(self, *rows, is_ended=False):
+        self.rows, self.is_ended, self.calls = list(rows), is_ended, []
+
+    def poll(self, count, first_id, *, is_last):
+        self.calls.append((count, first_id, is_last))
+        return self.rows
+
+    def seek(self, cursors):
+        self.calls.append(cursors)
+
+
+def mode(feed, known=None, *, close=False, **options):
+    registration = None if known is None else SimpleNamespace(settings={"mode": known})
+    return _mode(options, feed, registration, close=close)
+
+
+def test_what_was_given_or_begun_asks_no_row():
+    """In this order: the mode, a family of media, what the producer was begun with."""
+    feed = Feed(TEXT)
+    assert mode(feed, "text", mode="chat") is Mode.CHAT
+    assert mode(feed, "text", media="qwen2_5_vl") is Mode.CHAT
+    assert mode(feed, "chat") is Mode.CHAT
+    assert feed.calls == []
+    assert mode(feed, "encoder") is Mode.TEXT
+
+
+@pytest.mark.parametrize("close", [True, False])
+def test_the_first_rows_choose(close):
+    """Rows of several kinds are chats; rows that are looked at are read again."""
+    feed = Feed(BadSampleError("no", sample_id=0), TEXT, TEXT)
+    assert mode(feed, close=close) is Mode.TEXT
+    assert feed.calls == [(256, 0, close), []]
+    assert mode(Feed(TEXT, ROW)) is Mode.CHAT
+    assert mode(Feed(ROW)) is Mode(ROW.kind)
+
+
+def test_without_a_row_it_waits_or_says_why_there_is_none():
+    assert mode(Feed()) is None
+    assert mode(Feed(), close=True) is None
+    assert mode(Feed(is_ended=True)) is None
+    with pytest.raises(SourceError, match="rows is empty: there is no sample to pack"):
+        mode(Feed(is_ended=True), close=True)
+    with pytest.raises(BadSampleError, match="first"):
+        mode(Feed(BadSampleError("first", sample_id=0), BadSampleError("second", sample_id=1)))
+
+
+def test_a_stream_lies_apart_from_its_source(tmp_path):
+    """In it, also by a link; beside it, or of a source that is no directory, it may lie anywhere."""
+    source, file = tmp_path / "in", tmp_path / "in" / "a.jsonl"
+    source.mkdir()
+    file.write_text("")
+    (tmp_path / "link").symlink_to(source)
+    for inside in (source, source / "out", tmp_path / "link" / "out"):
+        with pytest.raises(SettingsError, match="lies in the source .*in: choose another directory"):
+            check_apart(str(source), str(inside))
+    for given, directory in (
+        (source, tmp_path / "input"),
+        (source, tmp_path),
+        (file, source / "out"),
+        ([TEXT], source),
+        (str(source), f"s3://bucket/{source}"),
+    ):
+        check_apart(given, str(directory))
