@@ -70,7 +70,7 @@ def test_a_stream_lies_apart_from_its_source(tmp_path):
     file.write_text("")
     (tmp_path / "link").symlink_to(source)
     for inside in (source, source / "out", tmp_path / "link" / "out"):
-        with pytest.raises(SettingsError, match="lies in the source .*in: choose another directory"):
+        with pytest.raises(SettingsError, match=r"lies in the source .*in: choose another directory"):
             check_apart(str(source), str(inside))
     for given, directory in (
         (source, tmp_path / "input"),
