@@ -33,7 +33,7 @@ ROOMS: dict[str, tuple[list[str], list[str]]] = {
         ["encode/filling.py", "encode/skeleton.py", "encode/opaque.py", "encode/placeholders.py"],
         [
             *("encode/test_filling.py", "encode/test_skeleton.py", "encode/test_opaque.py", "encode/test_turns.py"),
-            "encode/test_random_templates.py",
+            *("encode/test_placeholders.py", "encode/test_random_templates.py"),
         ],
     ),
     "materialize": (
