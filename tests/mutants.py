@@ -39,8 +39,7 @@ ROOMS: dict[str, tuple[list[str], list[str]]] = {
     "materialize": (
         ["materialize"],
         [
-            *("materialize", "cli/test_pack.py", "cli/test_produce.py", "cli/test_mixture.py", "flow/test_shares.py"),
-            *("flow/test_media.py", "flow/test_media_features.py", "flow/test_media_features_kinds.py"),
+            *("materialize", "cli/test_pack.py", "flow/test_shares.py", "flow/test_media_features_kinds.py"),
         ],
     ),
 }

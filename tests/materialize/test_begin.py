@@ -4,10 +4,16 @@ from types import SimpleNamespace
 
 import pytest
 
+from brimful import PackingProducer, open_packs
+from brimful.blobs import open_blob_store
 from brimful.encode.choose import Mode
-from brimful.errors import BadSampleError, SettingsError, SourceError
+from brimful.errors import BadSampleError, NoTargetError, SettingsError, SourceError
 from brimful.materialize.producer.begin import _mode, check_apart
+from brimful.materialize.producer.settings import ProducerSettings
+from brimful.materialize.registered import Producers
+from brimful.shards import StreamLog
 from brimful.sources.sample import Sample
+from tests.materialize.streams import producer
 
 TEXT, ROW = Sample(0, text="a"), Sample(1, messages=[{"role": "user", "content": "a"}])
 
@@ -80,3 +86,31 @@ def test_a_stream_lies_apart_from_its_source(tmp_path):
         (str(source), f"s3://bucket/{source}"),
     ):
         check_apart(given, str(directory))
+
+
+def test_rows_of_tokens_need_no_encoder(tmp_path):
+    """The way to tokens is kept with the name of the producer: the next process asks no row, and no other may change it."""
+    rows = [{"input_ids": [1, 2, 3], "labels": [-100, 2, 3]}, {"input_ids": [4, 5]}]
+    options = {"capacity": 8, "lookahead": 2, "packs_per_shard": 1}
+    first = PackingProducer(rows, None, tmp_path, notes={"by": "a test"}, **options)
+    assert first.close().samples_packed == 2
+    (own,) = Producers(open_blob_store(tmp_path)).all()
+    assert own.settings["mode"] == "tokens"
+    assert StreamLog(open_blob_store(tmp_path)).header()["notes"] == {"by": "a test"}
+    (pack,) = open_packs(tmp_path)
+    assert (pack.input_ids.tolist(), pack.labels.tolist()) == ([1, 2, 3, 4, 5], [-100, 2, 3, -100, 5])
+    assert PackingProducer(iter([]), None, tmp_path, **options).close().samples_packed == 2
+
+
+def test_a_sample_without_a_target_is_refused_with_both_ways_out(tmp_path):
+    with pytest.raises(NoTargetError) as refused:
+        producer([{"text": "a"}], tmp_path).close()
+    assert str(refused.value) == (
+        'sample 0 of list of rows has no target of the loss; choose no_target="drop" or no_target="keep"'
+    )
+
+
+@pytest.mark.parametrize("max_age", [0, -1.0, "3", True])
+def test_an_age_is_a_number_of_seconds(max_age):
+    with pytest.raises(SettingsError, match=f"max_age must be a number of seconds above 0 and is {max_age!r}"):
+        ProducerSettings(capacity=8, max_age=max_age)
