@@ -13,11 +13,10 @@ from brimful import (
     open_source,
     pack_dataset,
 )
-from brimful.errors import (
-    StoreMismatchError,
-)
+from brimful.errors import SettingsError, SourceError, StoreMismatchError
+from brimful.execute import Execution
 from brimful.materialize import job as job_module
-from brimful.plan import Alignment
+from brimful.plan import Alignment, Mixture
 from brimful.testing.toys import toy_chat_encoder
 from tests.materialize.stores import texts
 
@@ -111,3 +110,65 @@ def test_a_store_of_another_job_is_refused(tmp_path):
         pack_dataset(source, encoder, tmp_path, capacity=16)
     with pytest.raises(StoreMismatchError, match=r"encoder \("):
         pack_dataset(source, toy_chat_encoder(version=1), tmp_path, capacity=8)
+
+
+def test_one_of_capacity_and_settings():
+    """Each alone; both or neither is refused before anything is opened."""
+    encoder = toy_chat_encoder()
+    with pytest.raises(SettingsError, match=r"pack_dataset: give capacity, the tokens of a pack, or settings="):
+        pack_dataset(texts(3), encoder, "nowhere")
+    with pytest.raises(SettingsError, match="pack_dataset: capacity is one of the settings: give it there alone"):
+        pack_dataset(texts(3), encoder, "nowhere", PlanSettings(capacity=8), capacity=8)
+    with pytest.raises(SettingsError, match="task_index: all shares have to be measured before one plan"):
+        pack_dataset(texts(3), encoder, "nowhere", capacity=8, execution=Execution(task_index=0, num_tasks=2))
+
+
+def test_a_mixture_takes_its_sources_by_name(tmp_path):
+    """They lie one behind the other, and the summary has a line on their shares."""
+    named = {"a": texts(*[4] * 6), "b": texts(*[4] * 6)}
+    settings = PlanSettings(capacity=8, mixture=Mixture(weights={"a": 3, "b": 1}))
+    summary = pack_dataset(named, toy_chat_encoder(), tmp_path, settings)
+    assert summary.source == "a mixture of a, b"
+    assert summary.table.tokens.tolist() == [4] * 12
+    shares = summary.plan.outcome.mixed["sources"]
+    assert [(share["source"], share["begin"]) for share in shares] == [("a", 0), ("b", 6)]
+    assert [line for line in str(summary).splitlines() if line.startswith("mixture        ")]
+
+
+def test_a_budget_that_packing_cannot_measure(tmp_path):
+    """Named with those that it can; of a job that measures the targets of the loss they are one."""
+    with pytest.raises(SettingsError, match=r"budgets 'patches' is unknown: packing can measure loss_tokens, samples"):
+        pack_dataset(texts(3), toy_chat_encoder(), tmp_path, PlanSettings(capacity=8, budgets={"patches": 4}))
+    summary = pack_dataset(
+        texts(3, 5, 4), toy_chat_encoder(), tmp_path, PlanSettings(capacity=20, budgets={"loss_tokens": 7})
+    )
+    assert sorted(summary.table.budgets) == ["loss_tokens", "tokens"]
+    assert summary.plan.num_packs == 2
+
+
+def test_a_source_of_which_nothing_can_be_packed(tmp_path):
+    """Every row is rejected: the first is named, with its reason."""
+    with pytest.raises(SourceError, match=r"^no row of .* can be packed; the first is memory\[0\]"):
+        pack_dataset([{"text": 1}], toy_chat_encoder(), tmp_path, capacity=8, on_bad_sample="skip")
+
+
+def test_rows_of_two_samples_are_groups_of_the_plan(tmp_path):
+    """Both sides of a preference are in one pack, and another grouping is another job."""
+    rows = [{"prompt": "p", "chosen": "a" * number, "rejected": "b"} for number in range(1, 9)]
+    source = open_source(rows)
+    assert source.group_size == 2
+    summary = pack_dataset(source, toy_chat_encoder(), tmp_path, capacity=50)
+    for pack in summary.plan:
+        ids = [segment.sample_id for segment in pack]
+        assert sorted(ids) == sorted({row * 2 + side for row in {i // 2 for i in ids} for side in (0, 1)})
+    assert pack_dataset(source, toy_chat_encoder(), tmp_path, capacity=50).seconds == {}
+
+
+def test_the_directory_of_a_job_with_other_filters(tmp_path):
+    """Its packs hold other samples: the filters of both are named."""
+    source, encoder = open_source(texts(3, 5, 4, 4)), toy_chat_encoder()
+    pack_dataset(source, encoder, tmp_path, capacity=8, filters=["characters=4:9"])
+    for filters, now in ((None, "none"), (["characters=5:9"], "characters {'")):
+        with pytest.raises(StoreMismatchError, match=r"already holds packs made otherwise: filters \(") as refused:
+            pack_dataset(source, encoder, tmp_path, capacity=8, filters=filters)
+        assert f", {now}" in str(refused.value)
