@@ -20,9 +20,7 @@ def store(tmp_path):
 
 
 def pressure(store, clock, *, high_water=None, trainings=(), min_free_bytes=0):
-    return BackPressure(
-        store, high_water=high_water, trainings=trainings, min_free_bytes=min_free_bytes, clock=clock
-    )
+    return BackPressure(store, high_water=high_water, trainings=trainings, min_free_bytes=min_free_bytes, clock=clock)
 
 
 def acknowledge(store, training, number, frontier):

@@ -218,7 +218,7 @@ def _announce_media(layout: MediaLayout, source: Source, progress: Progress) -> 
         form, factor = "stored", ""
         if layout.features is not None:
             source_bytes = int(layout.survey.sizes[layout.first_uses].sum())
-            form, factor = "stored as features", f" ({layout.stored_bytes / max(1, source_bytes):.1f} × their bytes)"
+            form, factor = "stored as features", f" ({layout.stored_bytes / source_bytes:.1f} × their bytes)"
         parts.append(f"{layout.num_stored:,} distinct ones {form}, {size_of(layout.stored_bytes)} on disk{factor}")
     if layout.num_references:
         root = media_root_of(source)

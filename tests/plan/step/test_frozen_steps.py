@@ -97,10 +97,14 @@ def _random_step(seed: int) -> Any:
 
 def _random_context(seed: int) -> Any:
     generator = np.random.default_rng([20, seed])
-    capacity, ranks = int(generator.integers(8, 600)), int(generator.integers(1, 14))
+    capacity, ranks = int(generator.integers(8, 600)), int(generator.integers(1, generator.choice([14, 40])))
     median, spread = capacity * generator.uniform(0.05, 1.5), generator.uniform(0, 1.2)
     lengths = generator.lognormal(np.log(median), spread, int(generator.integers(1, 60)))
     lengths = np.clip(lengths, 1, capacity * ranks).astype(np.int64)
+    # Some fill one rank, or two, four or eight of them, to the last token or but for one.
+    is_exact = generator.random(len(lengths)) < generator.choice([0, 0.5])
+    exact = capacity * 2 ** generator.integers(0, 4, len(lengths)) - generator.integers(0, 2, len(lengths))
+    lengths = np.where(is_exact & (exact < capacity * ranks), exact, lengths)
     slack = float(generator.choice([0, 0.02, 0.3]))
     return plan_context_parallel(
         lengths, max_tokens_per_rank=capacity, world_size=ranks, cost=_costs(generator, lengths), slack=slack
@@ -110,7 +114,7 @@ def _random_context(seed: int) -> Any:
 @pytest.mark.parametrize("form", ["compiled", "plain"])
 @pytest.mark.parametrize(
     ("make", "expected"),
-    [(_random_step, "76a760de0fefa966"), (_random_context, "6ae2251c457f625b")],
+    [(_random_step, "8be64e278d083b44"), (_random_context, "20507d9da0f6491d")],
     ids=["step", "context"],
 )
 def test_random_steps_are_what_they_were(
@@ -119,7 +123,7 @@ def test_random_steps_are_what_they_were(
     """A tie, a last free rank, a sample that fits exactly: corners that no case above has. Of a refusal its numbers count."""
     use(form, monkeypatch)
     digest = hashlib.sha256()
-    for seed in range(600):
+    for seed in range(800):
         try:
             plan = make(seed)
             outcome = [plan.fingerprint, *plan.tokens.ravel().tolist()]
