@@ -453,3 +453,21 @@ def test_a_tail_is_divided_alike_after_a_stop(tmp_path, stop_after):
         one.step(close=True)
     whole(tmp_path, [10] * 9, **settings)
     assert [len(shard) for shard in shards_of(tmp_path)] == [3, 2, 2, 2]
+
+
+def test_only_the_last_two_records_have_their_carry_over(tmp_path):
+    """Another process may read that of the last but one; older ones would fill the disk."""
+    folder, counts = tmp_path / "carry" / "000000", []
+
+    def look(_):
+        names = sorted(path.name for path in folder.iterdir())
+        carried = [
+            record.state["carry_over"]["file"] for record in records_of(tmp_path)[0] if record.state["carry_over"]
+        ]
+        assert names == [name.rpartition("/")[2] for name in carried[-len(names) :]]
+        counts.append(len(names))
+
+    producer(texts([7, 6, 5, 4, 3, 2] * 10), tmp_path, packs_per_shard=1, on_shard=look).close()
+    # The oldest goes with the next commit.
+    assert counts[:3] == [1, 2, 3]
+    assert set(counts[3:-2]) == {3}

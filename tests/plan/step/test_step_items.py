@@ -104,5 +104,5 @@ def test_samples_that_no_micro_batch_holds(lengths, budgets, message):
 
 
 def test_a_sample_without_a_token():
-    with pytest.raises(InvalidLengthsError, match="^sample 1 has length 0; every sample needs at least 1 token$"):
+    with pytest.raises(InvalidLengthsError, match=r"^sample 1 has length 0; every sample needs at least 1 token$"):
         items_of([3, 0, -1])
