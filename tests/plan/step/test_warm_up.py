@@ -1,5 +1,6 @@
 """After ``warm_up``, small plans run compiled."""
 
+import numpy as np
 import pytest
 
 from brimful import compiling, warm_up
@@ -24,3 +25,25 @@ def test_without_a_compiler_nothing_happens(monkeypatch):
     monkeypatch.setattr(compiling, "_loaded", set())
     assert warm_up() is False
     assert compiling._loaded == set()
+
+
+def test_every_loop_of_steps_is_asked_for(monkeypatch):
+    """In the form that is loaded: one that no plan of the warm-up reaches is compiled in the first step of a training."""
+    asked = set()
+
+    def form(function):
+        asked.add(function.__name__)
+        return function
+
+    monkeypatch.setattr(compiling, "compiled_form", form)
+    monkeypatch.setattr(compiling, "_numba", lambda: object())
+    monkeypatch.setattr(compiling, "_loaded", set())
+    with np.errstate(over="ignore"):  # of hashes, which compiled code lets pass
+        assert warm_up()
+    assert asked == {
+        *("_best_fit_decreasing", "_count", "_count_and_sort", "_deal", "_exchange_between_ranks"),
+        *("_exchange_within_ranks", "_fill", "_fill_common_levels", "_fill_levels", "_fill_micro_batches"),
+        *("_number_in_blocks", "_permute_in_blocks", "_place_least_loaded", "_scan_bins", "_search", "_sort"),
+        "assign_pieces",
+    }
+    assert {function.__name__ for function in compiling._loaded} == asked

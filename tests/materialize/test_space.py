@@ -1,0 +1,79 @@
+"""Room for media is asked for, and their sizes are said, before anything is written."""
+
+import shutil
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from brimful.blobs import LocalBlobStore
+from brimful.errors import StoreFullError
+from brimful.materialize.write import _announce_media, _check_space
+from brimful.media.storage import MediaStorage
+
+PLAN = SimpleNamespace(ledger=SimpleNamespace(tokens_packed=1000), num_packs=10)
+
+
+def layout(storage=MediaStorage.BYTES):
+    """Three media in the containers of shards 0, 0 and 1."""
+    one = SimpleNamespace(stored_sizes=np.array([100, 200, 400]), storage=storage)
+    return SimpleNamespace(shards=np.array([0, 0, 1]), layout=one)
+
+
+@pytest.mark.parametrize(("pending", "num_bytes"), [([1], 3924), ([0, 1], 8772), ([0], 4848)])
+def test_media_of_pending_shards_need_room(tmp_path, monkeypatch, pending, num_bytes):
+    """Their bytes, a kibibyte for each, and five bytes a token of five packs a shard."""
+    store = LocalBlobStore(tmp_path / "not" / "yet")
+    asked = []
+
+    def usage(path):
+        asked.append(path)
+        return SimpleNamespace(free=num_bytes - len(asked) + 1)
+
+    monkeypatch.setattr(shutil, "disk_usage", usage)
+    _check_space(store, PLAN, layout(), pending, 5)
+    with pytest.raises(StoreFullError) as refused:
+        _check_space(store, PLAN, layout(), pending, 5)
+    assert asked == [tmp_path, tmp_path]
+    needed, free = (f"{number / 1000:.2f} kB" for number in (num_bytes, num_bytes - 1))
+    assert refused.value.message.startswith(
+        f"{store.url} needs {needed}, most of them for media, and {free} are free: free some space, or choose "
+    )
+    with pytest.raises(StoreFullError) as refused:
+        _check_space(store, PLAN, layout(MediaStorage.REFERENCES), pending, 5)
+    assert refused.value.message.endswith(": free some space")
+
+
+def test_what_needs_no_room_passes(tmp_path, monkeypatch):
+    """Shards that are there, stores without media, and stores behind a URL."""
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
+    _check_space(LocalBlobStore(tmp_path), PLAN, layout(), [2], 5)
+    _check_space(LocalBlobStore(tmp_path), PLAN, None, [0], 5)
+    _check_space(SimpleNamespace(), PLAN, layout(), [0], 5)
+
+
+def said(**values):
+    lines = []
+    facts = {
+        "is_used": np.array([True, False, True]),
+        "first_uses": np.array([2]),
+        "survey": SimpleNamespace(sizes=np.array([1000, 5000, 500])),
+        "num_stored": 0,
+        "num_references": 0,
+        "features": None,
+        "stored_bytes": 2048,
+    }
+    source = SimpleNamespace(media_directories=["/data/a", "/data/b"])
+    _announce_media(SimpleNamespace(**{**facts, **values}), source, SimpleNamespace(say=lines.append))
+    return lines
+
+
+def test_sizes_are_said():
+    """Of media in the packs, of what is stored, and where the others are."""
+    assert said() == ["media: 2 in the packs (1.50 kB)"]
+    assert said(num_stored=1) == ["media: 2 in the packs (1.50 kB); 1 distinct ones stored, 2.05 kB on disk"]
+    assert said(num_stored=1, features={}, num_references=1) == [
+        "media: 2 in the packs (1.50 kB); 1 distinct ones stored as features, 2.05 kB on disk (4.1 × their bytes); "
+        "1 referenced in /data"
+    ]
+    assert said(is_used=np.array([False] * 3)) == []
