@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -162,3 +163,55 @@ def test_a_text_that_differs_from_jinjas_is_not_filled(monkeypatch):
     trusting = _encoder(TEMPLATES["tools in front"].replace("m.content }}", "m.content | trim }}"))
     monkeypatch.setattr(trusting._chat_template, "proved_text", lambda *_: text)
     assert trusting._filling.fill(*conversation) is not None
+
+
+def test_together_only_known_shapes_are_filled(monkeypatch):
+    """By index: not a shape that is new, a sample with media or a completion, nor messages that nobody has looked at."""
+    encoder = _encoder(TEMPLATES["tools in front"])
+    filling_of = encoder._filling
+    (one, plain) = _samples([ROW, {"messages": ROW["messages"][:1]}])
+    assert filling_of.fill_together([one, plain]) == {}
+    for sample in (one, plain):
+        shape = open_shape_of(sample.messages or (), sample.tools)
+        assert filling_of.fill(shape, sample.messages or (), sample.tools) is not None
+    unseen = replace(one, messages=list(one.messages or ()))
+    without = replace(plain, messages=None, text="a")
+    completed = replace(plain, completion="c")
+    pictured = replace(plain, media=(object(),))
+    filled = filling_of.fill_together([unseen, one, without, completed, pictured, plain, one])
+    assert sorted(filled) == [1, 5, 6]
+    for index, sample in ((1, one), (5, plain), (6, one)):
+        shape, text = filled[index]
+        assert shape == open_shape_of(sample.messages or (), sample.tools)
+        assert text.text == encoder._chat_template.render(sample.messages or (), sample.tools)
+    # A shape that was examined and is rendered is not asked again.
+    monkeypatch.setitem(filling_of._is_filled, filled[5][0], False)
+    assert sorted(filling_of.fill_together([one, plain])) == [0]
+
+
+def test_hard_texts_are_asked_of_the_first_shapes_alone(monkeypatch):
+    """The conversation itself and one of hard texts, each by Jinja."""
+    monkeypatch.setattr(filling, "_HARD_SHAPES", 1)
+    encoder = _encoder(TEMPLATES["tools in front"])
+    rendered = []
+    render = encoder._chat_template.render
+
+    def noting(messages, tools, *more):
+        rendered.append((messages, tools))
+        return render(messages, tools, *more)
+
+    monkeypatch.setattr(encoder._chat_template, "render", noting)
+    first, second = _samples([ROW, {"messages": ROW["messages"][:1]}])
+    assert encoder._filling.fill(open_shape_of(first.messages or (), first.tools), first.messages or (), first.tools)
+    hard = [messages for messages, _ in rendered if messages is not first.messages][-1]
+    assert [message["content"] for message in hard] == [
+        filling.HARD_CONTENT,
+        "",
+        filling.HARD_CONTENT,
+        filling.HARD_CONTENT,
+    ]
+    assert hard[1]["tool_calls"] == [{"type": "function", "function": filling._HARD_CALL}]
+    assert rendered[-1][1] == [filling._HARD_TOOL] * 2
+    count = len(rendered)
+    assert encoder._filling.fill(open_shape_of(second.messages or (), None), second.messages or (), None)
+    assert all(messages is not second.messages for messages, _ in rendered[count:])
