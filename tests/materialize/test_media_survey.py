@@ -10,6 +10,7 @@ from brimful.fingerprint import fingerprint_bytes
 from brimful.materialize import media_survey
 from brimful.materialize.media_survey import fingerprint_of_digest, survey_media
 from brimful.media import Medium
+from brimful.progress import Progress
 from brimful.sources import open_source
 from tests.materialize.pictures import chat, picture, write_pictures
 
@@ -96,3 +97,20 @@ def test_a_missing_file_is_named(source, tmp_path):
     (tmp_path / "p1.png").unlink()
     with pytest.raises(BadSampleError, match=r"memory\[3\] \(sample 3\): image 'p1.png': there is no such file"):
         survey_media(source, np.ones(4, dtype=bool), cache_dir=tmp_path / "cache")
+
+
+def test_progress_counts_samples_that_need_nothing_too(tmp_path):
+    """Those of blocks that nobody asked for are done, and cost nothing."""
+    write_pictures(tmp_path, range(2))
+    rows = [chat("a", "p0.png"), chat("b", "p1.png")]
+    source = open_source(rows, media=True, media_dir=tmp_path)
+    for is_wanted, resumed in ((np.array([True, False]), 0), (np.array([False, False]), 2)):
+        progress = Progress()
+        survey = survey_media(source, is_wanted, cache_dir=tmp_path / "cache", progress=progress)
+        assert len(survey.offsets) == 3
+        (stage,) = progress.stages
+        assert (stage.name, stage.total, stage.done, stage.resumed) == ("media", 2, 2, resumed)
+
+
+def test_a_digest_and_its_halves():
+    assert fingerprint_of_digest([2**64 - 1, 10]) == "f" * 16 + "0" * 15 + "a"

@@ -25,7 +25,8 @@ from brimful.errors import (
     StoreFullError,
 )
 from brimful.materialize import shard_task
-from brimful.shards import StreamLog
+from brimful.progress import Progress
+from brimful.shards import EndRecord, StreamLog
 from brimful.testing.faults import full_disk
 from brimful.testing.toys import toy_chat_encoder
 from tests.materialize.stores import texts, tree, written
@@ -223,3 +224,27 @@ def test_a_stream_cut_anywhere_is_written_and_served_as_planned(tmp_path):
     stream = np.concatenate([encoder.encode(sample).input_ids for sample in source])  # type: ignore[attr-defined]
     assert np.concatenate([pack.input_ids for pack in stored]).tolist() == stream.tolist()
     assert [pack.input_ids.tolist() for pack in stored] == [pack.input_ids.tolist() for pack in made]
+
+
+def test_progress_tells_what_was_there(tmp_path):
+    """Of three shards one is written again: the packs of the others cost nothing in this run."""
+    source, encoder, plan = written(tmp_path, [5] * 8, 5)
+    shards = sorted((tmp_path / "shards").iterdir())
+    assert len(shards) == 3
+    shards[1].unlink()
+    progress = Progress()
+    assert write_packs(plan, source, encoder, tmp_path, shard_bytes=4 * 5 * 3, progress=progress) == 1
+    (stage,) = progress.stages
+    assert (stage.name, stage.total, stage.done, stage.resumed, stage.tokens) == ("write", 8, 8, 5, 15)
+    assert write_packs(plan, source, encoder, tmp_path, shard_bytes=4 * 5 * 3) == 0
+    check_store(tmp_path, plan=plan)
+
+
+def test_records_add_up(tmp_path):
+    """Packs and tokens of each shard and of all before it; a shard that is not full is the last."""
+    written(tmp_path, [5] * 8, 5)
+    records, end = StreamLog(open_blob_store(tmp_path)).records()
+    assert [(r.seq, r.packs, r.tokens, r.cum_packs, r.cum_tokens) for r in records] == [
+        (0, 3, 15, 3, 15), (1, 3, 15, 6, 30), (2, 2, 10, 8, 40)
+    ]  # fmt: skip
+    assert end == EndRecord(3, 8, 40)
