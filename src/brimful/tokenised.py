@@ -198,7 +198,13 @@ def read_tokenised(sample: Any, name: str, *, token_ids: Mapping[str, int] | Non
     ([5, 6, 7, 8, 9], [0, 3, 5], [False, True, True, False, True])
     """
     if isinstance(sample, TokenisedSample):
-        return sample
+        if not (token_ids and sample.media):
+            return sample
+        # It was read by a loader, which does not know the tokens of the model.
+        placeholders = placeholders_of(sample.input_ids, sample.marks, token_ids)
+        arrays = {key: array for item in sample.media for key, array in item.arrays.items()}
+        media = read_media(arrays, placeholders, sample.cu_seqlens, name)
+        return replace(sample, placeholders=placeholders, media=media)
     if not isinstance(sample, Mapping):
         if not (hasattr(sample, "input_ids") and hasattr(sample, "loss_mask")):
             raise CollateError(
