@@ -57,7 +57,6 @@ class FollowedChunks(FollowedLog):
     def __init__(self, directory: str | os.PathLike[str], *, timeout: float | None = None) -> None:
         self.directory, self._timeout = Path(directory), timeout
         self.shards, self.end = [], None
-        self._seconds_waited, self._wait_begin = 0.0, None
         self._last_seen = (-1, 0.0)
         self._lines = lru_cache(_MAX_OPEN)(JsonLines)
 
@@ -142,7 +141,7 @@ class ChunkLoader:
         except MalformedRowError as error:
             raise BadSampleError(str(error), sample_id=position, where=place) from error
 
-    def state_at(self, *_: Any, **__: Any) -> NoReturn:
+    def announce(self, *_: Any, **__: Any) -> NoReturn:
         """Refuse, as there is no log that could be written to.
 
         Raises:
@@ -153,7 +152,7 @@ class ChunkLoader:
             f"`brimful produce {self.directory}`"
         )
 
-    ack_position = state_at
+    state_at = ack_position = announce
 
 
 def pack_of_line(row: Any, number: int) -> Pack:

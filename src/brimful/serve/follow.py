@@ -47,6 +47,9 @@ class FollowedLog:
         end: the last record, once the stream is closed.
     """
 
+    _seconds_waited = 0.0
+    _wait_begin: float | None = None
+
     def __init__(self, store: BlobStore, *, timeout: float | None = None) -> None:
         check_timeout(timeout)
         self._log = StreamLog(store)
@@ -55,8 +58,6 @@ class FollowedLog:
         self.shards: list[ShardRecord]
         self.end: EndRecord | None
         self.shards, self.end = self._log.records()
-        self._seconds_waited = 0.0
-        self._wait_begin: float | None = None
 
     @property
     def seconds_waited(self) -> float:

@@ -111,10 +111,10 @@ def install() -> None:
         raise MissingExtraError(
             "brimful.trainers.ms_swift needs ms-swift, which is not installed: pip install ms-swift"
         ) from error
-    install_stream_flags()
     original = packing.PackingDataset
     if original is SwiftPacks:
         return
+    install_stream_flags()
     for name in ("swift.dataset.packing", "swift.dataset", "swift.pipelines.train.sft"):
         # The pipeline may be imported later, and then takes the name from swift.dataset; or it imports the plugin now.
         module = sys.modules.get(name)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -61,9 +60,6 @@ class SwiftStream:
     def __getitem__(self, index: int) -> dict[str, Any]:
         pack = self.packs[index]
         return _row(pack) if self.packs.media_settings is None else {"pack": pack}
-
-    def __repr__(self) -> str:
-        return f"SwiftStream({self.packs!r})"
 
 
 class SwiftRows:
@@ -142,21 +138,15 @@ def take_flags(argv: Sequence[str]) -> tuple[dict[str, bool], list[str]]:
     for name in names:
         # As ms-swift reads booleans: the flag alone is true.
         parser.add_argument(f"--{name}", nargs="?", const="true", default="false", type=str.lower, choices=_BOOLEANS)
-    parser.add_argument("--sharded_lazy_samples_per_chunk")
+    parser.add_argument("--sharded_lazy_samples_per_chunk")  # shards say how many packs they have
     values, others = parser.parse_known_args(list(argv))
-    if values.sharded_lazy_samples_per_chunk is not None:
-        logging.getLogger("brimful").warning(
-            "--sharded_lazy_samples_per_chunk changes nothing: the log of a stream says how many packs a shard has"
-        )
     return {name: _BOOLEANS[getattr(values, name)] for name in names}, others
 
 
 def install_stream_flags() -> None:
-    """Let ms-swift's arguments and pipelines take the flags of a stream. A second call changes nothing."""
+    """Let ms-swift's arguments and pipelines take the flags of a stream; for one call."""
     arguments = import_module("swift.arguments.base_args.base_args").BaseArguments
     pipeline = import_module("swift.pipelines.train.sft").SwiftSft
-    if getattr(arguments, "_takes_streams", False):
-        return
     # The first method behind the import of plugins, of every kind of arguments.
     behind_plugins, prepare_dataset = arguments._init_model_kwargs, pipeline._prepare_dataset
 
@@ -180,7 +170,6 @@ def install_stream_flags() -> None:
         return [stream, None]
 
     arguments._init_model_kwargs, pipeline._prepare_dataset = init_model_kwargs, prepare
-    arguments._takes_streams = True
 
 
 def _read_flags(args: Any) -> None:
@@ -306,9 +295,7 @@ def _rows_of(args: Any, encode: Callable[..., Any]) -> SwiftRows:
 def _global_batch(args: Any) -> int:
     batch = getattr(args, "global_batch_size", None)
     if batch is None:
-        # ms-swift's own default is resolved in the arguments of the trainer alone.
-        accumulation = args.training_args.gradient_accumulation_steps
-        batch = args.per_device_train_batch_size * accumulation * max(1, args.global_world_size)
+        batch = args.per_device_train_batch_size * args.gradient_accumulation_steps * max(1, args.global_world_size)
     return int(batch)
 
 

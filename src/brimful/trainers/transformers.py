@@ -215,11 +215,9 @@ class AckCheckpoints(transformers.TrainerCallback):  # type: ignore[misc]  # tra
             torch.distributed.barrier()
         if not state.is_world_process_zero:
             return
-        # ms-swift has a flag of its own, and leaves Trainer's as it is.
-        is_sequential = (
-            getattr(args, "train_sampling_strategy", None) == "sequential"
-            or getattr(args, "train_dataloader_shuffle", True) is False
-        )
+        # ms-swift has a flag of its own, and does not heed Trainer's.
+        is_shuffled = getattr(args, "train_sampling_strategy", None) != "sequential"
+        is_sequential = not getattr(args, "train_dataloader_shuffle", is_shuffled)
         is_one_pass = state.max_steps * self._dataset.lanes <= len(self._dataset)
         self._dataset.ack(
             state.global_step,
