@@ -123,9 +123,11 @@ def test_a_training_ends_at_the_first_step_without_packs(tmp_path, monkeypatch):
     """Every rank asks for its own step, also where workers have read the packs and this process has seen no end."""
     swift = SimpleNamespace(TrainerCallback=object, callbacks_map={})
     monkeypatch.setattr(ms_swift_stream, "import_module", {"swift.callbacks": swift}.get)
-    packs = ms_swift_stream._stream_of(arguments(toy_stream(tmp_path / "s", [3, 3, 3]), max_steps=99)).packs
-    training = SimpleNamespace(callbacks=["mine"])
-    ms_swift_stream._end_with(packs, training)
+    training, stream = SimpleNamespace(callbacks=["mine"]), toy_stream(tmp_path / "s", [3, 3, 3])
+    for others in ({"max_steps": -1}, {"train_dataloader_shuffle": True}):  # epochs read it again
+        ms_swift_stream._stream_of(arguments(stream, training_args=training, **others))
+    assert training.callbacks == ["mine"]
+    ms_swift_stream._stream_of(arguments(stream, training_args=training, max_steps=99))
     callback = swift.callbacks_map[training.callbacks[1]]()
     state = SimpleNamespace(max_steps=99)
     for state.global_step in range(4):

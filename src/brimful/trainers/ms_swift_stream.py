@@ -165,8 +165,6 @@ def install_stream_flags() -> None:
         stream = _stream_of(self.args)
         if stream.packs.media_settings is not None:
             _take_media(self.template, stream.packs, self.args)
-        if hasattr(self.args, "training_args"):
-            _end_with(stream.packs, self.args.training_args)
         return [stream, None]
 
     arguments._init_model_kwargs, pipeline._prepare_dataset = init_model_kwargs, prepare
@@ -258,8 +256,10 @@ def _stream_of(args: Any) -> SwiftStream:
     packs = LazyShardedDataset(directory, lanes=batch)
     if packs.end is not None and (_declared_steps(args) < 1 or args.train_dataloader_shuffle):
         return SwiftStream(packs)
-    num_packs = _steps(args) * batch
-    return SwiftStream(LazyShardedDataset(directory, lanes=batch, num_packs=num_packs, beyond="pad"))
+    packs = LazyShardedDataset(directory, lanes=batch, num_packs=_steps(args) * batch, beyond="pad")
+    if hasattr(args, "training_args"):
+        _end_with(packs, args.training_args)
+    return SwiftStream(packs)
 
 
 def _end_with(packs: LazyShardedDataset, training_args: Any) -> None:
