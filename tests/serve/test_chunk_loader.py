@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 
 from brimful import LazyShardedDataset, PackingProducer, open_packs
-from brimful.errors import BadSampleError, SettingsError, StreamTimeoutError, UnfinishedStoreError, WrongTypeError
+from brimful.errors import (
+    BadSampleError,
+    SettingsError,
+    SourceError,
+    StreamTimeoutError,
+    UnfinishedStoreError,
+    WrongTypeError,
+)
 from brimful.export import export_packs
 from brimful.testing.toys import toy_stream
 from tests.materialize.streams import append, samples_of
@@ -57,6 +64,19 @@ def test_the_last_chunk_is_taken_when_it_has_stopped_growing(tmp_path):
     chunk(tmp_path, 0, [PACK])
     threading.Thread(target=lambda: (time.sleep(0.4), append(tmp_path / "chunk_00000.jsonl", [PACK]))).start()
     assert len(LazyShardedDataset(tmp_path, timeout=4)[1]) == 3
+
+
+def test_a_chunk_that_grows_after_it_was_taken_is_named(tmp_path, monkeypatch):
+    """Its writer paused for longer than a second, or a mount showed an old size: the later lines were passed over in silence."""
+    monkeypatch.setattr("brimful.serve.chunk_loader._SETTLE_SECONDS", 0.0)
+    chunk(tmp_path, 0, [PACK])
+    dataset = LazyShardedDataset(tmp_path, num_packs=3, timeout=3)
+    assert len(dataset[0]) == 3
+    append(tmp_path / "chunk_00000.jsonl", [PACK])
+    chunk(tmp_path, 1, [PACK])
+    reason = r"chunk_00000\.jsonl was changed since it was taken \(1 line then, 2 now\), 0 s after the last: write a chunk under"
+    with pytest.raises(SourceError, match=reason):
+        dataset[1]
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from brimful.errors import BadSampleError, SettingsError
+from brimful.errors import BadSampleError, SettingsError, SourceError
 from brimful.fingerprint import fingerprint_of
+from brimful.messages import counted
 from brimful.ragged import offsets_of
 from brimful.serve.follow import FollowedLog
 from brimful.serve.stream_order import Assignment, LaneOrder, PackOrder, StreamOrder
@@ -58,21 +59,41 @@ class FollowedChunks(FollowedLog):
         self.directory, self._timeout = Path(directory), timeout
         self.shards, self.end = [], None
         self._last_seen = (-1, 0.0)
-        self._lines = lru_cache(_MAX_OPEN)(JsonLines)
+        self._lines = lru_cache(_MAX_OPEN)(self._opened)
 
     def _name(self, seq: int) -> str:
         return f"chunk_{seq:05d}.jsonl"
 
     def look(self) -> None:
-        """Take in the next chunk, if it is complete."""
+        """Take in the next chunk, if it is complete.
+
+        Raises:
+            SourceError: a chunk that was taken has other lines now.
+        """
         seq = len(self.shards)
         path = self.directory / self._name(seq)
         if not path.exists() or not ((self.directory / self._name(seq + 1)).exists() or self._is_settled(path)):
             return
-        count = len(self._lines(path))
+        # The one before was the last when it was taken: lines that came to it since have no number. It may be trained and gone.
+        if self.shards and os.path.exists(self.shards[-1].file):
+            self._opened(self.shards[-1])
+        lines = JsonLines(path)
+        count = len(lines)
         num_packs = count + (self.shards[-1].cum_packs if self.shards else 0)
-        self.shards.append(ShardRecord(seq, str(path), path.stat().st_size, "", count, 0, num_packs, 0, ""))
+        self.shards.append(
+            ShardRecord(seq, str(path), path.stat().st_size, lines.fingerprint, count, 0, num_packs, 0, "")
+        )
         self._last_seen = (-1, 0.0)
+
+    def _opened(self, record: ShardRecord) -> JsonLines:
+        """Open a chunk; refuse one that is not as it was taken."""
+        lines = JsonLines(record.file)
+        if lines.fingerprint != record.xxh3_128:
+            raise SourceError(
+                f"{record.file} was changed since it was taken ({counted(record.packs, 'line')} then, {len(lines):,} now), "
+                f"{_SETTLE_SECONDS:g} s after the last: write a chunk under another name, and rename it when it is complete"
+            )
+        return lines
 
     def _is_settled(self, path: Path) -> bool:
         size, time_now = path.stat().st_size, time.monotonic()
@@ -82,7 +103,7 @@ class FollowedChunks(FollowedLog):
 
     def row(self, record: ShardRecord, line: int) -> tuple[Any, str]:
         """Return a line of a chunk and its place, for messages; the chunks that were asked for last stay open."""
-        lines = self._lines(Path(record.file))
+        lines = self._lines(record)
         return next(iter(lines.read(line, line + 1))), lines.where(line)
 
     def _waiting(self, action: str) -> str:
