@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 
+import fsspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful import StreamLoader, open_packs
-from brimful.blobs import open_blob_store
+from brimful.blobs import open_blob_store, remote
+from brimful.blobs.retries import _ATTEMPTS as ATTEMPTS
 from brimful.errors import (
     BadSampleError,
     NoTargetError,
     OversizedSampleError,
     SettingsError,
     SourceError,
+    StoreError,
     StoreFullError,
     StoreMismatchError,
 )
@@ -220,6 +224,59 @@ def test_a_full_disk_loses_nothing(tmp_path, size):
         one.close()
     one.close()
     assert hashes_of(stream) == hashes_of(whole(tmp_path / "whole"))
+
+
+class Outage:
+    """A file system of fsspec of which some requests get no answer, whether they were done or not."""
+
+    def __init__(self, numbers=(), *, is_done=False):
+        self._filesystem, self._numbers, self._is_done = fsspec.filesystem("memory"), numbers, is_done
+        self.num_requests = 0
+
+    def __getattr__(self, name):
+        method = getattr(self._filesystem, name)
+        if name not in ("cat_file", "pipe_file", "ls", "size", "rm_file"):
+            return method
+
+        def request(*args, **options):
+            number, self.num_requests = self.num_requests, self.num_requests + 1
+            if number not in self._numbers:
+                return method(*args, **options)
+            if self._is_done:
+                with contextlib.suppress(OSError):
+                    method(*args, **options)
+            raise TimeoutError("503 (planted)")
+
+        return request
+
+
+@pytest.mark.parametrize("is_done", [False, True], ids=["undone", "done"])
+def test_an_outage_longer_than_the_repetitions_costs_nothing(tmp_path, monkeypatch, is_done):
+    """Wherever it begins the error says what to do, and the same call goes on: also where all was done and no answer came."""
+
+    def through(filesystem):
+        monkeypatch.setattr(remote, "filesystem_of", lambda url, **_: (filesystem, url.partition(":/")[2]))
+        return filesystem
+
+    monkeypatch.setattr("brimful.blobs.retries.time.sleep", lambda _: None)
+    expected = hashes_of(whole(tmp_path / "whole"))
+    folder = f"memory://{tmp_path.name}"
+    unbroken = through(Outage())
+    producer(texts(LENGTHS), f"{folder}/unbroken").close()
+    for first in range(0, unbroken.num_requests, 9):
+        url, errors = f"{folder}/{first}", []
+        through(Outage(range(first, first + 2 * ATTEMPTS), is_done=is_done))
+        while len(errors) < 3:
+            try:
+                producer(texts(LENGTHS), url).close()
+                break
+            except StoreError as error:
+                errors.append(str(error))
+        assert 1 <= len(errors) < 3
+        assert all("nothing that was committed is lost, run the same command again" in error for error in errors)
+        through(Outage())
+        assert hashes_of(url) == expected
+    fsspec.filesystem("memory").rm(f"/{tmp_path.name}", recursive=True)
 
 
 def test_names_that_appear_late_only_delay(tmp_path):
