@@ -387,3 +387,17 @@ def torchvision() -> Any:
         reason="video processors need torchvision, or a copy in BRIMFUL_TORCHVISION",
         exc_type=ImportError,
     )
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print the number of processes that each fault test killed, and of all of them."""
+    kills = [
+        (number, report.nodeid)
+        for report in terminalreporter.stats.get("passed", ())
+        for name, number in report.user_properties
+        if name == "kills"
+    ]
+    if kills:
+        terminalreporter.section("kills")
+        for number, test in [*kills, (sum(number for number, _ in kills), "in all")]:
+            terminalreporter.write_line(f"{number:7,} {test}")

@@ -106,7 +106,7 @@ class SlowEncoder(type(toy_chat_encoder())):
 
 
 @pytest.mark.chaos
-def test_killed_at_random_moments_with_worker_processes(tmp_path):
+def test_killed_at_random_moments_with_worker_processes(tmp_path, record_property):
     """The parent dies alone; its workers must end by themselves, and the job goes on from its finished blocks."""
     pack_dataset(open_source(ROWS * 100), toy_chat_encoder(), tmp_path / "whole", capacity=64, shard_bytes=4096)
     script = tmp_path / "job.py"
@@ -125,6 +125,7 @@ def test_killed_at_random_moments_with_worker_processes(tmp_path):
     assert check_store(tmp_path / "packs", plan=plan).samples == len(ROWS) * 100
     shards = lambda name: {k: v for k, v in tree(tmp_path / name).items() if k.startswith("shards")}  # noqa: E731
     assert shards("packs") == shards("whole")
+    record_property("kills", 3)
 
 
 def _group_ends(group):

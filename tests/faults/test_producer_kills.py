@@ -108,7 +108,7 @@ def test_two_processes_of_two_names(tmp_path):
 
 
 @pytest.mark.chaos
-def test_many_kills_of_producers(tmp_path):
+def test_many_kills_of_producers(tmp_path, record_property):
     """As many kills as BRIMFUL_KILLS says."""
     kills, seed = 0, 1000
     while kills < int(os.environ.get("BRIMFUL_KILLS", "1000")):
@@ -116,6 +116,7 @@ def test_many_kills_of_producers(tmp_path):
         folder.mkdir()
         kills += survive(folder, seed)
         seed += 1
+    record_property("kills", kills)
 
 
 def produce_pictures(rows, pictures, stream, point, occurrence):
@@ -187,15 +188,16 @@ def pictures_of_one_run(folder):
 
 
 def kill_with_pictures(folder, seeds, enough):
-    """Kill pairs of processes, seed by seed, until there were enough kills."""
+    """Kill pairs of processes, seed by seed, until there were enough kills; return them."""
     expected_samples = pictures_of_one_run(folder / "whole")
     kills = 0
     for seed in seeds:
         if kills >= enough:
-            return
+            break
         write_pictures(folder / str(seed) / "in", range(5))
         kills += survive_with_pictures(folder / str(seed), seed, expected_samples)
     assert kills >= enough
+    return kills
 
 
 def test_two_processes_with_pictures(tmp_path):
@@ -204,6 +206,7 @@ def test_two_processes_with_pictures(tmp_path):
 
 
 @pytest.mark.chaos
-def test_many_kills_of_producers_with_pictures(tmp_path):
+def test_many_kills_of_producers_with_pictures(tmp_path, record_property):
     """As many kills as BRIMFUL_KILLS says."""
-    kill_with_pictures(tmp_path, range(1000, 1 << 30), int(os.environ.get("BRIMFUL_KILLS", "1000")))
+    enough = int(os.environ.get("BRIMFUL_KILLS", "1000"))
+    record_property("kills", kill_with_pictures(tmp_path, range(1000, 1 << 30), enough))

@@ -397,7 +397,7 @@ class Moment:
 
 @pytest.mark.chaos
 def test_signalled_at_random_moments_the_same_command_goes_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], record_property: Callable[[str, object], None]
 ) -> None:
     """Two hundred stops of real commands; prints how long the ends took. A signal before our first line is Python's."""
     save_bytes_tokenizer(tmp_path)
@@ -461,6 +461,7 @@ def test_signalled_at_random_moments_the_same_command_goes_on(
         gone.sort()
         print(f"{len(gone)} ends: median {gone[len(gone) // 2]:.3f} s, longest {gone[-5:]} s; the jobs take {seconds}")
     assert not wrong, "\n".join(wrong)
+    record_property("kills", len(gone))
 
 
 def save_bytes_tokenizer(directory: Path) -> None:

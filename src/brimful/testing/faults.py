@@ -21,6 +21,7 @@ from brimful.blobs import Blob, BlobStore, crash_points
 
 __all__ = [
     "CRASH_POINTS",
+    "EXPORT_CRASH_POINTS",
     "MEDIA_CRASH_POINTS",
     "FaultyFileSystem",
     "LateStore",
@@ -44,10 +45,13 @@ CRASH_POINTS = (
 MEDIA_CRASH_POINTS = (*CRASH_POINTS[:6], "after-media", *CRASH_POINTS[6:])
 """Labels of a commit of packs with media, whose container comes before their shard."""
 
+EXPORT_CRASH_POINTS = (*CRASH_POINTS[:6], "after-export-shard", "before-export-end")
+"""Labels of an export, whose shard comes before its record."""
+
 
 def die_at(name: str, occurrence: int) -> None:
     """Kill this process (SIGKILL, no clean-up) the n-th time it passes a crash point. Call it in a child process."""
-    assert name in MEDIA_CRASH_POINTS, name
+    assert name in (*MEDIA_CRASH_POINTS, *EXPORT_CRASH_POINTS), name
     num_passed = 0
 
     def crash(point: str) -> None:
