@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from itertools import count
 
 import pytest
 
@@ -13,9 +14,12 @@ from brimful.errors import (
     NotAPackStoreError,
     SettingsError,
     StoreMismatchError,
+    UnfinishedSharesError,
     UnfinishedStoreError,
 )
+from brimful.execute import Execution
 from brimful.export import LAYOUTS, check_export, export_packs
+from brimful.export.megatron import MegatronLayout
 from brimful.export.record import ExportRecords
 from brimful.progress import Progress
 from brimful.testing.toys import ToyPacks
@@ -82,6 +86,30 @@ def test_a_killed_export_goes_on(name, point, tmp_path):
     export_packs(some_packs(5), to=name, directory=tmp_path / "killed", packs_per_shard=2)
     export_packs(some_packs(5), to=name, directory=tmp_path / "whole", packs_per_shard=2)
     assert tree(tmp_path / "killed") == tree(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("owner", "method", "occurrence"), [(ExportRecords, "outcomes", 2), (MegatronLayout, "finish", 1)]
+)
+def test_of_two_shares_that_end_at_once_both_end_well(tmp_path, monkeypatch, owner, method, occurrence):
+    """Without it the second one misses the parts that the first has joined and removed."""
+    packs = some_packs(5)
+    options = {"to": "megatron", "packs_per_shard": 2}
+    shares = [Execution(task_index=index, num_tasks=2) for index in range(2)]
+    if method == "finish":
+        with pytest.raises(UnfinishedSharesError):
+            export_packs(packs, directory=tmp_path / "shares", execution=shares[0], **options)
+    real, numbers = getattr(owner, method), count(1)
+
+    def late(*arguments, **named):
+        if next(numbers) == occurrence:
+            assert export_packs(packs, directory=tmp_path / "shares", execution=shares[0], **options).packs == 5
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(owner, method, late)
+    assert export_packs(packs, directory=tmp_path / "shares", execution=shares[1], **options).packs == 5
+    export_packs(packs, directory=tmp_path / "whole", **options)
+    assert tree(tmp_path / "shares") == tree(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("name", ["energon", "jsonl", "megatron"])

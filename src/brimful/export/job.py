@@ -156,14 +156,21 @@ def export_packs(
                     outcomes[shard] = outcome
                     progress.advance(outcome.packs, tokens=outcome.tokens)
         if execution.is_share and len(outcomes) < plan.num_shards:
-            # Others may have ended since this call began.
+            # Others may have ended since this call began, and the last of them removed the parts that it joined.
             outcomes = records.outcomes()
+            if layout.joins_shards and records.is_finished():
+                outcomes = records.outcomes(trusts_records=True)
             execution.check_all_done(len(outcomes), plan.num_shards, "shards")
         in_order = [outcomes[shard] for shard in range(plan.num_shards)]
         if pending_shards or not was_finished:
-            files = layout.finish(in_order, plan, store)
-            crash_points.reach("before-export-end")
-            records.end({key: store.size(key) or 0 for key in files})
+            try:
+                files = layout.finish(in_order, plan, store)
+                crash_points.reach("before-export-end")
+                records.end({key: store.size(key) or 0 for key in files})
+            except FileNotFoundError:
+                # Another call joined the same parts meanwhile and removed them: what it wrote is this export.
+                if not records.is_finished():
+                    raise
         layout.clear(in_order, store)
     totals = {
         name: sum(getattr(outcome, name) for outcome in in_order) for name in ("packs", "tokens", "segments", "media")
