@@ -28,6 +28,15 @@ VARIABLE = "BRIMFUL_PYTHON_MS_SWIFT"
 FLAGS = ["--sharded_lazy", "true", "--sharded_lazy_pre_packed", "true"]
 
 
+@pytest.fixture(autouse=True)
+def swift(monkeypatch):
+    """What of ms-swift a training that is given declared steps looks up."""
+    callbacks = SimpleNamespace(TrainerCallback=object, callbacks_map={})
+    monkeypatch.setitem(sys.modules, "swift", SimpleNamespace(callbacks=callbacks))
+    monkeypatch.setitem(sys.modules, "swift.callbacks", callbacks)
+    return callbacks
+
+
 def arguments(stream, **values):
     """Arguments as ms-swift has them where plugins are imported."""
     given = {"packing": False, "streaming": False, "attn_impl": "sdpa", "dataset": [str(stream)], "val_dataset": []}
@@ -37,7 +46,7 @@ def arguments(stream, **values):
         "per_device_train_batch_size": 1,
         "gradient_accumulation_steps": None,
     }
-    given |= {"training_args": SimpleNamespace(gradient_accumulation_steps=2)}  # resolved there alone
+    given |= {"training_args": SimpleNamespace(gradient_accumulation_steps=2, callbacks=[])}  # resolved there alone
     given |= {"global_world_size": 2, "train_dataloader_shuffle": False, "ignore_args_error": False}
     return SimpleNamespace(**given | values)
 
@@ -119,11 +128,10 @@ def test_declared_steps_do_not_begin_again_when_the_stream_has_ended(tmp_path):
     assert len(ms_swift_stream._stream_of(arguments(stream, max_steps=5, train_dataloader_shuffle=True))) == 12
 
 
-def test_a_training_ends_at_the_first_step_without_packs(tmp_path, monkeypatch):
+def test_a_training_ends_at_the_first_step_without_packs(tmp_path, swift):
     """Every rank asks for its own step, also where workers have read the packs and this process has seen no end."""
-    swift = SimpleNamespace(TrainerCallback=object, callbacks_map={})
-    monkeypatch.setattr(ms_swift_stream, "import_module", {"swift.callbacks": swift}.get)
-    training, stream = SimpleNamespace(callbacks=["mine"]), toy_stream(tmp_path / "s", [3, 3, 3])
+    training, stream = arguments(tmp_path).training_args, toy_stream(tmp_path / "s", [3, 3, 3])
+    training.callbacks.append("mine")
     for others in ({"max_steps": -1}, {"train_dataloader_shuffle": True}):  # epochs read it again
         ms_swift_stream._stream_of(arguments(stream, training_args=training, **others))
     assert training.callbacks == ["mine"]

@@ -295,7 +295,9 @@ def _rows_of(args: Any, encode: Callable[..., Any]) -> SwiftRows:
 def _global_batch(args: Any) -> int:
     batch = getattr(args, "global_batch_size", None)
     if batch is None:
-        batch = args.per_device_train_batch_size * args.gradient_accumulation_steps * max(1, args.global_world_size)
+        # ms-swift's own default is resolved in the arguments of the trainer alone.
+        accumulation = args.training_args.gradient_accumulation_steps
+        batch = args.per_device_train_batch_size * accumulation * max(1, args.global_world_size)
     return int(batch)
 
 
