@@ -16,7 +16,7 @@ pytest.importorskip("torch")
 from brimful import LazyShardedDataset, PackingProducer
 from brimful.collate import Media, PackExtras
 from brimful.collate.media_features import MediaFeatures
-from brimful.errors import SettingsError
+from brimful.errors import BadSampleError, SettingsError
 from brimful.testing.toys import toy_stream
 from brimful.trainers import ms_swift_stream
 from brimful.trainers.ms_swift_stream import SwiftStream, take_flags
@@ -220,6 +220,9 @@ def test_raw_rows_are_encoded_by_the_data_set_and_each_rank_opens_its_own_chunks
     assert (first, second) == (["0-0", "0-1"], ["1-0", "1-1"])
     assert sorted(texts) == [f"{chunk}-{row}" for chunk, count in enumerate([4, 4, 2, 2]) for row in range(count)]
     assert {text[0] for number, text in enumerate(texts) if number % 4 < 2} == {"0", "2"}
+    unread = ms_swift_stream._rows_of(args, lambda row, return_length: row["messages"])
+    with pytest.raises(BadSampleError, match=r"chunk_00002\.jsonl:1.*cannot encode it: KeyError\('messages'\)"):
+        unread[8]
     with pytest.raises(SettingsError, match="set --max_steps"):
         ms_swift_stream._rows_of(arguments(tmp_path, max_steps=-1), print)
 

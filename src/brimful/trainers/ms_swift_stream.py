@@ -24,6 +24,7 @@ from brimful.serve import LazyShardedDataset
 from brimful.serve.chunk_loader import ChunkLoader
 from brimful.serve.stream_settings import StreamSettings
 from brimful.shards import Pack
+from brimful.sources.sample import MalformedRowError
 from brimful.typing import IGNORE_INDEX
 
 __all__ = ["SwiftStream", "install_stream_flags", "take_flags"]
@@ -84,8 +85,14 @@ class SwiftRows:
 
     def __init__(self, directory: str, encode: Callable[[Any], Any], *, num_rows: int, ranks: int, batch: int) -> None:
         self._num_rows, self._ranks, self._batch = num_rows, ranks, batch
-        settings = StreamSettings(lanes=ranks, assign="lane")
-        self._loader = ChunkLoader(directory, settings, lambda row, _: encode(row))
+
+        def convert(row: Any, _: int) -> Any:
+            try:
+                return encode(row)
+            except Exception as error:  # templates raise what they come upon
+                raise MalformedRowError(f"the template cannot encode it: {error!r}") from error
+
+        self._loader = ChunkLoader(directory, StreamSettings(lanes=ranks, assign="lane"), convert)
 
     def __len__(self) -> int:
         return self._num_rows
