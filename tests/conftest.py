@@ -30,7 +30,10 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from brimful.blobs import interface
 from brimful.locks import lock, try_lock
+
+interface._LATE_PAUSES = (0.001, 0.001)  # no test waits half a minute for a file that it has deleted
 
 for module in ("brimful.testing.contracts", "tests.cli.tools", "tests.cli.bad_input.tools"):
     pytest.register_assert_rewrite(module)  # what they assert is explained as in a test

@@ -8,6 +8,7 @@ import json
 import multiprocessing
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -298,3 +299,23 @@ def test_what_does_not_fit_is_refused(tmp_path):
     ToyProducer(tmp_path / "b").append(1)
     with pytest.raises(StreamTimeoutError, match="waiting for step 1"):
         list(StreamLoader(tmp_path / "b", timeout=0))
+
+
+@pytest.mark.parametrize("is_late", [True, False])
+def test_a_shard_that_is_shown_after_its_record_is_waited_for(tmp_path, monkeypatch, is_late):
+    """A mount that keeps listings shows the names of two folders at two times: ``skip`` would lose packs that are there. One
+    that was deleted is waited for once, whatever packs it had."""
+    stream, pauses = toy_stream(tmp_path / "stream", [2, 2]), []
+    shard = next(Path(stream, "shards").glob("00000001-*"))
+    hidden = shard.rename(tmp_path / "hidden")
+
+    def sleep(seconds):
+        pauses.append(seconds)
+        if is_late and len(pauses) == 2:
+            hidden.rename(shard)
+
+    monkeypatch.setattr("brimful.blobs.interface._LATE_PAUSES", (1.0, 2.0, 3.0))
+    monkeypatch.setattr("time.sleep", sleep)
+    loader = StreamLoader(stream, on_corrupt="skip")
+    packs = [pack for batch in loader for pack in batch if pack.num_loss_tokens]
+    assert (len(packs), loader.num_skipped, pauses) == ((4, 0, [1.0, 2.0]) if is_late else (2, 2, [1.0, 2.0, 3.0]))

@@ -17,7 +17,7 @@ b'first'
 from brimful.blobs.atomic_file import atomic_file
 from brimful.blobs.copies import LocalCopies, LocalCopy
 from brimful.blobs.group import BlobGroup
-from brimful.blobs.interface import Blob, BlobStore
+from brimful.blobs.interface import Blob, BlobStore, PromisedBlobs
 from brimful.blobs.local import LocalBlobStore
 from brimful.blobs.open import open_blob_store
 from brimful.blobs.remote import FsspecBlobStore
@@ -30,6 +30,7 @@ __all__ = [
     "LocalBlobStore",
     "LocalCopies",
     "LocalCopy",
+    "PromisedBlobs",
     "atomic_file",
     "open_blob_store",
 ]

@@ -23,7 +23,7 @@ from pathlib import Path
 import xxhash
 
 from brimful.blobs.atomic_file import full_device_explained
-from brimful.blobs.interface import BlobStore
+from brimful.blobs.interface import BlobStore, PromisedBlobs
 from brimful.cache import cache_dir as default_cache_dir
 from brimful.checks import setting_number
 from brimful.errors import CorruptFileError, SettingsError
@@ -85,6 +85,7 @@ class LocalCopies:
         self.max_bytes = CACHE_BYTES if max_bytes is None else setting_number("cache_bytes", max_bytes, minimum=1)
         self.directory = default_cache_dir() / "packs" if directory is None else Path(directory)
         self.num_downloads = 0
+        self._promised = PromisedBlobs(store)
         self._is_warned = False
         with full_device_explained(self.directory):
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -203,7 +204,7 @@ class LocalCopies:
 
     def _pieces(self, key: str, size: int) -> Iterator[bytes]:
         """Return the bytes of a blob in order, with several requests on their way."""
-        present_size = self.store.size(key)
+        present_size = self._promised.size(key)
         if present_size != size:
             state = "is missing" if present_size is None else f"has {present_size:,} bytes"
             raise CorruptFileError(

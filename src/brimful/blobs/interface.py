@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 
@@ -14,6 +15,9 @@ from brimful.blobs.at_once import at_once
 
 _SMALL_WRITE = 1 << 16
 """Bytes that are collected in memory before they go to the device in one call."""
+
+_LATE_PAUSES = (0.1, 0.4, 1.5, 4.0, 8.0, 16.0)
+"""Seconds between looks at a blob that is promised and absent: half a minute in all."""
 
 
 class BlobStore(abc.ABC):
@@ -113,6 +117,27 @@ class BlobStore(abc.ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
+
+
+class PromisedBlobs:
+    """Blobs that a record promises. A mount that keeps listings may show one after the record: each is waited for once.
+
+    Args:
+        store: of the blobs.
+    """
+
+    def __init__(self, store: BlobStore) -> None:
+        self._store = store
+        self._lost: set[str] = set()
+
+    def size(self, key: str) -> int | None:
+        """Return the number of bytes in a blob, or None if it is still absent after half a minute."""
+        for seconds in () if key in self._lost else _LATE_PAUSES:
+            if (size := self._store.size(key)) is not None:
+                return size
+            time.sleep(seconds)
+        self._lost.add(key)
+        return self._store.size(key)
 
 
 class Blob(abc.ABC):

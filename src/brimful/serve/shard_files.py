@@ -6,7 +6,7 @@ import os
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from brimful.blobs import BlobStore, LocalCopies, LocalCopy
+from brimful.blobs import BlobStore, LocalCopies, LocalCopy, PromisedBlobs
 from brimful.errors import CorruptFileError
 from brimful.fingerprint import fingerprint_stream
 from brimful.shards import MediaFiles, Pack, ShardReader, ShardRecord
@@ -57,6 +57,7 @@ class ShardFiles:
         self._cache = cache_dir, cache_bytes
         self.is_copied = cache_dir is not None or store.local_path("") is None
         self._copies: LocalCopies | None = None
+        self._promised = PromisedBlobs(store)
         self._open: OrderedDict[int, _OpenShard] = OrderedDict()
 
     @property
@@ -104,6 +105,7 @@ class ShardFiles:
     def _opened(self, record: ShardRecord) -> _OpenShard:
         path = self.store.local_path(record.file)
         if path is not None and not self.is_copied:
+            self._promised.size(record.file)
             reader = ShardReader(path, size=record.bytes, batches=record.batches, media=self._media)
             # Behind the reader, which has refused a file that is absent or cut short.
             if self._are_read_whole:

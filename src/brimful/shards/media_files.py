@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from brimful.blobs import Blob, BlobStore
+from brimful.blobs import Blob, BlobStore, PromisedBlobs
 from brimful.errors import CorruptFileError
 from brimful.media import MediaKind, Medium
 from brimful.media.container import MediaContainer
@@ -96,6 +96,7 @@ class MediaFiles:
     def __init__(self, store: BlobStore, records: Sequence[ShardRecord], root: str) -> None:
         self._store, self._records, self.root = store, records, root
         self._containers: dict[int, MediaContainer] = {}
+        self._promised = PromisedBlobs(store)
 
     def reference(self, kind: MediaKind, name: str, path: str, offset: int, size: int) -> Medium:
         """Return a medium in a file of its own, or in a part of one; a relative path is one below the root."""
@@ -121,7 +122,7 @@ class MediaFiles:
         if facts is None or facts.get("file") is None:
             raise CorruptFileError(f"{self._store.url}: a pack names media of shard {shard}, which has none")
         container = MediaContainer(self._store, facts["file"], bool(facts.get("features")))
-        size = self._store.size(facts["file"])
+        size = self._promised.size(facts["file"])
         if size is None:
             raise CorruptFileError(
                 f"{container.path} is missing: its media were committed, so it was deleted since; write it again"
