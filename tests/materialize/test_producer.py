@@ -296,6 +296,23 @@ def test_names_that_appear_late_only_delay(tmp_path):
     assert hashes_of(stream) == hashes_of(whole(tmp_path / "whole"))
 
 
+def test_producers_that_close_at_once_say_that_none_ended_the_stream(tmp_path, logged):
+    """Where names are shown late each takes the other for open: readers would wait, and nobody would know for what."""
+    names, streams = ("web", "books"), []
+    for name in names:
+        one = producer(texts(LENGTHS[:4]), tmp_path, clock=HandClock(), producer=name)
+        one._producers._store = LateStore(open_blob_store(tmp_path), most=1)
+        streams.append(one)
+    while not all(one.is_finished for one in streams):
+        for one in streams:
+            one.step(close=True)
+    assert records_of(tmp_path)[1] is None
+    way_out = "if all its producers are and it has no end, run one of their commands again"
+    assert logged == [f"{tmp_path} stays open: not closed by {name}; {way_out}" for name in ("books", "web")]
+    assert producer(texts(LENGTHS[:4]), tmp_path, producer="web").close().samples_packed == 4
+    assert (records_of(tmp_path)[1], len(logged)) == (EndRecord(2, 4, 38), 2)
+
+
 def test_bad_and_oversized_samples_are_counted_by_reason(tmp_path):
     """Left out by policy, with each sample in one place of the account."""
     rows = [{"text": "aaa"}, {"text": "refuse me"}, {"no": "text"}, {"text": "b"}, {"text": "c" * 11}, {"text": "dd"}]

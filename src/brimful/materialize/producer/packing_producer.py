@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import uuid
@@ -26,7 +27,7 @@ from brimful.materialize.producer.statistics import ProducerStatistics
 from brimful.materialize.producer.window import PackingWindow
 from brimful.materialize.registered import Producers, Registration
 from brimful.measure.job import OnBadSample
-from brimful.messages import counted, setting
+from brimful.messages import counted, first_few, setting
 from brimful.plan import NoTarget, Overflow
 from brimful.shards import EndRecord, ShardRecord, StreamLog
 from brimful.sources.feed import Feed
@@ -421,8 +422,18 @@ class PackingProducer:
         remove_carry_over(self._store, self._records)
         self._producers.close(self._own, self.statistics.as_dict())
         self.is_finished = True
-        while all(map(self._producers.is_closed, self._producers.all())) and self._records.look() is None:
+        while not (others := self._open_producers()) and self._records.look() is None:
             self._log.end(EndRecord(len(self._records), *self._records.sums))
+        if others:
+            # Two that close at once where names are shown late take each other for open, and none ends the stream.
+            logging.getLogger("brimful").warning(
+                "%s stays open: not closed by %s; if all its producers are and it has no end, run one of their commands again",
+                *(self.directory, first_few(others, len(others))),
+            )
+
+    def _open_producers(self) -> list[str]:
+        """Return the names of the producers that are not closed."""
+        return [producer.name for producer in self._producers.all() if not self._producers.is_closed(producer)]
 
     def __repr__(self) -> str:
         return f"PackingProducer({self._feed.title!r} to {self.directory!r}, {self.statistics})"
