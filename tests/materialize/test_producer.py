@@ -296,6 +296,14 @@ def test_names_that_appear_late_only_delay(tmp_path):
     assert hashes_of(stream) == hashes_of(whole(tmp_path / "whole"))
 
 
+def test_a_producer_whose_own_closing_is_not_seen_ends_its_stream(tmp_path, monkeypatch):
+    """A store that answers "not found" after a put would leave a stream without an end, and the command would end well."""
+    one = producer(texts(LENGTHS[:4]), tmp_path)
+    monkeypatch.setattr(one._producers, "is_closed", lambda _: False)
+    one.close()
+    assert records_of(tmp_path)[1] == EndRecord(1, 2, 19)
+
+
 def test_producers_that_close_at_once_say_that_none_ended_the_stream(tmp_path, logged):
     """Where names are shown late each takes the other for open: readers would wait, and nobody would know for what."""
     names, streams = ("web", "books"), []

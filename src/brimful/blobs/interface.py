@@ -16,7 +16,7 @@ from brimful.blobs.at_once import at_once
 _SMALL_WRITE = 1 << 16
 """Bytes that are collected in memory before they go to the device in one call."""
 
-_LATE_PAUSES = (0.1, 0.4, 1.5, 4.0, 8.0, 16.0)
+_LATE_PAUSES: tuple[float, ...] = (0.1, 0.4, 1.5, 4.0, 8.0, 16.0)
 """Seconds between looks at a blob that is promised and absent: half a minute in all."""
 
 

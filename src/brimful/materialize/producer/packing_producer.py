@@ -432,8 +432,9 @@ class PackingProducer:
             )
 
     def _open_producers(self) -> list[str]:
-        """Return the names of the producers that are not closed."""
-        return [producer.name for producer in self._producers.all() if not self._producers.is_closed(producer)]
+        """Return the names of the others that are not closed. This one is, also where what it wrote is not seen yet."""
+        others = [producer for producer in self._producers.all() if producer.name != self.name]
+        return [producer.name for producer in others if not self._producers.is_closed(producer)]
 
     def __repr__(self) -> str:
         return f"PackingProducer({self._feed.title!r} to {self.directory!r}, {self.statistics})"
