@@ -21,8 +21,10 @@ from brimful import (  # noqa: E402
 )
 from brimful.errors import CollateError, RankFailedError, StateError  # noqa: E402
 from brimful.serve import RankAgreement, Window, WindowBatches  # noqa: E402
+from brimful.shards import Pack  # noqa: E402
 from brimful.testing.toys import ToyProducer, toy_pack, toy_packs  # noqa: E402
 from tests.faults.processes import forked  # noqa: E402
+from tests.serve.test_token_budget_batches import Rows, with_pictures  # noqa: E402
 
 WORLD = 4
 OWN_LENGTHS = [[3, 4, 5, 2, 6, 3, 7, 2, 4], [8, 8, 8], [2], [5] * 6]
@@ -74,6 +76,7 @@ def checks(rank, folder):
     budget = TokenBudgetBatches(own_stream(rank), TokenBudget(9, min_buffered=2), micro_batches=2, agree=agree)
     yield "whose state", whose_state(rank, everybody, pairs[rank // 2])
     yield "own streams, two ranks", train(budget, pairs[rank // 2])
+    yield "own streams, resumed", resumed(rank, everybody)
     # A stream that ends while three ranks wait for it: in the middle of a global batch.
     stream = folder / "stream"
     if rank == 0:
@@ -126,6 +129,31 @@ class _Counted:
 
     def load_state_dict(self, state):
         self._number = state["number"]
+
+
+def resumed(rank, group):
+    """What came in each step of own streams, and what came after each from its state; pictures on rank 1 alone."""
+    stream = [with_pictures(number) for number in range(5)] if rank == 1 else list(own_stream(rank))
+
+    def loader():
+        agree = RankAgreement(group=group)
+        return TokenBudgetBatches(Rows(stream), TokenBudget(9, min_buffered=3), micro_batches=2, agree=agree)
+
+    def served(loader):
+        for batch in loader:
+            ids = [item.sample_ids.tolist() if isinstance(item, Pack) else [item.sample_id] for item in batch]
+            yield [sample for one in ids for sample in one if sample >= 0]
+
+    whole, states, first = [], [], loader()
+    for ids in served(first):
+        whole.append(ids)
+        states.append(json.dumps(first.state_dict()))
+    rests = []
+    for state in states:
+        other = loader()
+        other.load_state_dict(json.loads(state))
+        rests.append(list(served(other)))
+    return whole, rests
 
 
 def whose_state(rank, everybody, pair):
@@ -209,6 +237,15 @@ def test_two_ranks_at_a_time(found):
         assert len(a) == len(b) > 0
         expected = [100 * rank + n for rank in (first, first + 1) for n in range(len(OWN_LENGTHS[rank]))]
         assert sorted(sample for step in a + b for sample in step) == expected
+
+
+def test_own_streams_go_on_behind_every_step(found):
+    """Streams of nine, five, one and six samples, of which some have pictures: what follows a state is what followed."""
+    for rank, (whole, rests) in enumerate(found_rank["own streams, resumed"] for found_rank in found):
+        assert rests == [whole[number:] for number in range(1, len(whole) + 1)]
+        expected = range(5) if rank == 1 else range(100 * rank, 100 * rank + len(OWN_LENGTHS[rank]))
+        assert sorted(sample for step in whole for sample in step) == list(expected)
+    assert len({len(rank["own streams, resumed"][0]) for rank in found}) == 1
 
 
 def test_a_state_of_another_ranks_stream_is_refused_by_name(found):
