@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from brimful import LengthTable, open_source, plan_packs, write_packs
+from brimful.measure.targets import Targets
 from brimful.testing.toys import toy_chat_encoder
 from tests.cli.tools import LENGTHS as SHORT_CHATS
 from tests.cli.tools import refused, run, shown, value
@@ -116,6 +117,15 @@ def test_sources_are_counted_before_and_after(tmp_path):
         "share            5.1 % of tokens,  55.6 % of packed tokens: chats",
         "share           94.9 % of tokens,  44.4 % of packed tokens: books",
     ]
+
+
+def test_samples_without_a_target_are_left_out(tmp_path):
+    """The option that the error offers is one of the command."""
+    lengths = np.array([3, 1, 5], dtype=np.int32)  # one token has none before it that could predict it
+    LengthTable({"tokens": lengths}, targets=Targets.of_all_tokens(lengths)).save(tmp_path / "l.arrow")
+    assert "--no-target drop" in refused("report", tmp_path / "l.arrow", "--max-length", 10)
+    out = shown("report", tmp_path / "l.arrow", "--max-length", 10, "--no-target", "drop")
+    assert value(out, "samples/pack").startswith("2.0 on average")
 
 
 def test_costs_may_be_those_of_a_config(array, tmp_path):

@@ -240,16 +240,21 @@ overflow_option = grouped(
     "Packing", choice_option("--overflow", Overflow, "What becomes of samples longer than a pack.")
 )
 
-# In the order of --help: the pack, samples that do not fit it, then the algorithm.
-plan_options = grouped(
+no_target_option = grouped(
     "Packing",
-    capacity_option,
-    overflow_option,
     choice_option(
         "--no-target",
         NoTarget,
         "What becomes of samples without a target of the loss, before or after truncation.",
     ),
+)
+
+# In the order of --help: the pack, samples that do not fit it, then the algorithm.
+plan_options = grouped(
+    "Packing",
+    capacity_option,
+    overflow_option,
+    no_target_option,
     value_option("--groups", "FILE", "A .npy file with a group for each sample: equal ones stay together, -1 alone."),
     value_option(
         "--algorithm",

@@ -10,13 +10,19 @@ from brimful.cli.arguments import encoder_settings, field_names, media_family, o
 from brimful.cli.command import GroupedCommand, choice_option, grouped, value_option
 from brimful.cli.config import SourceArgument, config_option
 from brimful.cli.flags import in_flags
-from brimful.cli.options import capacity_option, encoder_options, json_option, media_options, overflow_option
+from brimful.cli.options import (
+    capacity_option,
+    encoder_options,
+    json_option,
+    media_options,
+    no_target_option,
+    overflow_option,
+)
 from brimful.cli.terminal import show
 from brimful.errors import SettingsError
 from brimful.materialize.producer import PackingProducer
 from brimful.materialize.producer.settings import MAX_AGE
 from brimful.messages import counted
-from brimful.plan import NoTarget
 from brimful.plan.stream.lookahead import LOOKAHEAD_ALGORITHMS
 from brimful.progress import Progress, make_progress
 from brimful.sources.formats import FORMATS
@@ -40,7 +46,7 @@ _window_options = grouped(
     "Packing",
     capacity_option,
     overflow_option,
-    choice_option("--no-target", NoTarget, "What becomes of samples without a target of the loss."),
+    no_target_option,
     value_option("--lookahead", "SAMPLES", "Samples that are packed together.", type=int, default=1024),
     value_option(
         "--algorithm", "NAME", f"How to pack them: {', '.join(LOOKAHEAD_ALGORITHMS)}.", default="best_fit_decreasing"

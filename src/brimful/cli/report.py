@@ -10,7 +10,7 @@ from brimful.cli.artefacts import LENGTHS, PLAN, kind_of, lengths_in, plan_in
 from brimful.cli.command import GroupedCommand, grouped, value_option
 from brimful.cli.decoder import decoder_of
 from brimful.cli.npy import lengths_from_npy, numbers_from_npy
-from brimful.cli.options import capacity_option, json_option, overflow_option
+from brimful.cli.options import capacity_option, json_option, no_target_option, overflow_option
 from brimful.cli.terminal import show_json, show_lines
 from brimful.cli.training_options import make_run, training_options
 from brimful.errors import NotAPackStoreError, PlanMismatchError, SettingsError, SourceNotFoundError
@@ -30,6 +30,7 @@ from brimful.typing import AnyIntArray
 @click.argument("path")
 @capacity_option
 @overflow_option
+@no_target_option
 @training_options
 @grouped(
     "Sources",
@@ -53,7 +54,7 @@ def report(path: str, output: str | None, as_json: bool, capacity: int | None, *
     if capacity is not None:
         if table is None:
             raise SettingsError(f"--max-length plans lengths, and {path} has none: name a length table or a .npy file")
-        plan = plan_packs(table, capacity=capacity, overflow=options["overflow"])
+        plan = plan_packs(table, capacity=capacity, overflow=options["overflow"], no_target=options["no_target"])
     sources = _sources(options["sources"], options["source_names"], table)
     # Packs are shown on the page alone, and only those with media: texts are what `brimful inspect` shows.
     shown = _shown(path, plan) if output is not None and capacity is None else []
