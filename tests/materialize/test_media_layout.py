@@ -62,11 +62,18 @@ def test_distinct_media_are_counted_where_they_are_used_first(storage, num_store
     """Stored or not; a film whose sound is a medium too is one of each kind, and its bytes are stored once."""
     survey = survey_of(["ab", "ca", "Aa", "d"], in_row="b")
     layout = MediaLayout.of(plan_of([1], [0, 2]), survey, MediaStorage(storage))
-    assert layout.is_first_use.tolist() == [False, True, True, True, True, False, False]
+    assert layout.first_use_packs.tolist() == [-1, 1, 0, 0, 1, -1, -1]
     assert layout.num_stored == num_stored
     placed = layout.placed(1)
     samples = [np.array([1]), np.array([0, 2])]
     assert [int(placed.of_samples(shard, ids).is_first_use.sum()) for shard, ids in enumerate(samples)] == [2, 2]
+
+
+def test_a_sample_that_is_drawn_again_brings_no_distinct_medium():
+    """A mixture repeats samples, in the same pack, shard or a later one."""
+    layout = MediaLayout.of(plan_of([0, 0], [1], [0, 1]), survey_of(["ab", "c"]), MediaStorage.REFERENCES)
+    samples = [np.array([0]), np.array([1]), np.array([0, 1])]
+    assert [int(layout.placed(1).of_samples(n, ids).is_first_use.sum()) for n, ids in enumerate(samples)] == [2, 1, 0]
 
 
 def test_media_of_dropped_samples_are_not_stored():

@@ -89,7 +89,8 @@ class ShardMediaWriter:
                 if media is None:
                     continue
                 index = indices[segment]
-                if not self._is_written[index]:
+                is_repeat = bool(self._is_written[index])  # as a mixture draws a sample again
+                if not is_repeat:
                     self._is_written[index] = True
                     self._store_new(sample_id, index, media)
                 pack += self._of_segment(
@@ -100,6 +101,7 @@ class ShardMediaWriter:
                     length=int(lengths[segment]),
                     segment=segment - first,
                     offset=places[segment] - places[first],
+                    is_repeat=is_repeat,
                 )
             packs.append(pack)
         return packs
@@ -114,6 +116,7 @@ class ShardMediaWriter:
         length: int,
         segment: int,
         offset: int,
+        is_repeat: bool,
     ) -> Iterator[PackMedium]:
         """Yield the media of a segment with their fingerprints, and where their bytes are."""
         facts = self._media
@@ -125,7 +128,7 @@ class ShardMediaWriter:
                     if self._features is not None and self._features.block_bytes(item) != facts.stored_sizes[row]:
                         raise self._error(sample_id, item, "has features of another shape than equal bytes before it")
                     counter = self._counts.setdefault(described.medium.kind.value, KindCounter())
-                    counter.add(described, sample_id, is_first=bool(facts.is_first_use[row]))
+                    counter.add(described, sample_id, is_first=not is_repeat and bool(facts.is_first_use[row]))
                     yield PackMedium(described, facts.stored_at(row))
             except BadMediumError as error:
                 raise OversizedSampleError(

@@ -35,8 +35,8 @@ class MediaLayout:
             in the order in which packs use them.
         stored_index: ``int64[num_media]``, index into ``first_uses`` of the medium with the same bytes; -1 for references.
         first_packs: ``int64[num_stored]``, pack that uses it first.
-        is_first_use: ``bool[num_media]``, true for the first use, in the order of packs, of each content as each kind: stored
-            or not. So many are distinct.
+        first_use_packs: ``int64[num_media]``, at the first use, in the order of packs, of each content as each kind, its pack;
+            -1 at all others. So many as are not -1 are distinct, stored or not.
         stored_sizes: ``int64[num_stored]``, bytes that each takes in its container, without header and padding.
         features: where features are stored, what decides them (``feature_sizes.feature_facts``).
     """
@@ -47,7 +47,7 @@ class MediaLayout:
     first_uses: Int64Array
     stored_index: Int64Array
     first_packs: Int64Array
-    is_first_use: BoolArray
+    first_use_packs: Int64Array
     stored_sizes: Int64Array
     features: Mapping[str, Any] | None = None
 
@@ -75,10 +75,12 @@ class MediaLayout:
         # Equal fingerprints lie together, the first use in front; so they do in every selection from this order.
         order = np.lexsort((survey.digests[rows, 1], survey.digests[rows, 0]))
         ordered_digests = rows[order]
-        is_first_use = np.zeros(len(survey), dtype=bool)
+        packs = np.searchsorted(plan.offsets, segments, side="right") - 1
+        first_use_packs = np.full(len(survey), -1, dtype=np.int64)
         for kind in np.unique(survey.kinds):
             of_kind = ordered_digests[survey.kinds[ordered_digests] == kind]
-            is_first_use[of_kind[_is_first_of_group(survey.digests[of_kind])]] = True
+            firsts = of_kind[_is_first_of_group(survey.digests[of_kind])]
+            first_use_packs[firsts] = packs[firsts]
         contents = survey.digests
         if storage is MediaStorage.FEATURES:
             # A film that is a sound too has other features as each: equal contents are told apart by their kind.
@@ -96,9 +98,8 @@ class MediaLayout:
         stored_index = np.full(len(survey), -1, dtype=np.int64)
         stored_index[rows[order]] = group_rank[groups]
         first_uses = rows[first_of_group[by_use]]
-        first_packs = np.searchsorted(plan.offsets, segments[first_uses], side="right") - 1
         sizes = survey.sizes[first_uses]
-        return cls(survey, storage, is_used, first_uses, stored_index, first_packs, is_first_use, sizes)
+        return cls(survey, storage, is_used, first_uses, stored_index, packs[first_uses], first_use_packs, sizes)
 
     def with_features(self, sizes: Int64Array, features: Mapping[str, Any]) -> "MediaLayout":
         """Return the layout of a store of features of these sizes, ``int64[num_stored]``."""
@@ -140,7 +141,7 @@ class MediaLayout:
         starts = ends - padded(sizes)
         first_members = np.searchsorted(shards, shards, side="left")
         before = np.concatenate([np.zeros(1, dtype=np.int64), ends])[first_members]
-        return PlacedLayout(self, shards, starts - before)
+        return PlacedLayout(self, packs_per_shard, shards, starts - before)
 
 
 @dataclass(frozen=True)
@@ -149,11 +150,13 @@ class PlacedLayout:
 
     Attributes:
         layout: which media are stored.
+        packs_per_shard: packs of each shard but the last.
         shards: ``int64[num_stored]``, ascending, shard whose container holds each.
         positions: ``int64[num_stored]``, first byte in the container.
     """
 
     layout: MediaLayout
+    packs_per_shard: int
     shards: Int64Array
     positions: Int64Array
 
@@ -184,7 +187,7 @@ class PlacedLayout:
             containers,
             positions,
             is_first & (containers == shard),
-            layout.is_first_use[rows],
+            layout.first_use_packs[rows] // self.packs_per_shard == shard,
             stored_sizes,
         )
 
@@ -208,7 +211,7 @@ class ShardMedia:
         containers: shard whose container holds each medium; -1 for a reference.
         positions: first byte there.
         is_new: true where the container of this shard gets the bytes, from this occurrence.
-        is_first_use: as of ``MediaLayout``.
+        is_first_use: true for the first use of a content as a kind, if it is in this shard.
         stored_sizes: bytes in the container; those of the file for a reference.
     """
 
