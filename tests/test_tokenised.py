@@ -54,7 +54,6 @@ def test_a_row_of_several_samples_is_taken_apart(keys):
         {"position_ids": range(5)},
         {"seq_lengths": [5]},
         {"token_type_ids": [0] * 5, "mm_token_type_ids": np.zeros(5)},
-        {"lengths": [5], "length": 5},
         {"length": [5], "special_tokens_mask": [1, 0, 0, 0, 1], "offset_mapping": [(0, 1)] * 5},
         {"text": "abc", "id": 7, "day": date(2026, 1, 1), "score": np.float32(2), "tags": ["a"], "none": [], "flag": True},
         {"messages": [{"role": "user", "content": "a", "calls": {"values": [1, 2]}}], "meta": {"source": "x", "n": [1]}},
@@ -140,7 +139,6 @@ def test_an_encoded_sample_is_a_plain_sample():
         ({"picture": object()}, "has 'picture'"),
         ({"multi_modal_inputs": {"pixel_values": np.zeros(3)}}, "has 'multi_modal_inputs'"),
         ({"label": False}, "has 'label'"),
-        ({"lengths": [2, 3]}, "has 'lengths'"),
         ({"rejected_input_ids": [1, 2]}, "has 'rejected_input_ids'"),
         ({"shift_labels": [6, 7, 8, 9, -100]}, "has 'shift_labels'"),
         ({"token_type_ids": [0, 0, 1, 1, 1]}, "has 'token_type_ids'"),
@@ -187,6 +185,19 @@ def test_rows_of_numbers_of_any_library_are_refused(make, shape):
     for value in (values, [values], (None, values)) if make != "list" else (values.tolist(), [values[0]]):
         with pytest.raises(CollateError, match="has 'patches', which a batch of plain samples cannot carry"):
             read(patches=value)
+
+
+@pytest.mark.parametrize("make", ["torch", "numpy", "list"])
+def test_the_length_of_a_row_in_a_list_says_nothing(make):
+    """As ms-swift's templates add it, whatever holds the tokens; two lengths would be two samples."""
+    ids = {
+        "torch": lambda: pytest.importorskip("torch").tensor(IDS),
+        "numpy": lambda: np.array(IDS),
+        "list": lambda: IDS,
+    }
+    assert read(input_ids=ids[make](), lengths=[5]).num_segments == 1
+    with pytest.raises(CollateError, match="has 'lengths'"):
+        read(input_ids=ids[make](), lengths=[2, 3])
 
 
 def test_text_of_numpy_is_about_the_sample():

@@ -257,7 +257,8 @@ class _Row:
             if key in FEATURE_KEYS or key in MARK_KEYS:
                 continue
             # The templates of ms-swift add the length of the row, in a list; of several samples it would be boundaries.
-            if key == "lengths" and np.array_equal(value, [np.size(self._sample.get("input_ids"))]):
+            is_length = key == "lengths" and "input_ids" in self._sample
+            if is_length and np.array_equal(value, self._array("input_ids").shape):
                 continue
             if key in _REFUSED_KEYS or _may_be_for_the_model(value):
                 raise self._error(
