@@ -2,11 +2,17 @@
 
 import json
 
-import numpy as np
 import pytest
 
 from brimful import PackCollator, PackedDataset, PackLoader
-from brimful.errors import CacheMismatchError, EncodeError, LengthChangedError, SettingsError, WrongTypeError
+from brimful.errors import (
+    CacheMismatchError,
+    EncodeError,
+    LengthChangedError,
+    OversizedSampleError,
+    SettingsError,
+    WrongTypeError,
+)
 from brimful.measure import LengthTable
 from brimful.shards import PlainPack
 
@@ -108,8 +114,14 @@ def test_a_template_encodes_rows():
         PackedDataset.wrap([{}], 8, encode=Template())
     with pytest.raises(EncodeError, match=r"sample 0 of list has no 'input_ids'.*\(found \['text'\]\).*encode"):
         PackedDataset.wrap([{"text": "abc"}], 8)
-    with pytest.raises(EncodeError, match="no axis of a batch"):
-        PackedDataset.wrap([{"input_ids": np.ones((1, 3), int)}], 8)
+    with pytest.raises(
+        EncodeError, match=r"sample 0 of list has 'input_ids' of shape \(1, 3\).* take \[0\] of the tokens"
+    ):
+        PackedDataset.wrap([{"input_ids": torch.ones(1, 3)}], 8)
+    with pytest.raises(EncodeError, match=r"'input_ids' of shape \(0,\): they are one row of at least 1 token"):
+        PackedDataset.wrap([{"input_ids": []}], 8)
+    with pytest.raises(OversizedSampleError, match=r'Choose overflow="drop", or capacity=6$'):
+        PackedDataset.wrap([{"input_ids": [1] * 6}], 4)
 
 
 def test_what_cannot_be_wrapped_names_the_way():

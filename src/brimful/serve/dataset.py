@@ -13,7 +13,7 @@ from brimful.checks import check_type
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoded_samples import EncodedSamples
 from brimful.encode.encoder import Encoder
-from brimful.errors import AugmentationError, LengthChangedError, PlanMismatchError, SettingsError
+from brimful.errors import AugmentationError, LengthChangedError, OversizedSampleError, PlanMismatchError, SettingsError
 from brimful.fingerprint import short
 from brimful.measure.table import LengthTable
 from brimful.messages import counted, setting
@@ -194,7 +194,8 @@ class PackedDataset(IndexedPacks):
             options: further options of ``plan_packs``, such as ``overflow="drop"``.
 
         Raises:
-            EncodeError: a row cannot be encoded, or has no ``input_ids``; names it.
+            EncodeError: a row cannot be encoded, or has no ``input_ids`` of one axis; names it.
+            OversizedSampleError: a row is longer than the capacity, and the option ``overflow`` is not ``drop``.
             LengthChangedError: at access; a row has another length than was planned.
             CacheMismatchError: ``path`` has lengths of another data set.
 
@@ -216,8 +217,12 @@ class PackedDataset(IndexedPacks):
             raise SettingsError(
                 f"{len(lengths):,} lengths are given for {len(rows):,} rows of {rows.title}: measure again"
             )
+        try:
+            plan = plan_packs(lengths, capacity=capacity, **options)
+        except OversizedSampleError as error:  # rows are packed whole: no other policy is one
+            raise OversizedSampleError(error.message.replace(", truncate, truncate_left or split", "")) from error
         self = cls.__new__(cls)
-        self._packs = WrappedPacks(rows, plan_packs(lengths, capacity=capacity, **options))
+        self._packs = WrappedPacks(rows, plan)
         return self
 
     @property

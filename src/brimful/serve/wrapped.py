@@ -47,11 +47,17 @@ class EncodedRows:
             row = row if self._encode is None else self._encode(row)
         except Exception as error:  # a data set is anybody's code
             raise EncodeError(f"sample {index} of {self.title}: {type(error).__name__}: {error}") from error
-        if not isinstance(row, Mapping) or np.ndim(row.get("input_ids", 0)) != 1 or not len(row["input_ids"]):
+        ids = row.get("input_ids") if isinstance(row, Mapping) else None
+        if ids is None:
             keys = sorted(map(str, row)) if isinstance(row, Mapping) else type(row).__name__
             raise EncodeError(
-                f"sample {index} of {self.title} has no 'input_ids', one row of at least 1 token with no axis of a batch (found "
-                f"{keys}): give the function that encodes a row, such as a template of ms-swift, as encode=…"
+                f"sample {index} of {self.title} has no 'input_ids' (found {keys}): give the function that encodes a row, such "
+                f"as a template of ms-swift, as encode=…"
+            )
+        if np.ndim(ids) != 1 or not len(ids):
+            raise EncodeError(
+                f"sample {index} of {self.title} has 'input_ids' of shape {tuple(np.shape(ids))}: they are one row of at least 1 "
+                f"token. Of what a processor makes for a batch of one, take [0] of the tokens, masks and labels"
             )
         return row
 
