@@ -1,5 +1,7 @@
 """Where the bytes of media go."""
 
+import hashlib
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -153,3 +155,41 @@ def test_facts_of_a_shard_are_numbers_in_arrays():
     facts = layout.placed(1).of_samples(0, np.arange(num_samples))
     assert sum(np.asarray(value).nbytes for value in vars(facts).values()) <= 80 * num_samples
     assert all(isinstance(value, np.ndarray) for value in vars(facts).values())
+
+
+@pytest.mark.parametrize(
+    ("storage", "expected"),
+    [("references", "90cc85f2124c7257"), ("bytes", "71ab84eabf7e77b9"), ("features", "b59a28f48631d01f")],
+)
+def test_random_layouts_are_what_they_were(storage, expected, monkeypatch):
+    """Every number of a layout and of the writers of its shards: another place would be another store."""
+    monkeypatch.setattr("brimful.materialize.media_layout.CONTAINER_BYTES", 4096)
+    digest = hashlib.sha256()
+    for seed in range(100):
+        generator = np.random.default_rng([22, seed])
+        num_samples = int(generator.integers(1, 9))
+        media = ["".join(generator.choice([*"abcdABC"], generator.integers(0, 4))) for _ in range(num_samples)]
+        order = generator.permutation(num_samples)[: max(1, num_samples - seed % 3)].tolist()
+        packs = [order[begin : begin + 2] for begin in range(0, len(order), 2)]
+        survey = survey_of(media, in_row="bc")
+        layout = MediaLayout.of(plan_of(*packs), survey, MediaStorage(storage))
+        if storage == "features":
+            layout = layout.with_features(layout.stored_sizes * 700, {"settings": "x"})
+        per_shard = layout.packs_per_shard(3, len(packs))
+        placed = layout.placed(per_shard)
+        values = [
+            *(layout.is_used, layout.first_uses, layout.stored_index, layout.first_packs, layout.is_first_use),
+            *(layout.stored_sizes, placed.shards, placed.positions),
+        ]
+        for shard in range(-(-len(packs) // per_shard)):
+            ids = [sample for pack in packs[shard * per_shard : (shard + 1) * per_shard] for sample in pack]
+            values += [*vars(placed.of_samples(shard, np.array(ids))).values()]
+        numbers = [
+            layout.num_stored,
+            layout.num_references,
+            layout.stored_bytes,
+            per_shard,
+            dict(layout.features or {}),
+        ]
+        digest.update(repr([numbers, [value.tolist() for value in values]]).encode())
+    assert digest.hexdigest()[:16] == expected
