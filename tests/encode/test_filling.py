@@ -13,6 +13,7 @@ pytest.importorskip("transformers", reason="templates need the extra brimful[tex
 
 import brimful.encode.filling as filling
 from brimful.encode import ChatEncoder
+from brimful.encode.chat_template import HARD_CONTENT
 from brimful.encode.shapes import open_shape_of
 from brimful.sources import Sample, Source
 from brimful.sources.memory import MemoryRows
@@ -176,8 +177,9 @@ def test_together_only_known_shapes_are_filled(monkeypatch):
         assert filling_of.fill(shape, sample.messages or (), sample.tools) is not None
     unseen = replace(one, messages=list(one.messages or ()))
     without = replace(plain, messages=None, text="a")
-    completed = replace(plain, completion="c")
-    pictured = replace(plain, media=(object(),))
+    more: dict[str, Any] = {"completion": "c", "media": (object(),)}
+    completed = replace(plain, completion=more["completion"])
+    pictured = replace(plain, media=more["media"])
     filled = filling_of.fill_together([unseen, one, without, completed, pictured, plain, one])
     assert sorted(filled) == [1, 5, 6]
     for index, sample in ((1, one), (5, plain), (6, one)):
@@ -205,10 +207,10 @@ def test_hard_texts_are_asked_of_the_first_shapes_alone(monkeypatch):
     assert encoder._filling.fill(open_shape_of(first.messages or (), first.tools), first.messages or (), first.tools)
     hard = [messages for messages, _ in rendered if messages is not first.messages][-1]
     assert [message["content"] for message in hard] == [
-        filling.HARD_CONTENT,
+        HARD_CONTENT,
         "",
-        filling.HARD_CONTENT,
-        filling.HARD_CONTENT,
+        HARD_CONTENT,
+        HARD_CONTENT,
     ]
     assert hard[1]["tool_calls"] == [{"type": "function", "function": filling._HARD_CALL}]
     assert rendered[-1][1] == [filling._HARD_TOOL] * 2

@@ -101,7 +101,9 @@ def test_texts_of_a_conversation():
     arguments = '{"x": "é"}'
     expected = ["a", "f", arguments, "f", arguments, "b", "c"]
     assert verbatim_texts(rows) == expected
-    assert verbatim_texts(MixedMessages.of(rows)) == expected
+    mixed = MixedMessages.of(rows)
+    assert mixed is not None
+    assert verbatim_texts(mixed) == expected
     plain = PlainMessages.of(rows[::2])
     assert plain is not None
     assert verbatim_texts(plain) == ["a", "b"]

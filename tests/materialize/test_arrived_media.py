@@ -1,6 +1,7 @@
 """Media that arrive: a share of their samples is compared with the model's own processor."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +10,10 @@ from brimful.errors import BadSampleError, ProcessorDiffersError
 from brimful.materialize.producer.arrived_media import ArrivedMedia, _stamp, read_again
 from brimful.media import MediaKind, Medium, PlacedMedium
 
-PICTURE, SOUND = (SimpleNamespace(kind=kind) for kind in (MediaKind.IMAGE, MediaKind.AUDIO))
+Stub: Any = SimpleNamespace
+"""An object of which only some attributes are asked."""
+
+PICTURE, SOUND = (Stub(kind=kind) for kind in (MediaKind.IMAGE, MediaKind.AUDIO))
 
 
 class Reference:
@@ -28,8 +32,8 @@ class Reference:
 
 def compare(reference, *samples):
     """Compare samples, each an id with its media; the encoder gave sample ``n`` a length of ``n``."""
-    arrived = ArrivedMedia(SimpleNamespace(media_reference=reference), "rows")
-    rows = [SimpleNamespace(sample_id=number, media=media) for number, *media in samples]
+    arrived = ArrivedMedia(Stub(media_reference=reference), "rows")
+    rows = [Stub(sample_id=number, media=media) for number, *media in samples]
     arrived.compare(rows, [np.zeros(row.sample_id) for row in rows])
     return arrived
 
@@ -40,7 +44,7 @@ def test_the_first_of_each_kind_and_then_a_share():
     samples = [(1,), (2, PICTURE), (3, PICTURE), (4, SOUND), (5, SOUND, PICTURE), (6, PICTURE, SOUND), (610, SOUND)]
     arrived = compare(reference, *samples)
     assert reference.asked == [(2, 2), (4, 4), (5, 5), (610, 610)]
-    arrived.compare([SimpleNamespace(sample_id=7, media=[PICTURE])], [np.zeros(7)])
+    arrived.compare([Stub(sample_id=7, media=[PICTURE])], [np.zeros(7)])
     assert len(reference.asked) == 4
     assert compare(None, (1, PICTURE))
 
@@ -48,9 +52,10 @@ def test_the_first_of_each_kind_and_then_a_share():
 def test_a_sample_that_was_refused_is_not_compared():
     """Neither is its kind seen by it."""
     reference = Reference()
-    arrived = ArrivedMedia(SimpleNamespace(media_reference=reference), "rows")
-    rows = [SimpleNamespace(sample_id=number, media=[PICTURE]) for number in (1, 2)]
-    arrived.compare(rows, [BadSampleError("no picture", sample_id=1), np.zeros(2)])
+    arrived = ArrivedMedia(Stub(media_reference=reference), "rows")
+    rows = [Stub(sample_id=number, media=[PICTURE]) for number in (1, 2)]
+    results: list[Any] = [BadSampleError("no picture", sample_id=1), np.zeros(2)]
+    arrived.compare(rows, results)
     assert reference.asked == [(2, 2)]
 
 

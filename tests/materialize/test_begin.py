@@ -1,6 +1,7 @@
 """The beginning of a producer: the way from rows to tokens, and the directory of the stream."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,9 @@ from brimful.materialize.registered import Producers
 from brimful.shards import StreamLog
 from brimful.sources.sample import Sample
 from tests.materialize.streams import producer
+
+Stub: Any = SimpleNamespace
+"""An object of which only some attributes are asked."""
 
 TEXT, ROW = Sample(0, text="a"), Sample(1, messages=[{"role": "user", "content": "a"}])
 
@@ -35,7 +39,7 @@ class Feed:
 
 
 def mode(feed, known=None, *, close=False, **options):
-    registration = None if known is None else SimpleNamespace(settings={"mode": known})
+    registration = None if known is None else Stub(settings={"mode": known})
     return _mode(options, feed, registration, close=close)
 
 
@@ -91,7 +95,7 @@ def test_a_stream_lies_apart_from_its_source(tmp_path):
 def test_rows_of_tokens_need_no_encoder(tmp_path):
     """The way to tokens is kept with the name of the producer: the next process asks no row, and no other may change it."""
     rows = [{"input_ids": [1, 2, 3], "labels": [-100, 2, 3]}, {"input_ids": [4, 5]}]
-    options = {"capacity": 8, "lookahead": 2, "packs_per_shard": 1}
+    options: dict[str, Any] = {"capacity": 8, "lookahead": 2, "packs_per_shard": 1}
     first = PackingProducer(rows, None, tmp_path, notes={"by": "a test"}, **options)
     assert first.close().samples_packed == 2
     (own,) = Producers(open_blob_store(tmp_path)).all()

@@ -63,8 +63,9 @@ def test_media_are_placed_in_their_pack():
 
 
 def ready_pack(*ids, sample_id=0, start=0, media=()):
-    one = np.array([len(ids)], np.int32), np.array([sample_id]), np.array([start], np.int32)
-    return ReadyPack(*tokens(*ids), *one, media)
+    input_ids, loss_mask = tokens(*ids)
+    length, sample, first = np.array([len(ids)], np.int32), np.array([sample_id]), np.array([start], np.int32)
+    return ReadyPack(input_ids, loss_mask, length, sample, first, media)
 
 
 def test_nothing_is_no_file(tmp_path):

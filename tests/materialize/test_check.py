@@ -3,6 +3,7 @@
 import shutil
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +24,9 @@ from brimful.progress import Progress
 from brimful.shards import StreamLog
 from brimful.testing.toys import toy_chat_encoder
 from tests.materialize.stores import texts, written
+
+Stub: Any = SimpleNamespace
+"""An object of which only some attributes are asked."""
 
 
 def test_check_store_finds_a_swapped_shard(tmp_path):
@@ -71,7 +75,7 @@ def test_a_pack_has_the_segments_of_the_plan(tmp_path, part):
     assert [_is_planned(plan, index, packs[index]) for index in range(len(packs))] == [True] * 3
     columns = {name: np.array(getattr(plan, name)) for name in ("sample_ids", "starts", "lengths")}
     columns[part][-1] += 1
-    other = SimpleNamespace(offsets=plan.offsets, **columns)
+    other = Stub(offsets=plan.offsets, **columns)
     assert [_is_planned(other, index, packs[index]) for index in range(len(packs))] == [True, True, False]
 
 
@@ -98,6 +102,7 @@ def test_the_end_counts_what_is_there(tmp_path, monkeypatch):
 
         def damaged(log, change=change):
             shards, end = records(log)
+            assert end is not None
             return shards, replace(end, **change)
 
         monkeypatch.setattr(StreamLog, "records", damaged)

@@ -1,11 +1,15 @@
 """The claim of a directory: shards by size, the root of references, and stores of earlier versions."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from brimful.materialize.claim import media_root_of, media_version_of, packs_per_shard
 from brimful.shards import JSON_VERSION, MEDIA_VERSION
+
+Stub: Any = SimpleNamespace
+"""An object of which only some attributes are asked."""
 
 
 @pytest.mark.parametrize(
@@ -13,7 +17,7 @@ from brimful.shards import JSON_VERSION, MEDIA_VERSION
     [(400, 100, 10), (439, 100, 10), (440, 100, 11), (39, 100, 1), (0, 100, 1), (4000, 7, 7)],
 )
 def test_a_shard_holds_packs_of_four_bytes_a_token(shard_bytes, num_packs, expected):
-    plan = SimpleNamespace(capacity=10, num_packs=num_packs)
+    plan = Stub(capacity=10, num_packs=num_packs)
     assert packs_per_shard(plan, shard_bytes) == expected
 
 
@@ -23,7 +27,7 @@ def test_a_shard_holds_packs_of_four_bytes_a_token(shard_bytes, num_packs, expec
 )
 def test_the_root_of_media(directories, root):
     """The directory that holds all of them; none where that is the whole file system."""
-    assert media_root_of(SimpleNamespace(media_directories=directories)) == root
+    assert media_root_of(Stub(media_directories=directories)) == root
 
 
 @pytest.mark.parametrize(
@@ -31,5 +35,5 @@ def test_the_root_of_media(directories, root):
     [(None, MEDIA_VERSION), ({}, JSON_VERSION), ({"media": {}}, JSON_VERSION), ({"media": {"shards": 4}}, 4)],
 )
 def test_all_shards_have_the_version_of_the_first(identity, version):
-    log = SimpleNamespace(is_begun=lambda: identity is not None, header=lambda: {"identity": identity})
+    log = Stub(is_begun=lambda: identity is not None, header=lambda: {"identity": identity})
     assert media_version_of(log) == version

@@ -2,6 +2,7 @@
 
 import shutil
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,13 +12,16 @@ from brimful.errors import StoreFullError
 from brimful.materialize.write import _announce_media, _check_space
 from brimful.media.storage import MediaStorage
 
-PLAN = SimpleNamespace(ledger=SimpleNamespace(tokens_packed=1000), num_packs=10)
+Stub: Any = SimpleNamespace
+"""An object of which only some attributes are asked."""
+
+PLAN = Stub(ledger=Stub(tokens_packed=1000), num_packs=10)
 
 
 def layout(storage=MediaStorage.BYTES):
     """Three media in the containers of shards 0, 0 and 1."""
-    one = SimpleNamespace(stored_sizes=np.array([100, 200, 400]), storage=storage)
-    return SimpleNamespace(shards=np.array([0, 0, 1]), layout=one)
+    one = Stub(stored_sizes=np.array([100, 200, 400]), storage=storage)
+    return Stub(shards=np.array([0, 0, 1]), layout=one)
 
 
 @pytest.mark.parametrize(("pending", "num_bytes"), [([1], 3924), ([0, 1], 8772), ([0], 4848)])
@@ -28,7 +32,7 @@ def test_media_of_pending_shards_need_room(tmp_path, monkeypatch, pending, num_b
 
     def usage(path):
         asked.append(path)
-        return SimpleNamespace(free=num_bytes - len(asked) + 1)
+        return Stub(free=num_bytes - len(asked) + 1)
 
     monkeypatch.setattr(shutil, "disk_usage", usage)
     _check_space(store, PLAN, layout(), pending, 5)
@@ -46,10 +50,10 @@ def test_media_of_pending_shards_need_room(tmp_path, monkeypatch, pending, num_b
 
 def test_what_needs_no_room_passes(tmp_path, monkeypatch):
     """Shards that are there, stores without media, and stores behind a URL."""
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Stub(free=0))
     _check_space(LocalBlobStore(tmp_path), PLAN, layout(), [2], 5)
     _check_space(LocalBlobStore(tmp_path), PLAN, None, [0], 5)
-    _check_space(SimpleNamespace(), PLAN, layout(), [0], 5)
+    _check_space(Stub(), PLAN, layout(), [0], 5)
 
 
 def said(**values):
@@ -57,14 +61,14 @@ def said(**values):
     facts = {
         "is_used": np.array([True, False, True]),
         "first_uses": np.array([2]),
-        "survey": SimpleNamespace(sizes=np.array([1000, 5000, 500])),
+        "survey": Stub(sizes=np.array([1000, 5000, 500])),
         "num_stored": 0,
         "num_references": 0,
         "features": None,
         "stored_bytes": 2048,
     }
-    source = SimpleNamespace(media_directories=["/data/a", "/data/b"])
-    _announce_media(SimpleNamespace(**{**facts, **values}), source, SimpleNamespace(say=lines.append))
+    source = Stub(media_directories=["/data/a", "/data/b"])
+    _announce_media(Stub(**{**facts, **values}), source, Stub(say=lines.append))
     return lines
 
 

@@ -1,5 +1,7 @@
 """The summary of a job: each line of it, from lengths and counts alone."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -163,7 +165,14 @@ def test_mismatches_of_kto_are_no_samples_that_teach_nothing():
 def test_what_only_some_jobs_have_is_said_once_it_is_there():
     plan = plan_packs([5, 3], capacity=10)
     table = LengthTable.from_lengths([5, 3])
-    fields = {"source": "a.txt", "format": "text", "directory": "p", "capacity": 10, "plan": plan, "table": table}
+    fields: dict[str, Any] = {
+        "source": "a.txt",
+        "format": "text",
+        "directory": "p",
+        "capacity": 10,
+        "plan": plan,
+        "table": table,
+    }
     plain = PackSummary(**fields, shards=1)
     rich = PackSummary(**fields, shards=2, unit="lines", first_rejected="a.txt:3: no text", seconds={"plan": 1.0})
     assert "(format text)" in plain.lines()[0]

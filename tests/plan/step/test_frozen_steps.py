@@ -99,7 +99,7 @@ def _random_context(seed: int) -> Any:
     generator = np.random.default_rng([20, seed])
     capacity, ranks = int(generator.integers(8, 600)), int(generator.integers(1, generator.choice([14, 40])))
     median, spread = capacity * generator.uniform(0.05, 1.5), generator.uniform(0, 1.2)
-    lengths = generator.lognormal(np.log(median), spread, int(generator.integers(1, 60)))
+    lengths: Any = generator.lognormal(np.log(median), spread, int(generator.integers(1, 60)))
     lengths = np.clip(lengths, 1, capacity * ranks).astype(np.int64)
     # Some fill one rank, or two, four or eight of them, to the last token or but for one.
     is_exact = generator.random(len(lengths)) < generator.choice([0, 0.5])
