@@ -82,6 +82,7 @@ def test_every_line_of_a_job_with_losses():
 def test_a_job_without_a_loss_says_so():
     values = values_of(summary_of(table_of([5, 3, 4], [4, 2, 3]), capacity=10))
     assert values["targets"] == "9 (75.0 % of the tokens); every sample has one"
+    assert values_of(summary_of(table_of([5, 3, 3]), capacity=10))["tokens"] == "11, 4 a sample"
     assert values["dropped"] == "0 samples (0.00 %), 0 tokens (0 %): longer than a pack"
     assert values["rejected"] == "0 rows"
     assert values["time"] == "nothing to do: all was there"
