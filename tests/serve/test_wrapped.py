@@ -108,7 +108,7 @@ class Template:
 def test_a_template_encodes_rows():
     """Rows stay as the template makes them; the collator passes over the ``lengths`` of ms-swift."""
     packs = PackedDataset.wrap([{"text": "abc"}, {"text": "de"}], packing_length=8, template=Template())  # type: ignore[call-arg]
-    assert [row["input_ids"] for row in packs[0]] == [[97, 98, 99], [100, 101]]
+    assert [row["input_ids"] for row in [*packs[0]]] == [[97, 98, 99], [100, 101]]
     assert PackCollator()([packs[0]])["input_ids"].tolist() == [[97, 98, 99, 100, 101]]
     with pytest.raises(EncodeError, match=r"sample 0 of list: KeyError: 'text'"):
         PackedDataset.wrap([{}], 8, encode=Template())
