@@ -178,7 +178,7 @@ def test_random_layouts_are_what_they_were(storage, expected, monkeypatch):
         per_shard = layout.packs_per_shard(3, len(packs))
         placed = layout.placed(per_shard)
         values = [
-            *(layout.is_used, layout.first_uses, layout.stored_index, layout.first_packs, layout.is_first_use),
+            *(layout.is_used, layout.first_uses, layout.stored_index, layout.first_packs, layout.first_use_packs >= 0),
             *(layout.stored_sizes, placed.shards, placed.positions),
         ]
         for shard in range(-(-len(packs) // per_shard)):
