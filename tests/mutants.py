@@ -120,7 +120,7 @@ def _is_code(copy: Path, mutation: Any) -> bool:
 
 @cache
 def _silent_ranges(path: Path) -> list[tuple[Position, Position]]:
-    """Return the ranges of annotations, of signatures with all that stands in them, and of constants."""
+    """Return the ranges of annotations, of signatures with all that stands in them, of constants, and of ``strict``."""
     ranges: list[tuple[Position, Position]] = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -128,6 +128,10 @@ def _silent_ranges(path: Path) -> list[tuple[Position, Position]]:
         elif isinstance(node, ast.AnnAssign) or (isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)):
             # A limit by one more or less is a matter of taste.
             part = node.annotation if isinstance(node, ast.AnnAssign) else node.value
+            ranges.append(((part.lineno, part.col_offset), (part.end_lineno or 0, part.end_col_offset or 0)))
+        elif isinstance(node, ast.keyword) and node.arg == "strict":
+            # An assertion that both sides of a ``zip`` are equally long, which they are: without it nothing changes.
+            part = node.value
             ranges.append(((part.lineno, part.col_offset), (part.end_lineno or 0, part.end_col_offset or 0)))
     return ranges
 
