@@ -120,20 +120,26 @@ def _is_code(copy: Path, mutation: Any) -> bool:
 
 @cache
 def _silent_ranges(path: Path) -> list[tuple[Position, Position]]:
-    """Return the ranges of annotations, of signatures with all that stands in them, of constants, and of ``strict``."""
+    """Return the ranges of annotations, of signatures with all that stands in them, of constants, and of guards."""
     ranges: list[tuple[Position, Position]] = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             ranges.append(((node.lineno, node.col_offset), (node.body[0].lineno, node.body[0].col_offset)))
-        elif isinstance(node, ast.AnnAssign) or (isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)):
-            # A limit by one more or less is a matter of taste.
+        elif isinstance(node, ast.AnnAssign) or (isinstance(node, ast.Assign) and _is_number(node.value)):
+            # A limit of another size is a matter of taste.
             part = node.annotation if isinstance(node, ast.AnnAssign) else node.value
             ranges.append(((part.lineno, part.col_offset), (part.end_lineno or 0, part.end_col_offset or 0)))
-        elif isinstance(node, ast.keyword) and node.arg == "strict":
-            # An assertion that both sides of a ``zip`` are equally long, which they are: without it nothing changes.
+        elif isinstance(node, ast.keyword) and node.arg in ("strict", "frozen"):
+            # What guards against mistakes in the package changes nothing where there are none: sides of a ``zip`` are
+            # equally long, and nobody writes to a frozen object.
             part = node.value
             ranges.append(((part.lineno, part.col_offset), (part.end_lineno or 0, part.end_col_offset or 0)))
     return ranges
+
+
+def _is_number(value: ast.expr) -> bool:
+    """Return true for a constant, and for one that is written as ``8 << 20``."""
+    return all(isinstance(part, (ast.Constant, ast.BinOp, ast.operator)) for part in ast.walk(value))
 
 
 if __name__ == "__main__":
