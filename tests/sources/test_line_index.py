@@ -11,6 +11,7 @@ import pytest
 
 from brimful.fingerprint import fingerprint_bytes
 from brimful.sources import line_index, open_source
+from brimful.sources.lines import JsonLines
 from brimful.sources.stamp import Stamp
 
 LINES = [b'{"text":"%d"}\n' % number for number in range(6)]
@@ -151,24 +152,26 @@ def test_the_fingerprint_stays_for_a_copy_a_touch_and_an_archive(put, tmp_path):
 def test_an_index_is_made_once(put, monkeypatch):
     """Without it every rank and every worker would scan the file again."""
     path = put("a.jsonl", b"".join(LINES))
+    archive = put("b.jsonl.gz", gzip.compress(b"".join(LINES)))  # its copy is trusted at any age
+    open_source(archive)
     monkeypatch.setattr(line_index, "_SETTLED_NS", -(10**9))
     open_source(path)
-    monkeypatch.setattr(line_index, "index_of_lines", lambda *args: pytest.fail("scanned again"))
-    assert len(open_source(path)) == 6
+    monkeypatch.setattr(line_index, "index_of_lines", lambda *_, **__: pytest.fail("scanned again"))
+    assert len(open_source(path)) == len(open_source(archive)) == 6
 
 
 @pytest.mark.parametrize("jump_seconds", [0, -3600], ids=["no jump", "an hour back"])
 def test_an_index_of_a_file_that_is_young_is_not_trusted(tmp_path, monkeypatch, jump_seconds):
     """Written again within the tick of its clock it has the same size and times: rows would be cut where others ended."""
-    path, index_path, now = tmp_path / "a.jsonl", tmp_path / "a.arrow", time.time_ns()
+    path, now = str(tmp_path / "a.jsonl"), time.time_ns()
     monkeypatch.setattr("time.time_ns", lambda: now + jump_seconds * 10**9)
-    path.write_bytes(b"aaaa\nbb\n")
+    (tmp_path / "a.jsonl").write_bytes(b"aaaa\nbb\n")
     stamp = Stamp.of(path)
     monkeypatch.setattr(Stamp, "of", lambda _: stamp)
-    line_index.open_line_index(str(path), index_path)
+    JsonLines(path, original=path)
     with open(path, "r+b") as file:
         file.write(b"cc\ndddd\n")
-    assert line_index.open_line_index(str(path), index_path).starts.tolist() == [0, 3]
+    assert JsonLines(path, original=path)._index.starts.tolist() == [0, 3]
 
 
 def test_a_broken_index_is_made_anew(put, tmp_path):

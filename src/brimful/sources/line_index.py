@@ -64,8 +64,13 @@ class LineIndex:
 _NO_LINES = LineIndex("", np.empty(0, dtype=np.int64), 0, 0, 0, (), "", blank_lines=False)
 
 
-def open_line_index(data_path: str, index_path: Path) -> LineIndex:
+def open_line_index(data_path: str, index_path: Path, *, is_copy: bool = False) -> LineIndex:
     """Map the index of a file, making or extending it first if needed. One process of many does the work.
+
+    Args:
+        data_path: of the file.
+        index_path: of its index.
+        is_copy: the file is a copy in the cache, which nobody writes to: it is trusted at any age.
 
     Raises:
         SourceError: the file is being written to.
@@ -77,7 +82,7 @@ def open_line_index(data_path: str, index_path: Path) -> LineIndex:
         # Another process may have made the index while this one waited for the lock.
         index = load_line_index(index_path)
         if index is None or not index.is_current(Stamp.of(data_path)):
-            _write(index_of_lines(data_path, index), index_path)
+            _write(index_of_lines(data_path, index, is_copy=is_copy), index_path)
             index = load_line_index(index_path)
     if index is None:
         raise SourceError(f"{data_path}: its index, {index_path}, cannot be read back: is the disk failing?")
@@ -108,14 +113,14 @@ def load_line_index(index_path: Path) -> LineIndex | None:
     )
 
 
-def index_of_lines(data_path: str, previous: LineIndex | None = None) -> LineIndex:
+def index_of_lines(data_path: str, previous: LineIndex | None = None, *, is_copy: bool = False) -> LineIndex:
     """Return the index of a file, from the previous one where lines were only appended. It is kept nowhere.
 
     Raises:
         SourceError: the file is being written to.
     """
     stamp = Stamp.of(data_path)
-    ctime_ns = stamp.ctime_ns if time.time_ns() - stamp.ctime_ns > _SETTLED_NS else 0
+    ctime_ns = stamp.ctime_ns if is_copy or time.time_ns() - stamp.ctime_ns > _SETTLED_NS else 0
     with open(data_path, "rb") as file:
         base, hasher = _NO_LINES, xxhash.xxh3_128()
         if previous is not None and 0 < previous.size <= stamp.size:

@@ -62,7 +62,8 @@ class _Lines(Rows):
             # The index of a copy is that of its original: the next copy extends it, and keeps the blocks that are measured.
             name = fingerprint_of(original or self._path)[:16]
             folder = (cache or cache_dir()) / "indexes"
-            self._index = open_line_index(self._path, folder / f"{name}.lines.arrow")
+            is_copy = original not in (None, self._path)
+            self._index = open_line_index(self._path, folder / f"{name}.lines.arrow", is_copy=is_copy)
         if not self._index.matches(self._stamp):
             raise changed(self.title)
         if _Lines._bytes(self, 0, min(2, self._index.size)) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
