@@ -99,8 +99,16 @@ class MixtureFile:
         """
         counts: dict[str, int] = {}
         last = ""
+        owners: dict[str, str] = {}
+        for source in self.mixture.weights:
+            for path in self.data[source]["path"] if source in self.data else [source]:
+                owners.setdefault(path.rstrip("/"), source)
         for title, count in table.provenance.get("parts") or ():
-            name = next((name for name in self.mixture.weights if self._is_of(name, str(title))), None)
+            path = str(title)
+            while path and path not in owners:
+                path = path.rpartition("/")[0]  # its directory
+            matches = (owners[pattern] for pattern in owners if fnmatch.fnmatchcase(str(title), pattern))
+            name = owners.get(path) or next(matches, None)
             if name is None:
                 raise SettingsError(
                     f"{self.path}: the lengths are of {title} too, and no source has it as its name or path: add it"
@@ -110,13 +118,6 @@ class MixtureFile:
             counts[name] = counts.get(name, 0) + int(count)
             last = name
         return counts
-
-    def _is_of(self, name: str, title: str) -> bool:
-        paths = self.data[name]["path"] if name in self.data else [name]
-        return any(
-            title == path or title.startswith(path.rstrip("/") + "/") or fnmatch.fnmatchcase(title, path)
-            for path in paths
-        )
 
 
 def _source(path: str, source: FileEntry) -> dict[str, Any]:

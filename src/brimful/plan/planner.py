@@ -350,11 +350,12 @@ def _mix_packs(
     """
     same_packs = replace(settings, epoch=0)
     packings, outcome = [], None
+    num_segments = np.diff(samples.segment_offsets)
     for source in range(len(samples.names)):
         part = slice(int(samples.bounds[source]), int(samples.bounds[source + 1]))
         for num_uses in np.unique(samples.uses[part]).tolist():
             members = np.flatnonzero(samples.uses[part] == num_uses) + part.start
-            rows = ranges(samples.segment_offsets[members], np.diff(samples.segment_offsets)[members])
+            rows = ranges(samples.segment_offsets[members], num_segments[members])
             result = _pack(items.take(rows), same_packs)
             outcome = outcome or result.outcome
             packings.append((source, num_uses, Packing(result.packs.offsets, rows[result.packs.items])))

@@ -1,10 +1,12 @@
 """One epoch of draws: ends, limits, and who gives out."""
 
+import time
+
 import numpy as np
 import pytest
 
 from brimful.errors import InvalidLengthsError
-from brimful.plan import Mixture
+from brimful.plan import Mixture, plan_packs
 from brimful.plan.policies.mixture.draw import draw
 from brimful.plan.policies.mixture.queue import Pool
 
@@ -71,3 +73,25 @@ def test_a_source_without_samples_is_refused():
     """Without it the share that was asked for is nobody's."""
     with pytest.raises(InvalidLengthsError, match="source b of the mixture has no sample that can be packed"):
         draw(pools(a=3, b=0), Mixture(weights={"a": 1, "b": 1}), seed=0, epoch=0)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"unit": "tokens"}, {"weighting": "loss"}, {"stop": "all_exhausted", "max_passes": 2}],
+    ids=["samples", "tokens", "loss", "each gives out"],
+)
+def test_four_times_the_sources_take_four_times_as_long(options):
+    """Shares that were computed anew for each source, or queues made anew where one gives out, took sixteen times as long."""
+
+    def seconds(num_sources):
+        sources = {f"source {number}": 5 for number in range(num_sources)}
+        limits = {"max_passes": dict.fromkeys(sources, 2.0)} if "max_passes" in options else {}
+        mixture = Mixture(weights=dict.fromkeys(sources, 1.0), **{**options, **limits})
+        lengths = np.full(5 * num_sources, 30)
+        start = time.process_time()
+        plan_packs(lengths, capacity=1024, mixture=mixture, sources=sources, algorithm="best_fit_decreasing")
+        return time.process_time() - start
+
+    seconds(10)  # kernels are compiled
+    fewest, most = (min(seconds(count) for _ in range(3)) for count in (500, 2_000))
+    assert most < 9 * fewest

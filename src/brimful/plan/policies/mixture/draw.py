@@ -81,31 +81,29 @@ def draw(
     turns: list[AnyIntArray] = []
     exhausted_names: list[str] = []
     limits = rule.limits
+    offsets, heads, must_grow = np.zeros(len(pools) + 1, dtype=np.int64), num_drawn.copy(), True
     while is_active.any():
-        # Each queue doubles, so that the number of rounds is the logarithm of the number of draws.
-        for number, queue in enumerate(queues):
-            if is_active[number] and len(queue.elements) == num_drawn[number] and not queue.is_finished:
-                queue.grow(int(num_drawn[number]))
-        queued_elements = [queue.elements[count:] for queue, count in zip(queues, num_drawn.tolist(), strict=True)]
-        offsets = offsets_of([len(elements) for elements in queued_elements])
-        heads = offsets[:-1].copy()
+        # A source that gives out leaves the queues of the others as they are.
+        if must_grow:
+            num_drawn += heads - offsets[:-1]
+            # Each queue doubles, so that the number of rounds is the logarithm of the number of draws.
+            for number, queue in enumerate(queues):
+                if is_active[number] and len(queue.elements) == num_drawn[number] and not queue.is_finished:
+                    queue.grow(int(num_drawn[number]))
+            queued_elements = [queue.elements[count:] for queue, count in zip(queues, num_drawn.tolist(), strict=True)]
+            pairs = list(zip(pools, queued_elements, strict=True))
+            sizes = np.concatenate([pool.sizes[elements] for pool, elements in pairs])
+            tokens = np.concatenate([pool.tokens[elements] for pool, elements in pairs])
+            offsets = offsets_of([len(elements) for elements in queued_elements])
+            heads = offsets[:-1].copy()
         chunk, empty_source = take_turns(
-            parts,
-            credits,
-            np.concatenate([pool.sizes[elements] for pool, elements in zip(pools, queued_elements, strict=True)]),
-            np.concatenate([pool.tokens[elements] for pool, elements in zip(pools, queued_elements, strict=True)]),
-            heads,
-            offsets[1:].copy(),
-            rule.required,
-            limits,
-            scale,
-            largest_size == 1,
+            parts, credits, sizes, tokens, heads, offsets[1:].copy(), rule.required, limits, scale, largest_size == 1
         )
         turns.append(chunk)
-        num_drawn += heads - offsets[:-1]
         if empty_source < 0:
             break
-        if queues[empty_source].is_finished:
+        must_grow = not queues[empty_source].is_finished
+        if not must_grow:
             if rule.ends_with_first:
                 break
             # From here on the others share by their own weights: what they were behind is not made up.
@@ -114,10 +112,13 @@ def draw(
             if is_active.any():
                 parts = as_parts(np.where(is_active, shares, 0), scale)
                 credits[:] = 0
+    num_drawn += heads - offsets[:-1]
     sources = np.concatenate(turns)
     elements: Int64Array = np.empty(len(sources), dtype=np.int64)
-    for number, queue in enumerate(queues):
-        elements[sources == number] = queue.elements[: num_drawn[number]]
+    # Draws of a source keep their order in its queue.
+    elements[np.argsort(sources, kind="stable")] = np.concatenate(
+        [queue.elements[:count] for queue, count in zip(queues, num_drawn.tolist(), strict=True)]
+    )
     return MixtureDraw(
         sources=sources,
         elements=elements,

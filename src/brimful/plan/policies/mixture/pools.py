@@ -116,19 +116,23 @@ class MixedPacks:
             names: of the sources.
             mixture: the request.
         """
-        packs = Packing(np.zeros(1, dtype=np.int64), np.empty(0, dtype=np.int64))
-        sources, uses = [], []
-        for source, num_uses, packing in packings:
-            packs = packs.joined(packing)
-            sources += [source] * len(packing)
-            uses += [num_uses] * len(packing)
+        nothing = np.empty(0, dtype=np.int64)
+        num_packs = [len(packing) for _, _, packing in packings]
+        packs = Packing(
+            offsets_of(np.concatenate([nothing, *(packing.sizes for _, _, packing in packings)])),
+            np.concatenate([nothing, *(packing.items for _, _, packing in packings)]),
+        )
+        sources, uses = (
+            np.repeat(np.array([packing[column] for packing in packings], dtype=np.int64), num_packs)
+            for column in (0, 1)
+        )
         tokens = sums_of(lengths[packs.items], packs.offsets)
-        bounds = np.searchsorted(np.array(sources, dtype=np.int64), np.arange(len(names) + 1))
+        bounds = np.searchsorted(sources, np.arange(len(names) + 1))
         pools = []
         for number, name in enumerate(names):
             part = slice(int(bounds[number]), int(bounds[number + 1]))
             sizes = tokens[part] if mixture.unit is MixUnit.TOKENS else np.ones_like(tokens[part])
-            pools.append(Pool(name, sizes, tokens[part], np.array(uses[part], dtype=np.int64)))
+            pools.append(Pool(name, sizes, tokens[part], uses[part]))
         return cls(packs, bounds, pools)
 
     def drawn(self, result: MixtureDraw) -> Packing:
@@ -137,14 +141,11 @@ class MixedPacks:
 
     def after(self, result: MixtureDraw) -> MixedPacks:
         """Return the packs with these draws counted as consumed."""
+        counts = np.bincount(self.bounds[result.sources] + result.elements, minlength=len(self.packs))
+        bounds = self.bounds.tolist()
         pools = [
-            Pool(
-                pool.name,
-                pool.sizes,
-                pool.tokens,
-                pool.uses + np.bincount(result.elements[result.sources == number], minlength=len(pool)),
-            )
-            for number, pool in enumerate(self.pools)
+            replace(pool, uses=pool.uses + counts[begin:end])
+            for pool, begin, end in zip(self.pools, bounds[:-1], bounds[1:], strict=True)
         ]
         return MixedPacks(self.packs, self.bounds, pools)
 
@@ -172,6 +173,7 @@ def mixture_record(
         is_short: true if all gave out before the target.
     """
     records: list[dict[str, Any]] = []
+    exhausted_names = set(exhausted)
     for number, name in enumerate(samples.names):
         part = slice(int(samples.bounds[number]), int(samples.bounds[number + 1]))
         times = draws[part]
@@ -188,7 +190,7 @@ def mixture_record(
         }
         if packs is not None:
             record["packs"] = int(packs[number])
-        if name in exhausted:
+        if name in exhausted_names:
             record["exhausted"] = True
         records.append(record)
     unit = "tokens" if mixture.unit is MixUnit.TOKENS else "draws"

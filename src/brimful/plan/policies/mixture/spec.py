@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
+from functools import cached_property
 from typing import Any
 
 from brimful.checks import check_type, is_number, whole_number
@@ -137,7 +138,7 @@ class Mixture:
                 raise SettingsError(f"{setting('mixture')}: {name} of {source} must be above 0 and is {limit!r}")
         self.__dict__[name] = dict(limits) or None
 
-    @property
+    @cached_property
     def shares(self) -> dict[str, float]:
         """Share that is asked for of each source, after the temperature; they add up to 1."""
         largest = max(self.weights.values())
