@@ -165,3 +165,16 @@ def test_names_of_media_and_missing_columns():
         batch.column("y")
     with pytest.raises(CollateError, match="'x' has no key in a data set of TRL"):
         trl_example(batch)
+
+
+@pytest.mark.parametrize("name", ["", 3, "labels"])
+def test_names_that_columns_cannot_have(name):
+    with pytest.raises(SettingsError, match=r"must be a text and is|is a key of the batch of some trainer"):
+        Column(name, np.ones(1))
+
+
+def test_rows_of_a_batch_have_the_same_columns():
+    """Rows of one pack each: a trainer would read the column of one row for all."""
+    name = next(name for name, dialect in DIALECTS.items() if dialect.row_per_pack)
+    with pytest.raises(CollateError, match="the row with sample 1 has other columns than the first row"):
+        PackCollator(dialect=name, pad_to=4)([numbered(toy_pack([2])), toy_pack([3], first_sample=1)])

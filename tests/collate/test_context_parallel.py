@@ -139,3 +139,12 @@ def test_rope_positions_are_split_too():
     assert shard.rope_positions.tolist() == rope[:, 2:6].tolist()
     with pytest.raises(CollateError, match="no column 'x'"):
         shard.column("x")
+
+
+def test_boundaries_of_a_part():
+    """Whole lists of segments: a rank without a token of the last ones has empty ones in their place."""
+    batch = lay_out([toy_pack([4, 8])], padding=Padding(to=16, num_segments=5))
+    shards = [split_for_context_parallel(batch, cp_rank=rank, cp_size=2, layout="contiguous") for rank in (0, 1)]
+    assert [shard.local_cu_seqlens.tolist() for shard in shards] == [[0, 4, 8, 8, 8, 8], [0, 0, 4, 8, 8, 8]]
+    with pytest.raises(CollateError, match="the shard of rank 1 has no column 'weights'"):
+        shards[1].column("weights")

@@ -1,5 +1,7 @@
 """What a loader may hand over, and what is refused with the name of the sample and the key."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from brimful import PackCollator  # noqa: E402
 from brimful.collate import DIALECTS, PackExtras, Padding, lay_out  # noqa: E402
 from brimful.collate.media_features import MediaFeatures  # noqa: E402
 from brimful.errors import CollateError, SettingsError  # noqa: E402
+from brimful.media import MediaKind, Medium, PlacedMedium  # noqa: E402
 from brimful.testing.toys import toy_pack  # noqa: E402
 from brimful.tokenised import read_tokenised  # noqa: E402
 
@@ -225,3 +228,23 @@ def test_what_the_family_knows_of_its_placeholders(tmp_path):
         CollateError, match="has 1 placeholders for 'input_features', and qwen2-audio has 2 for those of 1 items"
     ):
         PackCollator(media=MediaFeatures(None, "qwen2-audio"))([sound])
+
+
+def test_a_pack_with_media_needs_their_features():
+    """Its placeholders alone would train a model on pictures that are not there."""
+    medium = PlacedMedium(Medium(MediaKind.IMAGE, "a", "/data/a", size=3), start=0, length=1, num_tokens=1)
+    with pytest.raises(CollateError, match="a pack holds image 'a' and the collator makes no features of media"):
+        PackCollator()([replace(toy_pack([2]), media=(medium,))])
+    extras = PackExtras(loss_weights=np.array([0, 3], np.float32))
+    assert PackCollator(media=lambda pack: extras)([toy_pack([2])])["loss_weights"].tolist() == [[0, 3]]
+
+
+def test_text_beside_a_sample_in_space_counts_alike_in_all_rows():
+    """Two segments of text: each counts from 0, in time, height and width."""
+    picture = {"input_ids": [1, 2], "labels": [1, 2], "position_ids": [[0, 1], [0, 5], [0, 7]]}
+    batch = PackCollator()([picture, toy_pack([3, 2])])
+    assert batch["position_ids"][1:, 0].tolist() == [
+        [0, 1, 0, 1, 2, 0, 1],
+        [0, 5, 0, 1, 2, 0, 1],
+        [0, 7, 0, 1, 2, 0, 1],
+    ]

@@ -1,6 +1,7 @@
 """The loss of KTO by hand, and the parts of a pack: what tells every exchange of roles, classes and masks apart."""
 
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ torch = pytest.importorskip("torch")
 from brimful.collate.kto_loss import kto_loss  # noqa: E402
 from brimful.collate.loss_torch import SegmentLosses  # noqa: E402
 from brimful.collate.mismatches import part_mismatches, with_targets_of_mismatches  # noqa: E402
-from brimful.errors import CollateError  # noqa: E402
+from brimful.errors import CollateError, SettingsError  # noqa: E402
 from brimful.shards import assemble_pack  # noqa: E402
 
 
@@ -67,7 +68,56 @@ def test_a_pack_is_parted_token_by_token():
 
 def test_a_row_without_its_beginning_is_refused():
     cut = assemble_pack(
-        [np.array([11, 12]), np.array([10, 22])], [np.array([False, True]), np.array([False, False])], [4, 5], [1, 0]
+        [np.array([11, 12]), np.array([10, 22])], [np.array([False, True]), np.array([False, False])], [5, 4], [1, 2]
     )
-    with pytest.raises(CollateError, match="sample 4 lost its beginning"):
+    with pytest.raises(CollateError, match="sample 5 lost its beginning"):
         part_mismatches(cut)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"loss_type": "dpo"}, SettingsError, '"dpo" is unknown: use one of kto, apo_zero_unpaired'),
+        ({"beta": 0}, SettingsError, "beta must be above 0 and is 0"),
+        ({"beta": "1"}, SettingsError, "beta must be above 0 and is '1'"),
+        ({"desirable_weight": -1}, SettingsError, "desirable_weight must be 0 or more and is -1"),
+        ({"undesirable_weight": None}, SettingsError, "undesirable_weight must be 0 or more and is None"),
+        ({"kl": None}, SettingsError, "needs the KL term of the step: give kl"),
+        ({"loss_type": "apo_zero_unpaired"}, SettingsError, "has no KL term: leave out kl"),
+        ({"reference_logps": [0.0]}, CollateError, "one value for each of 2 rows; their shapes are (2,) and (1,)"),
+        ({"is_desirable": [True]}, CollateError, "their shapes are (1,) and (2,)"),
+    ],
+)
+def test_wrong_numbers_are_refused(options, error, message):
+    losses = SegmentLosses(torch.tensor([2.0, 4.0]), torch.tensor([3, 3]), torch.tensor([0, 0]))
+    right: dict[str, Any] = {
+        "segments": [0, 1],
+        "is_desirable": [True, False],
+        "reference_logps": [-3.0, -3.0],
+        "kl": 0.0,
+    }
+    kto_loss(losses, **right, desirable_weight=0)
+    with pytest.raises(error, match=re.escape(message)):
+        kto_loss(losses, **{**right, **options})
+
+
+def test_targets_on_both_sides_are_refused():
+    """Such a pair is one of preferences, and its worse side would be trained on as a mismatch."""
+    ids, masks = [np.array([1, 2])] * 6, [np.array([False, True])] * 6
+    masks[1] = np.zeros(2, bool)
+    with pytest.raises(CollateError, match="sample 8 and its mate both have targets"):
+        part_mismatches(assemble_pack(ids, masks, [4, 5, 8, 9, 10, 11]))
+
+
+def test_a_row_without_targets_fills_its_step():
+    nothing = [np.zeros(2, bool)] * 2
+    parted = part_mismatches(assemble_pack([np.array([1, 2])] * 2, nothing, [4, 5]))
+    assert (parted.is_row.tolist(), parted.mismatches.loss_mask.tolist()) == ([False], [False, False])
+
+
+def test_a_mismatch_that_ends_before_its_completion_has_no_target():
+    """Cut, or of a shorter prompt: targets end with the mismatch, and never lie in the segment behind it."""
+    ids = [np.array([1, 2, 3]), np.array([1, 2]), np.array([4, 5]), np.array([4, 6])]
+    masks = [np.array(mask, bool) for mask in ([0, 0, 1], [0, 0], [0, 1], [0, 0])]
+    parted = part_mismatches(assemble_pack(ids, masks, [4, 5, 6, 7]))
+    assert parted.mismatches.loss_mask.tolist() == [False, False, False, True]

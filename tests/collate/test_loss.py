@@ -102,7 +102,7 @@ def test_the_scale_makes_weights_one_on_average():
         (([1], "pair"), {}, SettingsError, "'pair' needs groups"),
         (([1, 2], "pair"), {"groups": [1]}, CollateError, "1 groups were given for 2 segments"),
         (([1, 2], [1.0]), {}, CollateError, r"\(1,\) weights were given for 2 segments"),
-        (([1, 2], [1.0, -0.5]), {}, CollateError, "segment 1 has weight -0.5"),
+        (([1, 2, 3], [1.0, -0.5, np.inf]), {}, CollateError, "segment 1 has weight -0.5"),
         (([1, 2], [1.0, np.nan]), {}, CollateError, "segment 1 has weight nan"),
     ],
 )

@@ -243,3 +243,21 @@ def test_a_label_below_zero_is_an_error_and_no_token():
     """A data set that ignores with -1 would train on token 0."""
     with pytest.raises((IndexError, RuntimeError)):
         packed_loss_sum(torch.zeros(4, 8), torch.full((4,), -1))
+
+
+def test_ranks_are_summed():
+    """Two ranks, played by one: every number is the sum over both."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.distributed, "is_initialized", lambda: True)
+        patch.setattr(torch.distributed, "all_reduce", lambda tensor, group=None: tensor.mul_(2))
+        assert global_sum([3, 4.5]) == 15.0
+        one = aggregate(per_sample_loss(torch.zeros(2, 3), torch.tensor([-100, 1]), [0, 2]), over_ranks=True)
+    assert one["loss"] == pytest.approx(np.log(3))
+    assert global_sum([3, 4.5]) == 7.5
+    assert global_sum([]) == 0.0
+
+
+def test_a_step_without_targets_has_a_loss_of_zero():
+    assert float(scale_for_ddp(torch.tensor(6.0), denominator=4.0, dp_world_size=2)) == 3.0
+    assert float(scale_for_ddp(torch.tensor(6.0), denominator=0.5, dp_world_size=2)) == 24.0
+    assert float(scale_for_ddp(torch.tensor(0.0), denominator=0.0, dp_world_size=2)) == 0.0

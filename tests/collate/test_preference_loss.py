@@ -11,21 +11,45 @@ from brimful.collate.preference_loss import PAIR_LOSSES, preference_loss  # noqa
 from brimful.errors import CollateError, SettingsError  # noqa: E402
 
 SEGMENTS = SegmentLosses(torch.tensor([2.0, 4.0]), torch.tensor([2, 4]), torch.tensor([0, 0]))
-BY_HAND = {  # log ratios 1 and -1, β = 1
-    "sigmoid": math.log1p(math.exp(-2)),
-    "robust": math.log1p(math.exp(-2)),
-    "hinge": 0.0,
-    "ipo": (1 / 2 + 1 / 4 - 1 / 2) ** 2,
-    "sigmoid_norm": math.log1p(math.exp(-3 / 4)),
+
+
+def sigmoid(x):
+    return 1 / (1 + math.exp(-x))
+
+
+def softplus(x):
+    return math.log1p(math.exp(x))
+
+
+BY_HAND = {  # log ratios 0.75 and -1.5 of 2 and 4 targets, β = 0.4: times β 0.3 and -0.6, together 0.9
+    "sigmoid": softplus(-0.9),
+    "robust": (0.8 * softplus(-0.9) - 0.2 * softplus(0.9)) / 0.6,
+    "hinge": 0.1,
+    "ipo": (0.375 + 0.375 - 1 / 0.8) ** 2,
+    "sigmoid_norm": softplus(-0.4 * 0.75),
+    "apo_zero": 1 - sigmoid(0.3) + sigmoid(-0.6),
+    "apo_down": sigmoid(0.3) + 1 - sigmoid(0.9),
+    "nca_pair": softplus(-0.3) + 0.5 * softplus(0.3) + 0.5 * softplus(-0.6),
+    "bco_pair": softplus(-0.3) + softplus(-0.6),
+    "sppo_hard": (0.75 - 1.25) ** 2 + (-1.5 + 1.25) ** 2,
 }
 
 
-@pytest.mark.parametrize("loss_type", BY_HAND)
+@pytest.mark.parametrize("loss_type", PAIR_LOSSES)
 def test_one_pair_by_hand(loss_type):
-    result = preference_loss(SEGMENTS, [[0, 1]], [[-3.0, -3.0]], beta=1.0, loss_type=loss_type)
+    smoothing = 0.2 if loss_type == "robust" else 0.0
+    options = {"beta": 0.4, "loss_type": loss_type, "label_smoothing": smoothing}
+    result = preference_loss(SEGMENTS, [[0, 1]], [[-2.75, -2.5]], **options)
     assert float(result.losses[0]) == pytest.approx(BY_HAND[loss_type], abs=1e-6)
-    assert (float(result.chosen_rewards[0]), float(result.rejected_rewards[0])) == (1.0, -1.0)
+    assert (float(result.chosen_rewards[0]), float(result.rejected_rewards[0])) == pytest.approx((0.3, -0.6))
     assert float(result.accuracy) == 1.0
+
+
+def test_a_pair_of_equal_rewards_is_no_hit_and_no_target_divides_by_one():
+    """Segments without targets, of a row that was cut to nothing, have a loss all the same."""
+    none = SegmentLosses(torch.tensor([0.0, 0.0]), torch.tensor([0, 0]), torch.tensor([0, 0]))
+    result = preference_loss(none, [[0, 1]], [[-1.0, -1.0]], beta=1.0, loss_type="ipo")
+    assert (float(result.losses[0]), float(result.accuracy)) == (0.25, 0.0)
 
 
 @pytest.mark.parametrize("loss_type", PAIR_LOSSES)
@@ -56,5 +80,8 @@ def test_a_loss_of_the_micro_batch_is_refused():
         preference_loss(SEGMENTS, [[0, 1]], [[0.0, 0.0]], beta=0)
     with pytest.raises(SettingsError, match="is for"):
         preference_loss(SEGMENTS, [[0, 1]], [[0.0, 0.0]], label_smoothing=0.1)
+    for share in (-0.1, 0.5):
+        with pytest.raises(SettingsError, match=f"a share from 0 to below 0.5 and is {share}"):
+            preference_loss(SEGMENTS, [[0, 1]], [[0.0, 0.0]], loss_type="robust", label_smoothing=share)
     with pytest.raises(CollateError, match="two numbers for each of 1 pairs"):
         preference_loss(SEGMENTS, [[0, 1]], [0.0])

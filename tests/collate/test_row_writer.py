@@ -116,6 +116,7 @@ def test_packs_of_any_kind_of_arrays_make_the_same_row(form):
         ("loss_mask", [True] * 5),
         ("loss_mask", [True] * 7),
         ("input_ids", [1] * 5),
+        ("input_ids", [1] * 7),
     ],
 )
 def test_a_pack_that_contradicts_itself(form, unit, change, value):

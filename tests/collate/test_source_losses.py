@@ -83,7 +83,11 @@ def test_a_plan_with_a_mixture_knows_its_sources():
 
 @pytest.mark.parametrize(
     ("parts", "message"),
-    [({}, "has no sources"), ([("a", 1), ("a", 2)], "names a twice"), ({"a": -1}, "the number of samples of a")],
+    [
+        ({}, "has no sources"),
+        ([("b", 1), ("a", 1), ("a", 2)], "names a twice"),
+        ({"a": -1}, "the number of samples of a"),
+    ],
 )
 def test_wrong_sources_are_refused(parts, message):
     with pytest.raises(SettingsError, match=message):
@@ -103,3 +107,13 @@ def test_samples_of_no_source_are_refused():
     losses = SourceLosses(SOURCES)
     with pytest.raises(CollateError, match="4 sources were given for 5 tokens"):
         losses.add(torch.zeros(5, 8), torch.zeros(5, dtype=torch.int64), torch.zeros(4, dtype=torch.int32))
+
+
+def test_the_sums_of_all_ranks_are_divided_once(monkeypatch):
+    """A source that only another rank has is logged too."""
+    losses = SourceLosses(SOURCES)
+    others = torch.tensor([[0.0, 6.0], [0.0, 4.0], [0.0, 1.0]], dtype=torch.float64)
+    losses.add_tokens(torch.tensor([2.0, 9.0]), torch.tensor([True, False]), torch.ones(2, dtype=bool), torch.zeros(2))
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda sums, group: sums.add_(others.to(sums.dtype)))
+    means = losses.means(over_ranks=True)
+    assert means == {"loss/chat": 2.0, "token_acc/chat": 1.0, "loss/code": 1.5, "token_acc/code": 0.25}

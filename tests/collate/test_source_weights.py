@@ -53,8 +53,28 @@ def test_a_plan_without_such_a_mixture_has_no_weights():
             SourceWeights.of_plan(plan)
 
 
-@pytest.mark.parametrize(("begins", "factors"), [([0], [1, 2]), ([1], [1]), ([0, 0], [1, 1]), ([0], [-1])])
+@pytest.mark.parametrize(
+    ("begins", "factors"),
+    [
+        ([0], [1, 2]),
+        ([0, 1], [1]),
+        ([], []),
+        ([[0]], [[1]]),
+        ([1], [1]),
+        ([0, 0], [1, 1]),
+        ([0], [-1]),
+        ([0], [np.nan]),
+        ([0], [np.inf]),
+    ],
+)
 def test_weights_that_fit_no_source_are_refused(begins, factors):
     """Without it the wrong source is weighted."""
     with pytest.raises(SettingsError):
         SourceWeights(begins, factors)
+
+
+def test_a_sample_belongs_to_the_source_that_begins_at_it():
+    """A weight of 0 leaves a source out; padding behind the samples weighs nothing that counts."""
+    weights = SourceWeights([0, 2], [0.0, 3.0])
+    batch = lay_out([replace(toy_pack([2, 2, 1]), sample_ids=np.array([1, 2, 3]))], pad_to=7)
+    assert weights(batch).tolist() == [0, 0, 3, 3, 3, 1, 1]

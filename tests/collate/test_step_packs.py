@@ -132,3 +132,12 @@ def test_outputs_that_are_none_of_the_batches():
         restore_tokens([batch], [[], []])
     with pytest.raises(CollateError, match="sample 0 is in two segments"):
         restore_tokens([batch, batch], [range(5), range(5)])
+
+
+def test_samples_are_found_from_both_ends():
+    """As in a list; without the check a number too high would be another sample, counted from the front again."""
+    restored = restore_tokens([lay_out([toy_pack([2, 3])])], [[1, 2, 3, 4, 5]])
+    assert (restored[1].tolist(), restored[-2].tolist()) == ([3, 4, 5], [1, 2])
+    for index in (2, -3):
+        with pytest.raises(IndexError, match=f"sample {index} is not in 0 … 1"):
+            restored[index]

@@ -1,10 +1,12 @@
 """The collator of packs: its options, and its way to workers."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from brimful import PackCollator
-from brimful.collate import Padding
+from brimful.collate import DIALECTS, Padding
 from brimful.errors import CollateError, SettingsError
 from brimful.testing.toys import toy_pack
 
@@ -59,3 +61,26 @@ def test_samples_are_not_changed_in_place():
         np.array_equal(a, b) for a, b in zip(before, (pack.input_ids, pack.loss_mask, pack.cu_seqlens), strict=True)
     )
     assert again["labels"].tolist() == collator([pack])["labels"].tolist()
+
+
+def test_a_batch_is_a_list():
+    """A pack alone would be read as what it holds."""
+    alone: Any
+    for alone in (toy_pack([2]), {"input_ids": [1]}, iter([toy_pack([2])])):
+        with pytest.raises(SettingsError, match="a batch must be a list of packs or samples"):
+            PackCollator()(alone)
+    assert PackCollator(pad_to=8).pad_to == 8
+
+
+@pytest.mark.parametrize("pad_token_id", [-1, 9])
+def test_the_padding_is_in_the_vocabulary(pad_token_id):
+    with pytest.raises(SettingsError, match=f"pad_token_id is {pad_token_id} and the vocabulary is 0 … 8"):
+        PackCollator(pad_token_id=pad_token_id, vocab_size=9)
+    PackCollator(pad_token_id=8, vocab_size=9)
+
+
+@pytest.mark.parametrize("padding", [Padding(num_segments=4), Padding(max_seqlen=8)])
+def test_rows_of_samples_have_no_boundaries_to_fix(padding):
+    name = next(name for name, dialect in DIALECTS.items() if dialect.row_per_sample)
+    with pytest.raises(SettingsError, match="whose batches have no boundaries"):
+        PackCollator(dialect=name, padding=padding)

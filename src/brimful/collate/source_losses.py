@@ -85,9 +85,7 @@ class SourceNames:
         sources = np.full(len(batch.cu_seqlens) - 1, -1, dtype=np.int32)
         sources[: batch.num_segments] = self.of(batch.sample_ids[: batch.num_segments])
         values = np.repeat(sources, batch.lengths)
-        # Nothing predicts the first token of a segment; and some dialects write token 0 where there is no target.
-        starts = batch.cu_seqlens[:-1]
-        values[starts[starts < len(values)]] = -1
+        # Some dialects write token 0 where there is no target.
         values[batch.labels == IGNORE_INDEX] = -1
         return Column(SOURCE_IDS, values, fill=-1)
 

@@ -149,7 +149,7 @@ class PackCollator:
         packs, extras = as_packs(items, position_start=self._position_start, media=self.media)
         ids = [sample_id for group in groups for sample_id in getattr(group, "sample_ids", [None] * len(group))]
         packs = [
-            pack if id is None else replace(pack, sample_ids=pack.sample_ids * 0 + id)
+            pack if id is None else replace(pack, sample_ids=np.full_like(pack.sample_ids, id))
             for pack, id in zip(packs, ids, strict=True)
         ]
         if self._vocab_size is not None:

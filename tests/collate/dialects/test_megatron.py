@@ -1,12 +1,16 @@
 """Megatron-Core: rows of one dimension, places from the padded boundaries, lengths from the real ones; the loss mask counts."""
 
+from dataclasses import dataclass
+from typing import Any
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
 
 from brimful import PackCollator  # noqa: E402
-from brimful.collate import Padding  # noqa: E402
+from brimful.collate import Padding, lay_out  # noqa: E402
+from brimful.collate.dialects.megatron import build_packed_seq_params  # noqa: E402
 from brimful.testing.contracts import DialectContract  # noqa: E402
 from brimful.testing.toys import toy_pack  # noqa: E402
 from tests.collate.dialects.reading import BOOL, BOUNDARIES, F32, I32, I64, at_places, pairs  # noqa: E402
@@ -47,3 +51,31 @@ def test_megatron_core_reads_one_dimension(padding):
     segment = torch.searchsorted(where[1:].contiguous(), places, right=True)
     assert (places >= (where[:-1] + real.diff())[segment]).tolist() == given["padding_mask"].tolist()
     assert given["max_seqlen"].shape == (1,)
+
+
+@dataclass
+class Params:
+    qkv_format: str
+    cu_seqlens_q: Any
+    cu_seqlens_kv: Any
+    cu_seqlens_q_padded: Any
+    cu_seqlens_kv_padded: Any
+    max_seqlen_q: int
+    max_seqlen_kv: int
+
+
+@dataclass
+class NewerParams(Params):
+    total_tokens: int
+    seq_idx: Any
+    pad_between_seqs: bool
+
+
+def test_the_class_of_a_version_gets_its_own_fields():
+    """A class of an older version takes no more; a newer one would guess the total, and that there are no gaps."""
+    batch = lay_out([toy_pack([3, 2])], padding=Padding(segment_multiple_of=4))
+    old, new = build_packed_seq_params(batch, Params), build_packed_seq_params(batch, NewerParams)
+    assert old.cu_seqlens_q_padded.tolist() == new.cu_seqlens_q_padded.tolist() == [0, 4, 8]
+    assert (new.total_tokens, new.seq_idx.tolist(), new.pad_between_seqs) == (8, [[0] * 4 + [1] * 4], True)
+    dense = build_packed_seq_params(lay_out([toy_pack([3, 2])]), NewerParams)
+    assert (dense.cu_seqlens_q.tolist(), dense.cu_seqlens_q_padded, dense.pad_between_seqs) == ([0, 3, 5], None, False)

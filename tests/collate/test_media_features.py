@@ -1,0 +1,146 @@
+"""Features of media: what is refused before a model runs, and positions of plain samples. ``tests/flow`` decodes media."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from brimful.collate.media_features import MediaFeatures
+from brimful.errors import CollateError, SettingsError, WrongTypeError
+from brimful.media import MediaKind, Medium, PlacedMedium
+from brimful.media.families import open_family
+from brimful.testing.toys import toy_pack
+from brimful.tokenised import read_tokenised
+
+
+@pytest.fixture
+def processor(tmp_path):
+    (tmp_path / "preprocessor_config.json").write_text("{}")
+    return tmp_path
+
+
+def test_settings_that_contradict_each_other(processor):
+    with pytest.raises(SettingsError, match="is none of error, no_loss"):
+        MediaFeatures(processor, "qwen2-vl", on_bad_medium="skip")  # type: ignore[arg-type]
+    with pytest.raises(SettingsError, match="needs processor, which knows the shape of what is missing"):
+        MediaFeatures(None, "qwen2-vl", on_bad_medium="no_loss")
+    family = open_family("qwen2-vl", str(processor))
+    assert MediaFeatures(processor, family).family is family
+    with pytest.raises(SettingsError, match="max_pixels: a family has its settings already"):
+        MediaFeatures(processor, family, max_pixels=9)
+
+
+def test_packs_say_how_their_media_were_encoded(processor):
+    """Text, packs of earlier versions, and packs that hold no features each need another answer."""
+    settings = open_family("qwen2.5-vl", str(processor)).settings
+    packs = SimpleNamespace(media_settings=settings, media_features=None)
+    assert MediaFeatures.of_packs(packs, processor).family.name == "qwen2.5-vl"
+    with pytest.raises(SettingsError, match="these packs hold no features: give processor"):
+        MediaFeatures.of_packs(packs)
+    with pytest.raises(SettingsError, match="the packs do not say how media were encoded"):
+        MediaFeatures.of_packs(SimpleNamespace(media_settings=None), processor)
+    with pytest.raises(WrongTypeError, match="packs must be a PackedDataset or a PackStore"):
+        MediaFeatures.of_packs(["packs"])  # type: ignore[arg-type]
+    maker = MediaFeatures(processor, "qwen2.5-vl")._settings_due()
+    stored = SimpleNamespace(media_settings=settings, media_features={"settings": maker, "tokens_per_second": 3.5})
+    features = MediaFeatures.of_packs(stored)
+    assert (features.tokens_per_second, features._settings_due()) == (3.5, maker)
+    assert MediaFeatures.of_packs(stored, processor, tokens_per_second=4).tokens_per_second == 4
+    other = SimpleNamespace(media_settings=settings, media_features={"settings": "0", "tokens_per_second": 2})
+    with pytest.raises(SettingsError, match="has other settings than the one that made the features in these packs"):
+        MediaFeatures.of_packs(other, processor)
+    assert MediaFeatures(processor, "qwen2-audio").tokens_per_second is None
+
+
+def pack_of(kind, **facts):
+    """A pack of segments of 2 and 6 tokens; a medium of four tokens in the second, behind its first token."""
+    medium = Medium(kind, "a", "/nowhere/a", size=3)
+    return replace(toy_pack([2, 6], first_sample=7), media=(PlacedMedium(medium, **facts),))
+
+
+def test_media_that_cannot_be_had_are_named(processor):
+    item = {"start": 3, "length": 4, "num_tokens": 4, "num_patches": 16, "grid": (1, 4, 4), "segment": 1}
+    pack = pack_of(MediaKind.IMAGE, **item)
+    with pytest.raises(
+        CollateError, match="sample 8, image 'a': is not there as features: give the collator the model"
+    ):
+        MediaFeatures(None, "qwen2-vl")(pack)
+    with pytest.raises(
+        CollateError, match=r"sample 8, image 'a': .*; on_bad_medium=\"no_loss\" goes on without its loss"
+    ):
+        MediaFeatures(processor, "qwen2-vl")(pack)
+    with pytest.raises(SettingsError, match=r"which settings its features are due with: use MediaFeatures.of_packs"):
+        MediaFeatures(None, "qwen2-vl")._settings_due()
+
+
+def test_positions_of_a_pack_are_those_of_its_samples():
+    """The medium lies one token behind the beginning of its sample, not of the pack."""
+    features = MediaFeatures(None, "qwen2.5-vl")
+    item: dict[str, Any] = {"start": 3, "length": 4, "num_tokens": 4, "segment": 1}
+    picture = pack_of(MediaKind.IMAGE, grid=(1, 4, 4), **item)
+    assert features._positions(picture).tolist() == [
+        [0, 1, 0, 1, 1, 1, 1, 3],
+        [0, 1, 0, 1, 1, 2, 2, 3],
+        [0, 1, 0, 1, 2, 1, 2, 3],
+    ]
+    video = pack_of(MediaKind.VIDEO, grid=(2, 4, 2), seconds_per_grid=1.5, **item)
+    assert features._positions(video)[0].tolist() == [0, 1, 0, 1, 1, 4, 4, 3]
+    sound = pack_of(MediaKind.AUDIO, num_mel_frames=8, **item)
+    assert features._positions(sound).tolist() == [[0, 1, 0, 1, 2, 3, 4, 5]] * 3
+    with pytest.raises(
+        CollateError, match="sample 8, video 'a': was packed by a version that did not keep the seconds"
+    ):
+        features._positions(pack_of(MediaKind.VIDEO, grid=(2, 4, 2), **item))
+    assert MediaFeatures(None, "qwen2-vl")._positions(pack_of(MediaKind.VIDEO, grid=(2, 4, 2), **item)).shape == (3, 8)
+    with pytest.raises(CollateError, match="sample 8: a medium has 6 tokens at token 1, where"):
+        features._positions(pack_of(MediaKind.IMAGE, grid=(1, 4, 6), **item))
+
+
+def sample_of(types, **arrays):
+    """A plain sample whose tokens are 1 of a picture, 2 of a video and 0 of text."""
+    feature = {"input_ids": [7] * len(types), "mm_token_type_ids": types, **arrays}
+    return read_tokenised(feature, "sample 0", token_ids={})
+
+
+def video_of(frames, **arrays):
+    return {
+        "video_grid_thw": np.array([[frames, 4, 2]]),
+        "pixel_values_videos": np.zeros((8 * frames, 3), np.float32),
+        **arrays,
+    }
+
+
+def test_frames_of_a_video_lie_apart_where_the_family_says_so():
+    """Two frames of two tokens: side by side for one family, with a time of text between for another."""
+    apart = sample_of([0, 2, 2, 0, 2, 2, 0], **video_of(2))
+    made = MediaFeatures(None, "qwen3-vl").of_sample(apart, "sample 0")
+    assert made.positions.tolist() == [[0, 1, 1, 3, 4, 4, 6], [0, 1, 2, 3, 4, 5, 6], [0, 1, 1, 3, 4, 4, 6]]
+    with pytest.raises(CollateError, match="sample 0: the placeholders for 'pixel_values_videos' of item 0 do not lie"):
+        MediaFeatures(None, "qwen2-vl").of_sample(apart, "sample 0")
+    together = sample_of([0, 2, 2, 2, 2, 0], **video_of(2, second_per_grid_ts=np.array([1.5], np.float32)))
+    made = MediaFeatures(None, "qwen2.5-vl").of_sample(together, "sample 0")
+    assert made.positions[0].tolist() == [0, 1, 1, 4, 4, 3]
+    for types in ([0, 2, 2, 2, 0, 2, 0], [0, 2, 0, 2, 2, 2, 0]):
+        with pytest.raises(CollateError, match="of item 0 do not lie together"):
+            MediaFeatures(None, "qwen3-vl").of_sample(sample_of(types, **video_of(2)), "sample 0")
+
+
+def test_pictures_and_videos_go_by_the_order_of_their_tokens():
+    """Features come by kind: a picture behind a video has later positions all the same."""
+    picture = {"image_grid_thw": np.array([[1, 2, 2]]), "pixel_values": np.zeros((4, 3), np.float32)}
+    sample = sample_of([2, 2, 0, 1, 0], **video_of(1), **picture)
+    made = MediaFeatures(None, "qwen2-vl").of_sample(sample, "sample 0")
+    assert made.positions.tolist() == [[0, 0, 2, 3, 4], [0, 1, 2, 3, 4], [0, 0, 2, 3, 4]]
+
+
+def test_a_grid_that_tokens_do_not_fill():
+    grid = {"image_grid_thw": np.array([[1, 4, 1]]), "pixel_values": np.zeros((4, 3), np.float32)}
+    with pytest.raises(
+        CollateError, match=r"sample 0: a medium has the grid \(1, 4, 1\), which tokens of 2 · 2 do not"
+    ):
+        MediaFeatures(None, "qwen2-vl").of_sample(sample_of([0, 1, 0], **grid), "sample 0")
+    own = {**grid, "image_grid_thw": np.array([[1, 2, 2]]), "position_ids": np.arange(9).reshape(3, 3)}
+    sample = sample_of([0, 1, 0], **own)
+    assert MediaFeatures(None, "qwen2-vl").of_sample(sample, "sample 0") is sample
