@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -131,3 +133,19 @@ def test_a_stale_view_delays_and_never_skips(tmp_path_factory, num_shards, most)
         log.wait_until(lambda: False, "the end")
         assert [record.seq for record in log.shards] == list(range(num_shards))
         assert clock.sleeps <= most * (num_shards + 1)
+
+
+def test_seconds_are_those_of_each_wait(tmp_path, clock, logged):
+    """The clock of a machine stands anywhere; a second wait is counted from its own beginning, and both together."""
+    ToyProducer(tmp_path).append(1)
+    log = FollowedLog(LocalBlobStore(tmp_path), timeout=200)
+    clock.now = 1000.0
+    for number in (1, 2):
+        with pytest.raises(StreamTimeoutError, match=" for 200 s: is its producer running"):
+            log.wait_until(lambda: False, "pack 1")
+        seconds = [int(re.search(r" for (\d+) s$", message)[1]) for message in logged]
+        logged.clear()
+        assert [60 * (place + 1) <= number <= 66 * (place + 1) for place, number in enumerate(seconds)] == [True] * 3
+        assert 200 * number <= log.seconds_waited < 200 * number + 1
+    log.wait_until(lambda: True, "pack 0")
+    assert log.seconds_waited == clock.now - 1000

@@ -168,7 +168,7 @@ def test_lengths(tmp_path):
     assert samples(dataset) == list(itertools.chain(*zip([0, 1, 2], [3, 4, 5], strict=True)))
     assert len(dataset) == dataset.end == 6
     assert sample(dataset[-1]) == 5
-    with pytest.raises(IndexError, match="there is no pack -7"):
+    with pytest.raises(IndexError, match="there is no pack -7: a data set of 6 begins at -6"):
         dataset[-7]
 
 

@@ -3,6 +3,8 @@
 # mypy: disable-error-code="arg-type"
 
 import pickle
+from itertools import islice
+from typing import Any
 
 import numpy as np
 import pytest
@@ -267,3 +269,52 @@ def test_costs_below_one_are_part_of_the_state_too():
     PackLoader(toy_packs(4), costs=np.array(costs, dtype=np.float32)).load_state_dict(state)  # the same numbers
     with pytest.raises(StateError, match="costs"):
         PackLoader(toy_packs(4), costs=costs[::-1]).load_state_dict(state)
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 3), (3, 2, 1), (2, 3, 2)])
+@pytest.mark.parametrize("stop", range(4))
+def test_within_a_step_of_several_micro_batches(shape, stop):
+    """Ranks, packs and micro-batches of different numbers: exchanging any two of them goes on elsewhere."""
+    world, each, micro = shape
+    options = {"dp_world_size": world, "packs_per_micro_batch": each, "micro_batches": micro, "seed": 1}
+    whole = [ids(batch) for batch in PackLoader(toy_packs(20), **options)]
+    first = PackLoader(toy_packs(20), **options)
+    served = [ids(batch) for batch in islice(first, stop)]
+    state = first.state_dict()
+    assert (state["step"], state["places"]) == (stop // micro, stop % micro * world * each)
+    second = PackLoader(toy_packs(20), **options)
+    second.load_state_dict(state)
+    assert served + [ids(batch) for batch in second] == whole
+    if state["places"]:
+        with pytest.raises(StateError, match="damaged"):
+            second.load_state_dict({**state, "places": state["places"] + 1})
+        with pytest.raises(
+            StateError, match=f"saved within a step, behind {state['places']} of its {world * each * micro} packs"
+        ):
+            PackLoader(toy_packs(20), seed=1).load_state_dict(state)
+
+
+def test_costs_belong_to_the_packs_of_one_epoch():
+    packs: Any = toy_packs(4)
+    packs.replans = True
+    with pytest.raises(SettingsError, match="this data set plans again for each: replan=False"):
+        PackLoader(packs, costs=[1, 2, 3, 4])
+    with pytest.raises(SettingsError, match="3 packs do not fill one step of 4 packs: use tail='pad' or 'repeat'"):
+        PackLoader(toy_packs(3), dp_world_size=4, tail="drop")
+    told: list[int] = []
+    packs.set_epoch = told.append
+    loader = PackLoader(packs)
+    list(loader)
+    list(loader)
+    assert told == [0, 1], "packs that are planned anew go to an epoch before its schedule is made"
+
+
+@pytest.mark.parametrize(
+    "change", [{"shapes": [[1, 1, 1, 1]]}, {"shapes": [[0, 1, 1]]}, {"shapes": []}, {"shapes": [[0, 1, 1, 0]]},
+               {"shapes": [[0, 1, 1, 1], [3, 1, 1, 1], [2, 1, 1, 1]]}, {"shapes": [[0, 1, 1, "1"]]}, {"step": 4}],
+)  # fmt: skip
+def test_steps_and_shapes_that_no_loader_saved(change):
+    state = PackLoader(toy_packs(4)).state_dict()
+    PackLoader(toy_packs(4)).load_state_dict({**state, "step": 3})
+    with pytest.raises(StateError, match="damaged"):
+        PackLoader(toy_packs(4)).load_state_dict({**state, **change})

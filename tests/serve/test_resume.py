@@ -446,3 +446,44 @@ def test_an_error_of_the_source_loses_no_pack_of_the_window():
     vars(loader._feed)["_upcoming"] = None  # the iterator has ended with its error; the source stands where it was
     served.extend(loader)
     assert served == whole
+
+
+@pytest.mark.parametrize("size", [3, 5])
+def test_a_window_is_planned_as_soon_as_it_is_full(size):
+    """One sample later would be one more that waits in memory, and another state."""
+    source = Numbered(list(toy_packs(9)))
+    next(iter(WindowBatches(source, Window(6, size=size))))
+    assert source.next == size
+
+
+def test_the_same_global_batches_of_other_ranks_are_no_warning(logged):
+    """Steps of another size are: whoever counts steps has to know."""
+    state = PackLoader(toy_packs(8), dp_world_size=2).state_dict()
+    PackLoader(toy_packs(8), packs_per_micro_batch=2).load_state_dict(state)
+    assert logged == []
+    PackLoader(toy_packs(8), packs_per_micro_batch=4).load_state_dict(state)
+    assert logged == [
+        "goes on with steps of 4 packs (1 rank × 1 × 4 packs), before with 2 (2 ranks × 1 × 1 pack): the same packs in "
+        "the same order"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("harm", "reason"),
+    [
+        (lambda state: state.update(plan=None), "a window without its plan"),
+        (lambda state: state["plan"]["planner"].update(version=99), "damaged"),
+        (lambda state: state["plan"].update(packs=[state["plan"]["numbers"]]), "lost, or twice in it"),
+    ],
+)
+def test_what_a_window_cannot_have_is_said(harm, reason):
+    """Each is another damage, of a checkpoint that somebody edited or mixed from two."""
+    stream = list(toy_packs(9))
+    make = lambda: WindowBatches(Numbered(stream), Window(9, size=5), samples)  # noqa: E731
+    loader = make()
+    next(iter(loader))
+    state = loader.state_dict()
+    make().load_state_dict(json.loads(json.dumps(state)))
+    harm(state)
+    with pytest.raises(StateError, match=reason):
+        make().load_state_dict(state)

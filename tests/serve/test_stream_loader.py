@@ -319,3 +319,41 @@ def test_a_shard_that_is_shown_after_its_record_is_waited_for(tmp_path, monkeypa
     loader = StreamLoader(stream, on_corrupt="skip")
     packs = [pack for batch in loader for pack in batch if pack.num_loss_tokens]
     assert (len(packs), loader.num_skipped, pauses) == ((4, 0, [1.0, 2.0]) if is_late else (2, 2, [1.0, 2.0, 3.0]))
+
+
+def test_facts_of_a_stream(tmp_path):
+    """What a trainer shows, and asks for."""
+    loader = StreamLoader(toy_stream(tmp_path, [2, 3, 1]), lanes=2)
+    assert (loader.packs_so_far, loader.steps_per_epoch, loader.packs_together) == (6, 3, 2)
+    assert not loader.is_repeated
+    assert StreamLoader(tmp_path, repeat=True).is_repeated
+    assert (loader.settings.lanes, loader.settings.packs_per_micro_batch) == (2, 2)
+    assert (loader.collate_fn([]), loader.seconds_waited) == ([], 0.0)
+    assert loader.identity["capacity"] == 4
+    ToyProducer(tmp_path / "growing").append(3)
+    growing = StreamLoader(tmp_path / "growing")
+    assert (growing.packs_so_far, growing.steps_per_epoch) == (3, None)
+
+
+def test_a_stream_of_which_nothing_can_be_read(tmp_path):
+    """A filler is of the last shard that is whole; without any there is nothing to keep a rank in step with."""
+    stream = toy_stream(tmp_path, [1, 1])
+    loader = loaders(stream, 2, on_corrupt="skip")[1]
+    assert loader._filler().sample_ids.tolist() == [-1]
+    shards = sorted((tmp_path / "shards").iterdir())
+    shards[1].write_bytes(b"")
+    assert StreamLoader(stream)._filler().input_ids.tolist() == StreamLoader(stream)._packs(0)[0].input_ids.tolist()
+    shards[0].write_bytes(b"")
+    with pytest.raises(CorruptFileError, match="no shard of the stream can be read"):
+        StreamLoader(stream)._filler()
+
+
+def test_an_acknowledgement_has_a_name(tmp_path):
+    stream = toy_stream(tmp_path, [2, 2])
+    loader = StreamLoader(stream, lanes=2)
+    with pytest.raises(SettingsError, match=r'ack needs the name of the training: ack\("run-1"\)'):
+        loader.ack()
+    within = StreamLoader(stream, lanes=2, packs_per_micro_batch=1)
+    next(iter(within))
+    with pytest.raises(StateError, match="ack within a step, behind 1 packs"):
+        within.ack("run")

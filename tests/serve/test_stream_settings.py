@@ -36,6 +36,7 @@ def test_each_value_has_one_form():
         ({"dp_rank": 2, "dp_world_size": 2}, "dp_rank must be from 0 to 1 and is 2"),
         ({"dp_world_size": 0}, "dp_world_size must be a whole number of at least 1"),
         ({"lanes": 0}, "lanes must be at least 1"),
+        ({"packs_per_micro_batch": 0}, "packs_per_micro_batch must be a whole number of at least 1"),
         ({"tail": "repeat"}, 'tail="repeat" needs a finished store'),
         ({"on_corrupt": "ignore"}, "on_corrupt 'ignore' is unknown"),
         ({"timeout": -1}, "timeout must be a number of seconds"),

@@ -18,6 +18,7 @@ from brimful.errors import (
     SettingsError,
     StateError,
 )
+from brimful.serve.agreement import RankAgreement
 from brimful.serve.compose import MicroBatchComposer
 from brimful.serve.token_budget import SampleCount, TokenBudget, Warmup
 from brimful.serve.token_budget_batches import TokenBudgetBatches
@@ -573,3 +574,135 @@ def test_a_sample_with_media_is_never_cut():
     for overflow in ("truncate", "split"):
         with pytest.raises(CollateError, match="sample 1 has media and 7 tokens, and is never cut: raise capacity"):
             list(TokenBudgetBatches([with_pictures(n) for n in range(2)], TokenBudget(6, overflow=overflow)))
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 100])
+def test_samples_are_looked_up_in_parts_of_any_size(size, monkeypatch):
+    """Eleven samples: parts that end with the epoch, before it, and behind it."""
+    whole = [content(batch) for batch in by_index(LENGTHS)]
+    monkeypatch.setattr("brimful.serve.sample_feeds._LOOKUP_SAMPLES", size)
+    assert [content(batch) for batch in by_index(LENGTHS)] == whole
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"lengths": [3, 4], "loss_tokens": [3]}, "lengths has 2 samples and loss_tokens 1: measure again"),
+        ({"lengths": [3, 0], "loss_tokens": None}, "sample 1 has length 0; every sample needs 1 token"),
+    ],
+)
+def test_lengths_that_cannot_be(changes, message):
+    with pytest.raises(SettingsError, match=message):
+        TokenBudgetBatches(Samples([3, 4]), SampleCount(1), **changes)
+    with pytest.raises(SettingsError, match="needs the targets of each sample: give loss_tokens with lengths"):
+        TokenBudgetBatches(Samples([3]), TokenBudget(8, count="loss_tokens"), lengths=[3])
+
+
+def test_a_source_is_no_path():
+    for source in ("samples.jsonl", 3):
+        with pytest.raises(SettingsError, match="source must be samples by index or as a stream"):
+            TokenBudgetBatches(source, SampleCount(1))
+
+
+def test_workers_of_ranks_that_agree_are_refused():
+    with pytest.raises(SettingsError, match="agree asks the other ranks in each step, and workers cannot"):
+        from_stream([3], agree=bool).fork()
+
+
+def test_a_state_within_a_step_that_the_source_does_not_have():
+    """A file that lost rows since: the samples of the step cannot be made again."""
+    loader = from_stream(LENGTHS, micro_batches=2, tail="drop")
+    next(batches := iter(loader))
+    state = loader.state_dict()
+    del batches
+    other = from_stream(LENGTHS[:1], micro_batches=2, tail="drop")
+    other.load_state_dict(state)
+    with pytest.raises(StateError, match="is 1 micro-batches into step 0, which the source does not have"):
+        next(iter(other))
+
+
+class Agreement(RankAgreement):
+    """Rank 1 of 2, without the other."""
+
+    place = (1, 2)
+
+    def __init__(self, tail="pad", *, answers=()):
+        self.answers, self.asked, self.failures = iter(answers), [], 0
+
+    def __call__(self, has_step, *, can_run=True):
+        self.asked.append((has_step, can_run))
+        return next(self.answers)
+
+    def fail(self):
+        self.failures += 1
+
+
+def test_a_rank_with_more_than_the_others_drops_what_waits():
+    """Under drop, another rank ended first: the samples of the step go, and so do those that wait behind it."""
+    agree = Agreement(answers=[False])
+    loader = from_stream([8, 3, 3, 3], TokenBudget(8, min_buffered=3), tail="drop", agree=agree)
+    assert list(loader) == []
+    assert agree.asked == [(True, True)]
+    account = loader.ledger
+    assert (account.samples_in, account.samples_dropped, account.samples_packed) == (3, 3, 0)
+
+
+def test_a_rank_whose_stream_gave_nothing_has_no_filler():
+    agree = Agreement(answers=[True])
+    with pytest.raises(CollateError, match="this rank's stream gave no sample at all"):
+        next(iter(from_stream([], agree=agree)))
+    assert agree.asked == [(False, False)]
+
+
+def test_a_rank_that_fails_tells_the_others_once():
+    agree = Agreement()
+    loader = from_stream([3, 0], agree=agree)
+    with pytest.raises(EncodeError):
+        next(iter(loader))
+    assert (agree.failures, agree.asked) == (1, [])
+
+
+@pytest.mark.parametrize(
+    ("saved", "agree", "here"),
+    [
+        ([0, 2], Agreement(), "rank 0 of 2 read, and here is rank 1 of 2"),
+        ([1, 3], Agreement(), "rank 1 of 3 read, and here is rank 1 of 2"),
+        ([1, 2], None, r"rank 1 of 2 read, and here is no stream of a rank's own \(agree\)"),
+        ([1, 2], Agreement(), None),
+        ([0, 2], bool, None),
+        (None, Agreement(), None),
+    ],
+)
+def test_the_state_of_another_stream(saved, agree, here):
+    """Each rank has a state of its own; a plain function does not say whose, and states of before did not either."""
+    state = from_stream(LENGTHS, agree=Agreement()).state_dict()
+    assert state["own_stream"] == [1, 2]
+    assert "own_stream" not in from_stream(LENGTHS, agree=bool).state_dict()
+    state["own_stream"] = saved
+    if here is None:
+        from_stream(LENGTHS, agree=agree).load_state_dict(state)
+    else:
+        with pytest.raises(StateError, match=here):
+            from_stream(LENGTHS, agree=agree).load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        (lambda state: state["waiting"][0].__setitem__(1, 1), "which its own tokens do not have"),
+        (lambda state: state.update(plan={}), "a plan of dict for micro-batches that have none"),
+    ],
+)
+def test_what_a_state_of_a_stream_cannot_hold(harm, message):
+    loader = from_stream(LENGTHS)
+    next(iter(loader))
+    state = loader.state_dict()
+    harm(state)
+    with pytest.raises(StateError, match=message):
+        from_stream(LENGTHS).load_state_dict(state)
+
+
+def test_a_stream_without_a_way_back():
+    state = from_stream(LENGTHS).state_dict()
+    with pytest.raises(StateError, match=r"the stream list has no load_state_dict\(\) to go back by"):
+        TokenBudgetBatches(list(toy_packs(5)), TokenBudget(8, min_buffered=3)).load_state_dict(state)

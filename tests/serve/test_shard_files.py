@@ -1,0 +1,74 @@
+"""Packs of shards by record and row: which shards stay open, and which are held against the log."""
+
+from dataclasses import replace
+
+import pytest
+
+from brimful.blobs import LocalBlobStore
+from brimful.errors import CorruptFileError
+from brimful.serve import shard_files
+from brimful.serve.shard_files import ShardFiles
+from brimful.shards import StreamLog
+from brimful.shards.media_files import MediaFiles
+from brimful.testing.toys import toy_stream
+
+
+def files_of(directory, **options):
+    store = LocalBlobStore(directory)
+    records, _ = StreamLog(store).records()
+    return ShardFiles(store, MediaFiles(store, records, ""), **options), records
+
+
+def first_samples(files, records):
+    return [files.pack(record, 0).sample_ids.tolist() for record in records]
+
+
+def test_the_shards_that_were_opened_first_are_let_go(tmp_path, monkeypatch):
+    """A node reads hundreds of thousands of shards, and may keep a thousand files open."""
+    monkeypatch.setattr(shard_files, "_MAX_OPEN_SHARDS", 2)
+    files, records = files_of(toy_stream(tmp_path, [1, 2, 1, 1]))
+    assert not files.is_copied
+    assert first_samples(files, records) == [[0], [1], [3], [4]]
+    assert list(files._open) == [2, 3]
+    assert files.pack(records[1], 1).sample_ids.tolist() == [2]
+    assert not files.has_media(records[3])
+    assert list(files._open) == [3, 1]
+
+
+def test_copies_that_are_open_are_a_share_of_the_cache(tmp_path):
+    """Copies in use cannot be removed: a process keeps an eighth of the cache, and two shards at least."""
+    directory = toy_stream(tmp_path / "stream", [1] * 4)
+    files, records = files_of(directory, cache_dir=tmp_path / "cache", cache_bytes=10**9)
+    assert files.is_copied
+    assert files._max_open(replace(records[0], bytes=10**9 // 24)) == 3
+    assert files._max_open(replace(records[0], bytes=10**9)) == 2
+    assert files._max_open(replace(records[0], bytes=0)) == shard_files._MAX_OPEN_SHARDS
+    assert first_samples(files, records) == [[0], [1], [2], [3]]
+
+
+def test_a_shard_that_is_read_whole_is_held_against_its_hash(tmp_path, monkeypatch):
+    """A flip between columns is in no digest of a batch, and a foreign record may have none."""
+    directory = toy_stream(tmp_path, [1])
+    monkeypatch.setattr(shard_files, "_READ_BYTES", 100)
+    files, (record,) = files_of(directory, are_read_whole=True)
+    assert first_samples(files, [record]) == [[0]]
+    other = replace(record, xxh3_128="0" * 32)
+    assert first_samples(files_of(directory)[0], [other]) == [[0]]
+    with pytest.raises(CorruptFileError, match="has other bytes than were committed: write the shard again"):
+        files_of(directory, are_read_whole=True)[0].pack(other, 0)
+
+
+def test_a_damaged_shard_is_not_kept_open(tmp_path):
+    """One that was put right, by whoever keeps backups, is read again without a new process."""
+    directory = toy_stream(tmp_path, [1])
+    files, (record,) = files_of(directory)
+    path = tmp_path / record.file
+    whole = path.read_bytes()
+    place = whole.index(files.pack(record, 0).input_ids.tobytes())
+    path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+    files, _ = files_of(directory)
+    with pytest.raises(CorruptFileError, match="row 0 has other bytes"):
+        files.pack(record, 0)
+    assert not files._open
+    path.write_bytes(whole)
+    assert first_samples(files, [record]) == [[0]]
