@@ -102,3 +102,47 @@ def test_a_short_file_is_refused_before_it_is_mapped(tmp_path):
     path.write_bytes(data[:-8])
     with pytest.raises(CorruptFileError, match="was committed with"):
         ShardReader(str(path), size=len(data))
+
+
+def test_rows_and_files_that_are_not_there(tmp_path):
+    """Behind the last row of a short batch, and behind the last batch."""
+    reader = write(tmp_path / "s.arrow", [toy_pack([2])] * 65)
+    for row in (65, 128, 6400):
+        with pytest.raises(CorruptFileError, match=f"s.arrow has no row {row}: write it again"):
+            reader.pack(row)
+    with pytest.raises(
+        CorruptFileError, match=r"t.arrow is missing: its packs were committed, so it was deleted since"
+    ):
+        ShardReader(str(tmp_path / "t.arrow"), size=3)
+
+
+def test_a_batch_of_another_shard_is_noticed(tmp_path):
+    """Its rows have valid checksums of their own; the digest of a batch is 8 digits of them all, as every version wrote it."""
+    sink = io.BytesIO()
+    writer = ShardWriter(sink)
+    for number in range(2):
+        writer.add(rows_of([toy_pack([2], seed=number)] * (64 if number == 0 else 3)))
+    writer.close()
+    path, size = tmp_path / "s.arrow", len(sink.getvalue())
+    path.write_bytes(sink.getvalue())
+    digests = writer.batches
+    assert digests == "c7f8dfa6201af705"
+    assert ShardReader(str(path), size=size, batches=digests).pack(66) == toy_pack([2], seed=1)
+    other = ShardReader(str(path), size=size, batches=digests[:8] + "00000000")
+    assert other.pack(63) == toy_pack([2], seed=0)
+    with pytest.raises(CorruptFileError, match="batch 1 has other bytes than were committed"):
+        other.pack(64)
+
+
+def test_a_row_that_changes_under_an_open_reader(tmp_path):
+    """The file is mapped: every read is checked, and not the first alone."""
+    path = tmp_path / "s.arrow"
+    reader = write(path, [toy_pack([3]), toy_pack([4], seed=1)])
+    pack = reader.pack(1)
+    place = path.read_bytes().index(pack.input_ids.tobytes())
+    with open(path, "r+b") as file:
+        file.seek(place)
+        file.write(b"\xff")
+    assert reader.pack(0) == toy_pack([3])
+    with pytest.raises(CorruptFileError, match="row 1 has other bytes than were written"):
+        reader.pack(1)

@@ -139,3 +139,87 @@ def test_a_listing_that_is_ahead_of_reading_ends_no_reader(tmp_path, monkeypatch
         assert log.records() == ([record(0)], None)
     log.commit(record(1), BlobGroup(log.store))
     assert log.records() == ([record(0), record(1)], None)
+
+
+def test_records_are_read_as_they_are_committed(tmp_path):
+    """A reader that follows asks for one name after the other; the end stops it, and a gap does too."""
+    log, shards = StreamLog(open_blob_store(tmp_path)), []
+    assert log.next_records(shards) is None
+    for seq in (0, 1, 3):
+        log.commit(record(seq), BlobGroup(log.store))
+    assert log.next_records(shards) is None
+    assert shards == [record(0), record(1)]
+    log.commit(record(2), BlobGroup(log.store))
+    log.end(EndRecord(4, 8, 80))
+    assert log.next_records(shards) == EndRecord(4, 8, 80)
+    assert shards == [record(seq) for seq in range(4)]
+    assert log.record_of(3) == record(3)
+    with pytest.raises(CorruptFileError, match=r"log/000000000004.json is no record of a shard"):
+        log.record_of(4)
+
+
+def test_a_long_log_is_read_in_parts(tmp_path, monkeypatch):
+    """Five records and an end, two at once: none is read twice, and the end may be first of its part or last."""
+    log = StreamLog(open_blob_store(tmp_path))
+    monkeypatch.setattr("brimful.shards.log._READ_AT_ONCE", 2)
+    for seq in range(5):
+        assert log.records() == ([record(number) for number in range(seq)], None)
+        log.commit(record(seq), BlobGroup(log.store))
+    log.end(EndRecord(5, 10, 100))
+    assert log.records() == ([record(number) for number in range(5)], EndRecord(5, 10, 100))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"{", "000000000000.json is damaged: "),
+        (b"[]", "000000000000.json is damaged: it holds list"),
+        (b'{"type": "shard", "seq": 0}', "000000000000.json is no record of a shard: "),
+        (b'{"type": "end", "seq": 0, "packs": 1, "tokens": 0}', "the end counts 1 packs, the shards 0"),
+        (b'{"type": "end", "seq": 0, "packs": 0, "tokens": 7}', "the end counts 0 packs, the shards 0"),
+    ],
+)
+def test_damaged_records_are_named(tmp_path, text, message):
+    log = StreamLog(open_blob_store(tmp_path))
+    log.store.put_atomic("log/000000000000.json", text)
+    for read in (log.records, lambda: log.next_records([])):
+        with pytest.raises(CorruptFileError, match=message):
+            read()
+
+
+@pytest.mark.parametrize(
+    "change", [{"seq": 2}, {"cum_packs": 5}, {"cum_tokens": 41}, {"packs": 3}, {"tokens": 19}, {"type": "x"}]
+)
+def test_a_record_in_the_place_of_another_is_noticed(tmp_path, change):
+    """Of the next number, of other sums, and of a type that is none: each parses well."""
+    log = StreamLog(open_blob_store(tmp_path))
+    for seq in (0, 1):
+        log.commit(record(seq), BlobGroup(log.store))
+    path = tmp_path / "log" / "000000000001.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(CorruptFileError, match=r"000000000001.json does not follow from the records before it"):
+        log.records()
+
+
+def test_records_say_no_more_than_they_know(tmp_path):
+    """Equal stores have equal records: what a store does not have, such as media, is left out."""
+    log = StreamLog(open_blob_store(tmp_path))
+    log.commit(record(0), BlobGroup(log.store))
+    assert set(json.loads((tmp_path / "log" / "000000000000.json").read_text())) == {
+        "type", "seq", "file", "bytes", "xxh3_128", "packs", "tokens", "cum_packs", "cum_tokens", "producer_id", "state",
+        "batches",
+    }  # fmt: skip
+
+
+def test_part_of_an_identity_is_expected(tmp_path):
+    """What is not asked for is not compared; a directory is begun once its header is there."""
+    log = StreamLog(open_blob_store(tmp_path))
+    assert not log.is_begun()
+    log.begin(IDENTITY, {})
+    assert log.is_begun()
+    log.expect({"capacity": 8, "encoder": {"train_on": "assistant"}})
+    with pytest.raises(StoreMismatchError, match=r"otherwise: encoder train_on \(assistant there, all now\)\. Choose"):
+        log.expect({"encoder": {"train_on": "all"}})
+    other = {**IDENTITY, "plan": "b" * 32, "capacity": 9, "source": "t"}
+    with pytest.raises(StoreMismatchError, match=r"capacity \(8 there, 9 now\), source \(s there, t now\)\. Choose"):
+        log.expect(other)

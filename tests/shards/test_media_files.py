@@ -125,3 +125,31 @@ def test_paths_outside_of_the_root_stay_absolute():
         "/c/d.png",
     ]
     assert relative_path("/a/b.png", "") == "/a/b.png"
+
+
+def test_many_containers_are_not_all_kept_open(tmp_path, monkeypatch):
+    """The one that was opened first is closed, and opened again when it is asked for."""
+    monkeypatch.setattr("brimful.shards.media_files._MAX_CONTAINERS", 2)
+    store, (record,), _ = written(tmp_path, b"abc")
+    files = MediaFiles(store, [record] * 4, "")
+    first = files.container(0)
+    for shard in (1, 0, 2, 3):
+        files.container(shard)
+    assert list(files._containers) == [2, 3]
+    assert files.container(3) is files.container(3)
+    assert files.container(0) is not first
+
+
+def test_endings_of_members(tmp_path):
+    """Of the medium's name where it is a plain one, so that people can open it; or as the writer is told."""
+    store = open_blob_store(tmp_path)
+    with store.blob("media") as blob:
+        writer = ContainerWriter(blob)
+        for name in ("a.JPEG", "b", "c.not plain", "d.tar.gz", "e.ninechars"):
+            writer.add(name, "0" * 32, b"x")
+        writer.add("f.png", "0" * 32, b"x", ending=".safetensors")
+        writer.close()
+        blob.publish("media/0.tar")
+    assert writer.num_members == 6
+    with tarfile.open(tmp_path / "media" / "0.tar") as tar:
+        assert [name[32:] for name in tar.getnames()] == [".jpeg", "", "", ".gz", "", ".safetensors"]

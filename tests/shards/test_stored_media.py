@@ -188,3 +188,19 @@ def test_round_trip(tmp_path_factory, items):
     """Any media of a pack, in any order."""
     files = MediaFiles(open_blob_store(tmp_path_factory.getbasetemp()), [], "/data")
     assert StoredMedia(cells_of([PackMedium(item) for item in items], "/data"), files) == tuple(items)
+
+
+def test_lists_of_media_compare_as_tuples_do(tmp_path):
+    files, places = files_of(tmp_path)
+    items, stored = media_of(files, places)
+    media = StoredMedia(cells_of(stored, "/data"), files)
+    assert media == items
+    assert media == StoredMedia(cells_of(stored, "/data"), files)
+    assert media != items[:2]
+    assert media != list(items)
+    assert (media[1], media[-1], media[1:], list(reversed(media))) == (
+        items[1],
+        items[-1],
+        items[1:],
+        [*reversed(items)],
+    )

@@ -147,8 +147,7 @@ class StreamLog:
         names = {key.split(" ", 1)[0] for key in identity} - {"lanes"}
         keys = [key for key in differing_keys(store_identity, identity) if key.split(" ", 1)[0] in names]
         # The plan and its packs per shard follow from the other keys, which say more about the cause.
-        if len(keys) > 1:
-            keys = [key for key in keys if key not in ("plan", "packs_per_shard")] or keys
+        keys = [key for key in keys if key not in ("plan", "packs_per_shard")] or keys
         if keys:
             text = ", ".join(
                 f"{key} ({_abridged(store_identity.get(key))} there, {_abridged(identity.get(key))} now)"
