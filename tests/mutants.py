@@ -11,22 +11,33 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
+import difflib
+import multiprocessing
 import os
 import random
+import re
+import resource
 import shutil
-import subprocess
+import signal
 import sys
 import tempfile
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 
 ROOMS: dict[str, tuple[list[str], list[str]]] = {
-    "collate": (["collate"], ["collate"]),
+    "collate": (
+        ["collate"],
+        ["collate", *(f"flow/test_media{name}.py" for name in ("", "_audio", "_features", "_loader", "_videos"))],
+    ),
     "serve": (["serve"], ["serve"]),
-    "shards": (["shards"], ["shards", "serve/test_pack_store.py"]),
+    "shards": (["shards"], ["shards", "golden", "serve/test_pack_store.py"]),
     "plan/step": (["plan/step"], ["plan/step"]),
     "plan/fit": (["plan/fit"], ["plan/fit", "plan/test_algorithms.py", "plan/test_frozen_plans.py"]),
     "encode/filling": (
@@ -45,11 +56,19 @@ ROOMS: dict[str, tuple[list[str], list[str]]] = {
 }
 """Modules of each room, below ``src/brimful``, and the tests that have to see a change of them, below ``tests``."""
 
+_SILENT = ("stacklevel", "copy", "strict", "frozen")
+
 Position: TypeAlias = tuple[int, int]
 """Line and column."""
 
-_SECONDS = 120
+_SECONDS = 180
 """Time after which a change that makes the tests wait counts as seen."""
+
+_CPU_SECONDS = 60
+"""Processor time after which a change that makes the tests run for ever counts as seen, however busy the machine is."""
+
+_LIBRARIES = ("numpy", "pyarrow", "torch", "transformers")
+"""Libraries that take seconds to import, once for all mutants."""
 
 
 def main() -> None:
@@ -58,6 +77,10 @@ def main() -> None:
     parser.add_argument("--sample", type=int, default=30, help="mutants of each room")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
+    os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "MKL_DISABLE_FAST_MM": "1"}  # as tests/conftest.py
+    for library in _LIBRARIES:
+        with contextlib.suppress(ImportError):
+            import_module(library)
     killed = num_all = 0
     for room in arguments.rooms:
         survivors, count = run(room, arguments.sample, arguments.seed)
@@ -70,76 +93,126 @@ def main() -> None:
 
 def run(room: str, sample: int, seed: int) -> tuple[list[str], int]:
     """Run the tests of a room on a sample of its mutants; return the diffs of the survivors and the number of all."""
-    from cosmic_ray.work_db import use_db
-    from cosmic_ray.work_item import TestOutcome
+    from cosmic_ray.mutating import use_mutation
+    from cosmic_ray.plugins import get_operator
 
     modules, tests = ROOMS[room]
+    survivors: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder, "main")
         # With what Python and numba have compiled: they know it by the times of the files, which are copied too.
         shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".git", ".venv", ".*_cache", ".hypothesis"))
         if (ROOT.parent / "shared").exists():
             Path(folder, "shared").symlink_to(ROOT.parent / "shared")
-        command = [sys.executable, "-m", "pytest", "-x", "-q", *(f"tests/{test}" for test in tests)]
-        paths = ", ".join(f'"src/brimful/{module}"' for module in modules)
-        (copy / "mutants.toml").write_text(
-            f"[cosmic-ray]\nmodule-path = [{paths}]\ntimeout = {_SECONDS}\nexcluded-modules = []\n"
-            f'test-command = "{" ".join(command)}"\n[cosmic-ray.distributor]\nname = "local"\n',
-            encoding="utf-8",
+        paths = [f"tests/{test}" for test in tests]
+        if not _passes(copy, paths):
+            sys.exit(f"{room}: its tests fail on the code as it is")
+        mutations = mutants_of(copy, modules)
+        chosen = random.Random(seed).sample(mutations, min(sample, len(mutations)))
+        for mutation in chosen:
+            operator = get_operator(mutation.operator_name)(**mutation.operator_args)
+            name = mutation.module_path.relative_to(copy / "src/brimful")
+            own = f"tests/{name.with_name(f'test_{name.name}')}"
+            # Those of the module first: most mutants end at the first failure there.
+            ordered = [own, *paths] if (copy / own).exists() else paths
+            with use_mutation(mutation.module_path, operator, mutation.occurrence) as (code, mutant):
+                if _passes(copy, ordered):
+                    lines = code.splitlines(), mutant.splitlines()
+                    survivors.append("\n".join(difflib.unified_diff(*lines, str(name), str(name), lineterm="")))
+    return survivors, len(chosen)
+
+
+def mutants_of(copy: Path, modules: list[str]) -> list[Any]:
+    """Return the mutations of the modules of a room, in an order that is the same every time."""
+    from cosmic_ray.commands.init import init
+    from cosmic_ray.modules import find_modules
+    from cosmic_ray.work_db import use_db
+
+    with use_db(copy / "session.sqlite") as database:
+        init(sorted(find_modules([copy / "src/brimful" / module for module in modules])), database, {})
+        # The database is keyed by random numbers.
+        mutations = sorted(
+            (item.mutations[0] for item in database.work_items),
+            key=lambda mutation: (str(mutation.module_path), mutation.operator_name, mutation.occurrence),
         )
-        environment = {**os.environ, "PYTHONPATH": f"{copy / 'src'}:{copy}", "PYTHONDONTWRITEBYTECODE": "1"}
-        subprocess.run(command, cwd=copy, env=environment, check=True, stdout=subprocess.DEVNULL)
-
-        def cosmic_ray(*words: str) -> None:
-            program = [sys.executable, "-m", "cosmic_ray.cli", *words]
-            subprocess.run(program, cwd=copy, env=environment, check=True)
-
-        cosmic_ray("init", "mutants.toml", "session.sqlite")
-        with use_db(copy / "session.sqlite") as database:
-            items = [item for item in database.work_items if _is_code(copy, item.mutations[0])]
-            # The database has them in no order.
-            items.sort(key=lambda item: repr(item.mutations[0]))
-            chosen = random.Random(seed).sample(items, min(sample, len(items)))
-            database.clear()
-            database.add_work_items(chosen)
-        cosmic_ray("exec", "mutants.toml", "session.sqlite")
-        with use_db(copy / "session.sqlite") as database:
-            results = dict(database.results)
-        return [result.diff or "" for result in results.values() if result.test_outcome is TestOutcome.SURVIVED], len(
-            results
-        )
+    return [mutation for mutation in mutations if _is_code(mutation)]
 
 
-def _is_code(copy: Path, mutation: Any) -> bool:
-    """Return false where nothing would change: in annotations, signatures and limits, and for ``is`` in the place of ``==``."""
-    path, position = copy / mutation.module_path, tuple(mutation.start_pos)
+def _passes(copy: Path, paths: list[str]) -> bool:
+    """Return true if the tests pass, in a process forked from this one, which has imported the large libraries."""
+    process = multiprocessing.get_context("fork").Process(target=_test, args=(copy, paths))
+    process.start()
+    process.join(_SECONDS)
+    if process.is_alive():
+        os.killpg(process.pid or 0, signal.SIGKILL)
+        process.join()
+    return process.exitcode == 0
+
+
+def _test(copy: Path, paths: list[str]) -> None:
+    os.setsid()
+    resource.setrlimit(resource.RLIMIT_CPU, (_CPU_SECONDS, _CPU_SECONDS))
+    for output in (1, 2):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), output)
+    os.chdir(copy)
+    folders = [str(copy / "src"), str(copy)]
+    os.environ["PYTHONPATH"], sys.path[:0] = ":".join(folders), folders
+    for name in [name for name in sys.modules if name.split(".")[0] == "tests"]:
+        del sys.modules[name]
+    ignored = "ignore::pytest.PytestAssertRewriteWarning"  # some plugin came along with a library
+    sys.exit(pytest.main(["-x", "-q", "-W", ignored, *paths]))
+
+
+def _is_code(mutation: Any) -> bool:
+    """Return false where nothing would change, by ``_silent_ranges``, and for ``is`` in the place of ``==``."""
+    position = line, column = tuple(mutation.start_pos)
+    if mutation.operator_name == "core/ExceptionReplacer":
+        # cosmic-ray cannot replace an exception with a dot in its name.
+        text = mutation.module_path.read_text(encoding="utf-8").splitlines()[line - 1]
+        if re.match(r"\w+\.", text[column:]):
+            return False
     return not {"Is", "IsNot"} & set(mutation.operator_name.split("_")) and not any(
-        start <= position < end for start, end in _silent_ranges(path)
+        start <= position < end for start, end in _silent_ranges(mutation.module_path)
     )
 
 
 @cache
 def _silent_ranges(path: Path) -> list[tuple[Position, Position]]:
-    """Return the ranges of annotations, of signatures with all that stands in them, of constants, and of guards."""
+    """Return the ranges whose changes nobody can see.
+
+    - annotations, and signatures with all that stands in them;
+    - constants, and defaults of fields: a limit by one more or less is a matter of taste;
+    - assertions, which hold always, so that a weaker one holds too;
+    - ``__repr__``, for people who look for mistakes;
+    - decorators that change time or nothing: caches and ``overload``; and arguments of others (slots, frozen, kw_only),
+      which change memory, or what a caller may do by mistake;
+    - ``stacklevel`` of warnings: the line that is named with the message;
+    - ``copy=False`` of arrays, which only takes time where it is true;
+    - ``strict`` of ``zip`` and ``frozen``: guards against mistakes in the package, which are not there.
+    """
     ranges: list[tuple[Position, Position]] = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        parts: list[Any] = []
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            for decorator in node.decorator_list:
+                if isinstance(decorator, ast.Call):
+                    parts += [*decorator.args, *decorator.keywords]
+                name = ast.unparse(decorator).split("(")[0]
+                if name in ("cache", "lru_cache", "overload"):
+                    # From the ``@``, which stands before the decorator.
+                    ranges.append(((decorator.lineno, 0), (decorator.lineno + 1, 0)))
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             ranges.append(((node.lineno, node.col_offset), (node.body[0].lineno, node.body[0].col_offset)))
-        elif isinstance(node, ast.AnnAssign) or (isinstance(node, ast.Assign) and _is_number(node.value)):
-            # A limit of another size is a matter of taste.
-            part = node.annotation if isinstance(node, ast.AnnAssign) else node.value
-            ranges.append(((part.lineno, part.col_offset), (part.end_lineno or 0, part.end_col_offset or 0)))
-        elif isinstance(node, ast.keyword) and node.arg in ("strict", "frozen"):
-            # What guards against mistakes in the package changes nothing where there are none: sides of a ``zip`` are
-            # equally long, and nobody writes to a frozen object.
-            part = node.value
-            ranges.append(((part.lineno, part.col_offset), (part.end_lineno or 0, part.end_col_offset or 0)))
+            parts += [node] if node.name == "__repr__" else []
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            parts += [node.annotation] if isinstance(node, ast.AnnAssign) else []
+            numbers = (ast.Constant, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop)
+            is_constant = node.value is not None and all(isinstance(part, numbers) for part in ast.walk(node.value))
+            parts += [node.value] if is_constant else []
+        elif isinstance(node, ast.Assert) or (isinstance(node, ast.keyword) and node.arg in _SILENT):
+            parts.append(node)
+        ranges += [((part.lineno, part.col_offset), (part.end_lineno, part.end_col_offset)) for part in parts]
     return ranges
-
-
-def _is_number(value: ast.expr) -> bool:
-    """Return true for a constant, and for one that is written as ``8 << 20``."""
-    return all(isinstance(part, (ast.Constant, ast.BinOp, ast.operator)) for part in ast.walk(value))
 
 
 if __name__ == "__main__":
