@@ -79,7 +79,7 @@ def test_a_transform_that_changes_the_length_is_named():
     source, encoder = open_source(texts(*LENGTHS)), toy_chat_encoder()
     plan = plan_packs(measure_lengths(source, encoder, targets=False), capacity=12)
     with pytest.raises(
-        AugmentationError, match=r"shorter changed its length, or the data changed since\. Measure with"
+        AugmentationError, match=r"planned with 7: shorter changed its length, or the data changed since\. Measure with"
     ):
         PackedDataset.from_plan(source, encoder, plan, transforms=[shorter])[0]
 

@@ -706,3 +706,11 @@ def test_a_stream_without_a_way_back():
     state = from_stream(LENGTHS).state_dict()
     with pytest.raises(StateError, match=r"the stream list has no load_state_dict\(\) to go back by"):
         TokenBudgetBatches(list(toy_packs(5)), TokenBudget(8, min_buffered=3)).load_state_dict(state)
+
+
+def test_steps_of_a_second_epoch_are_counted_on_from_the_first():
+    """A budget that grows by a token each step, over thirteen samples of one token: five steps, and then two."""
+    loader = by_index([1] * 13, TokenBudget(100, warmup=Warmup(steps=99, start=1)), seed=None)
+    for first_step, sizes in ((0, [1, 2, 3, 4, 3]), (5, [6, 7])):
+        assert (loader.step, loader.count_steps()) == (first_step, len(sizes))
+        assert [len(batch[0]) for batch in loader] == sizes
