@@ -714,3 +714,14 @@ def test_steps_of_a_second_epoch_are_counted_on_from_the_first():
     for first_step, sizes in ((0, [1, 2, 3, 4, 3]), (5, [6, 7])):
         assert (loader.step, loader.count_steps()) == (first_step, len(sizes))
         assert [len(batch[0]) for batch in loader] == sizes
+
+
+def test_steps_of_another_size_are_told(logged):
+    """The same micro-batches in a step are the same steps, however the ranks share them."""
+    state = by_index(LENGTHS, dp_world_size=2, micro_batches=3).state_dict()
+    by_index(LENGTHS, dp_world_size=3, micro_batches=2).load_state_dict(state)
+    assert logged == []
+    by_index(LENGTHS, dp_world_size=2, micro_batches=2).load_state_dict(state)
+    assert [message.split(":")[0] for message in logged] == [
+        "goes on with steps of 2 × 2 micro-batches, before with 2 × 3"
+    ]

@@ -176,3 +176,27 @@ def test_the_collator_joins_the_rows_of_a_pack():
     assert rows.sample_ids.tolist() == packs[0].sample_ids + packs[1].sample_ids
     batch = PackCollator(dialect="llama_factory", pad_to=10)([packs[0], packs[1]])
     assert batch["input_ids"].shape == (2, 11)  # with the spare token of that dialect
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_first_rank_measures_for_all(rank, monkeypatch):
+    """Rows with random lengths have others in each process: all ranks plan with those of the first."""
+    lengths = [9, 8, 7, 6, 5, 4, 3, 2, 1, 2, 3, 4]
+
+    def broadcast(numbers, source):
+        assert source == 0
+        if rank:
+            assert not numbers.any(), "this rank measures nothing"
+            numbers += torch.tensor(lengths)
+
+    for name, value in {"is_initialized": True, "get_backend": "gloo", "get_rank": rank}.items():
+        monkeypatch.setattr(torch.distributed, name, lambda value=value: value)
+    monkeypatch.setattr(torch.distributed, "broadcast", broadcast)
+    data = Encoding()
+    packs = PackedDataset.wrap(data, 10, seed=None)
+    assert data.calls == (12 if rank == 0 else 0)
+    measured = [2 + index % 5 for index in range(12)]
+    assert (
+        packs.fingerprint
+        == PackedDataset.wrap(Encoding(), 10, lengths=lengths if rank else measured, seed=None).fingerprint
+    )
