@@ -48,9 +48,14 @@ def test_packs_say_how_their_media_were_encoded(processor):
     features = MediaFeatures.of_packs(stored)
     assert (features.tokens_per_second, features._settings_due()) == (3.5, maker)
     assert MediaFeatures.of_packs(stored, processor, tokens_per_second=4).tokens_per_second == 4
-    other = SimpleNamespace(media_settings=settings, media_features={"settings": "0", "tokens_per_second": 2})
-    with pytest.raises(SettingsError, match="has other settings than the one that made the features in these packs"):
-        MediaFeatures.of_packs(other, processor)
+    for fingerprint in ("0", "z"):
+        other = SimpleNamespace(
+            media_settings=settings, media_features={**stored.media_features, "settings": fingerprint}
+        )
+        with pytest.raises(
+            SettingsError, match="has other settings than the one that made the features in these packs"
+        ):
+            MediaFeatures.of_packs(other, processor)
     assert MediaFeatures(processor, "qwen2-audio").tokens_per_second is None
 
 
