@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from itertools import count
+from typing import Any
 
 import pytest
 
@@ -94,7 +95,7 @@ def test_a_killed_export_goes_on(name, point, tmp_path):
 def test_of_two_shares_that_end_at_once_both_end_well(tmp_path, monkeypatch, owner, method, occurrence):
     """Without it the second one misses the parts that the first has joined and removed."""
     packs = some_packs(5)
-    options = {"to": "megatron", "packs_per_shard": 2}
+    options: dict[str, Any] = {"to": "megatron", "packs_per_shard": 2}
     shares = [Execution(task_index=index, num_tasks=2) for index in range(2)]
     if method == "finish":
         with pytest.raises(UnfinishedSharesError):

@@ -71,7 +71,7 @@ class Samples:
     storage: str = "references"
 
     def source(self, home: Path) -> Any:
-        media = {} if self.storage == "references" else {"media": True, "media_dir": self.folder}
+        media: dict[str, Any] = {} if self.storage == "references" else {"media": True, "media_dir": self.folder}
         return open_source(self.folder / "rows", cache_dir=home / "cache", **media)
 
     @property
@@ -137,7 +137,8 @@ def pack(some: Samples, home: Path, task: int, num_tasks: int) -> None:
 def write(some: Samples, home: Path, task: int, num_tasks: int, *, in_shares: bool = False) -> None:
     """Measure, plan and write, which every process does, or each its share."""
     execution = Execution(task_index=task, num_tasks=num_tasks) if in_shares else Execution()
-    source, options = some.source(home), {"cache_dir": home / "cache", "execution": execution}
+    source = some.source(home)
+    options: dict[str, Any] = {"cache_dir": home / "cache", "execution": execution}
     table = joined(partial(measure_lengths, source, some.encoder, num_proc=1, **options))
     plan = plan_packs(table, capacity=CAPACITY)
     joined(partial(write_packs, plan, source, some.encoder, home / "out", **some.options, **options))
@@ -176,7 +177,7 @@ class TinyModel(torch.nn.Module):
 
 def refer(some: Samples, home: Path, task: int, num_tasks: int, *, packs: Path) -> None:
     """Compute the reference column of packs, each rank its files."""
-    ranks = {"dp_rank": task, "dp_world_size": num_tasks}
+    ranks: dict[str, Any] = {"dp_rank": task, "dp_world_size": num_tasks}
     compute_references(TinyModel(), open_packs(packs), PackCollator(), home / "out", model_id="tiny", **ranks)
 
 
@@ -215,7 +216,7 @@ def run_whole(job: Callable[..., None], some: Samples, home: Path) -> Whole:
 
     def watched() -> None:
         points: Counter[str] = Counter()
-        crash_points.reach = lambda label: points.update([label])  # type: ignore[assignment]
+        crash_points.reach = lambda label: points.update([label])
         before = time.process_time()
         job(some, home, 0, 1)
         (home / "watched").write_text(json.dumps([points, time.process_time() - before]))

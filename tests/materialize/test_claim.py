@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from brimful.materialize.claim import media_root_of, media_version_of, packs_per_shard
-from brimful.shards import JSON_VERSION, MEDIA_VERSION
+from brimful.materialize.claim import media_root_of, packs_per_shard
 
 Stub: Any = SimpleNamespace
 """An object of which only some attributes are asked."""
@@ -28,12 +27,3 @@ def test_a_shard_holds_packs_of_four_bytes_a_token(shard_bytes, num_packs, expec
 def test_the_root_of_media(directories, root):
     """The directory that holds all of them; none where that is the whole file system."""
     assert media_root_of(Stub(media_directories=directories)) == root
-
-
-@pytest.mark.parametrize(
-    ("identity", "version"),
-    [(None, MEDIA_VERSION), ({}, JSON_VERSION), ({"media": {}}, JSON_VERSION), ({"media": {"shards": 4}}, 4)],
-)
-def test_all_shards_have_the_version_of_the_first(identity, version):
-    log = Stub(is_begun=lambda: identity is not None, header=lambda: {"identity": identity})
-    assert media_version_of(log) == version

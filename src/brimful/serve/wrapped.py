@@ -47,13 +47,13 @@ class EncodedRows:
             row = row if self._encode is None else self._encode(row)
         except Exception as error:  # a data set is anybody's code
             raise EncodeError(f"sample {index} of {self.title}: {type(error).__name__}: {error}") from error
-        ids = row.get("input_ids") if isinstance(row, Mapping) else None
-        if ids is None:
+        if not isinstance(row, Mapping) or row.get("input_ids") is None:
             keys = sorted(map(str, row)) if isinstance(row, Mapping) else type(row).__name__
             raise EncodeError(
                 f"sample {index} of {self.title} has no 'input_ids' (found {keys}): give the function that encodes a row, such "
                 f"as a template of ms-swift, as encode=…"
             )
+        ids = row["input_ids"]
         if np.ndim(ids) != 1 or not len(ids):
             raise EncodeError(
                 f"sample {index} of {self.title} has 'input_ids' of shape {tuple(np.shape(ids))}: they are one row of at least 1 "
