@@ -14,8 +14,8 @@ def lower_bound(items: Histogram, *, capacity: int) -> int:
     * N2 the others longer than C / 2: one pack each,
     * N3 those from k to C / 2; they fill the room beside N2, and what does not fit needs further packs.
 
-    Then L(k) = |N1| + |N2| + max(0, ⌈(tokens(N3) - room beside N2) / C⌉), and the bound is the maximum over k, never
-    below tokens ÷ C.
+    Then L(k) = |N1| + |N2| + max(0, ⌈(tokens(N3) - room beside N2) / C⌉), and the bound is the maximum over k. It is
+    never below tokens ÷ C: L(0) is not.
 
     >>> lower_bound(Histogram.of(np.array([5, 5, 5])), capacity=8)  # 15 would fit two packs of 8; three items do not
     3
@@ -37,4 +37,4 @@ def lower_bound(items: Histogram, *, capacity: int) -> int:
     room_beside_large = num_large * capacity - (totals[up_to_large] - totals[up_to_half])
     small_tokens = totals[up_to_half] - totals[below]
     num_small = np.maximum(0, -((room_beside_large - small_tokens) // capacity))
-    return int(max((num_alone + num_large + num_small).max(), -(-int(totals[-1]) // capacity)))
+    return int((num_alone + num_large + num_small).max())
