@@ -75,6 +75,8 @@ def test_a_pack_more_than_best_fit_decreasing_takes_at_any_capacity(form):
         *([3, 14, 16], [22]),
     ]
     assert (len(packs_of(lengths, 12, None)), len(packs_of(lengths, 11, None))) == (10, 12)
+    runs = spread(Histogram.of(np.array(lengths)), capacity=12, num_packs=11, bound=10)
+    assert runs.length.tolist() == sorted(lengths, reverse=True)
 
 
 def test_random_packs_are_what_they_were(form):
