@@ -553,3 +553,23 @@ def test_only_the_last_two_records_have_their_carry_over(tmp_path):
     # The oldest goes with the next commit.
     assert counts[:3] == [1, 2, 3]
     assert set(counts[3:-2]) == {3}
+
+
+def test_pauses_of_a_source_that_is_silent_double_up_to_a_second(tmp_path):
+    """And begin anew with what comes: the first look after a sample is after 20 ms."""
+    path = tmp_path / "in.jsonl"
+    append(path, texts([5]))
+    pauses = []
+
+    class Counting(HandClock):
+        def sleep(self, seconds):
+            super().sleep(seconds)
+            pauses.append(seconds)
+            if len(pauses) == 8:
+                append(path, texts([5]))
+            if len(pauses) == 10:
+                one.stop()
+
+    one = producer(path, tmp_path / "out", clock=Counting())
+    one.run()
+    assert pauses == [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 1.0, 0.02, 0.04]
