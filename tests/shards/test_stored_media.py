@@ -204,3 +204,17 @@ def test_lists_of_media_compare_as_tuples_do(tmp_path):
         items[1:],
         [*reversed(items)],
     )
+
+
+def test_media_of_one_pack_lie_in_any_containers(tmp_path):
+    """A later sample may have a picture that an earlier shard brought: containers come in no order."""
+    store, (record,), offsets = written(tmp_path, *CONTENTS)
+    files = MediaFiles(store, [record] * 3, "")
+    stored = []
+    for number, shard in enumerate((2, 0, 1, 1)):
+        medium = Medium(MediaKind.IMAGE, "a", data=CONTENTS[0])
+        item = PlacedMedium(medium, start=number, length=1, num_tokens=1, fingerprint=fingerprint_bytes(CONTENTS[0]))
+        stored.append(PackMedium(item, StoredAt(shard, offsets[0], len(CONTENTS[0]))))
+    media = StoredMedia(cells_of(stored), files)
+    assert [item.read() for item in media] == [CONTENTS[0]] * 4
+    assert sorted(media._facts.containers) == [0, 1, 2]
