@@ -287,6 +287,12 @@ def test_reading_touches_the_files_of_its_rows_alone():
     ]
 
 
+def test_rows_after_the_last_of_several_files_are_none():
+    """Without it the row after the last is looked for without end."""
+    chain = ChainedRows([MemoryRows([{"text": "a"}]), MemoryRows([{"text": "b"}])], "two")
+    assert [row["text"] for row in chain.read(1, 9)] == ["b"]
+
+
 def test_a_dataset_fingerprint_is_of_the_content(tmp_path):
     """Without it saving, slicing or mapping a dataset would throw its lengths away."""
     datasets = pytest.importorskip("datasets", reason="needs the extra brimful[huggingface]")

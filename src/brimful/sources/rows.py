@@ -180,6 +180,7 @@ class ChainedRows(Rows):
         return self.parts[part_index], index - self.starts[part_index]
 
     def read(self, start: int, stop: int) -> Iterator[Any]:
+        stop = min(stop, self._length)
         while start < stop:
             index = bisect.bisect_right(self.starts, start) - 1
             part, part_start = self.parts[index], self.starts[index]
