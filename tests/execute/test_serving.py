@@ -34,7 +34,7 @@ def test_workers_do_not_run_the_script(put, is_file):
 def test_processes_of_the_script_itself_run_it(monkeypatch):
     """Without it a pool of the caller would not know the functions that it is given."""
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
-    monkeypatch.setattr(sys.modules["__main__"], "__file__", "/script.py")
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", "/script.py", raising=False)
     assert spawn.get_preparation_data("Process-1")["init_main_from_path"] == "/script.py"
     assert "init_main_from_path" not in spawn.get_preparation_data(_NAME)
 

@@ -14,12 +14,13 @@ from brimful.shards import MediaCensus
 
 def table_of(tokens, targets=None, *, group_size=1, encoded_by=(), **account):
     lengths = np.array(tokens, dtype=np.int32)
-    counts = None if targets is None else Targets(np.array(targets, dtype=np.int32), None)
+    counts = Targets(np.array(np.maximum(lengths, 0) if targets is None else targets, dtype=np.int32), None)
     provenance = {"group_size": group_size, "encoded_by": list(encoded_by), "account": account}
     return LengthTable({"tokens": lengths}, provenance=provenance, targets=counts)
 
 
 def summary_of(table, *, seconds=None, **settings):
+    table.targets = table.targets or Targets(np.maximum(table.tokens, 0), None)
     plan = plan_packs(table, **settings)
     return PackSummary(
         source="chats.jsonl",
@@ -94,7 +95,7 @@ def test_packs_above_the_bound_are_a_share_of_it():
     """Four samples of more than half a pack are four packs; next fit takes five of these, where four would do."""
     values = values_of(summary_of(table_of([4, 7, 4, 7, 2, 8]), capacity=10, algorithm="next_fit"))
     assert values["lower bound"] == "4 packs: 25.000 % above what any plan needs (next_fit)"
-    assert values["targets"] == "not counted: measured by an earlier brimful"
+    assert values["targets"] == "32 (100.0 % of the tokens); every sample has one"
 
 
 def test_rows_of_two_samples_are_counted_as_rows():
@@ -164,8 +165,8 @@ def test_mismatches_of_kto_are_no_samples_that_teach_nothing():
 
 
 def test_what_only_some_jobs_have_is_said_once_it_is_there():
-    plan = plan_packs([5, 3], capacity=10)
-    table = LengthTable.from_lengths([5, 3])
+    table = LengthTable({"tokens": np.array([5, 3])}, targets=Targets(np.array([4, 2], dtype=np.int32), None))
+    plan = plan_packs(table, capacity=10)
     fields: dict[str, Any] = {
         "source": "a.txt",
         "format": "text",

@@ -1,5 +1,6 @@
 """Plans of any lengths by plan_packs: laws, seeds and epochs, and lengths that cannot be planned."""
 
+import gc
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -162,6 +163,7 @@ def test_a_default_call_goes_through_few_files():
         if event == "call" and path.startswith(str(package)) and (not files or files[-1] != path):
             files.append(path)
 
+    gc.collect()  # what earlier tests left is not removed in the middle of the call
     with compiled_forms(False):  # the form must not depend on what this process compiled before
         sys.setprofile(follow)
         try:
