@@ -28,7 +28,7 @@ VARIABLE = "BRIMFUL_PYTHON_MS_SWIFT"
 FLAGS = ["--sharded_lazy", "true", "--sharded_lazy_pre_packed", "true"]
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def swift(monkeypatch):
     """What of ms-swift a training that is given declared steps looks up."""
     callbacks = SimpleNamespace(TrainerCallback=object, callbacks_map={})
@@ -104,7 +104,7 @@ def test_a_global_batch_is_the_lanes(monkeypatch, tmp_path):
     assert [index for index in range(12) if all(label == -100 for label in rows[index]["labels"])] == [9, 10, 11]
 
 
-def test_a_stream_that_grows_needs_steps_and_no_shuffling(tmp_path):
+def test_a_stream_that_grows_needs_steps_and_no_shuffling(tmp_path, swift):
     producer = PackingProducer(
         [{"text": "abc"}] * 40, toy_encoder(), tmp_path, capacity=16, lookahead=4, packs_per_shard=1
     )
@@ -120,7 +120,7 @@ def test_a_stream_that_grows_needs_steps_and_no_shuffling(tmp_path):
     assert rows[0]["length"] == len(rows[0]["labels"])
 
 
-def test_declared_steps_do_not_begin_again_when_the_stream_has_ended(tmp_path):
+def test_declared_steps_do_not_begin_again_when_the_stream_has_ended(tmp_path, swift):
     """A training that is resumed then goes on with the numbers that it had: what it has trained may be removed."""
     stream = toy_stream(tmp_path / "s", [3, 3, 3])
     rows = ms_swift_stream._stream_of(arguments(stream, max_steps=5))
