@@ -43,6 +43,20 @@ def try_lock(file: Any) -> bool:
     return _flock(file, "LOCK_EX", "LOCK_NB")
 
 
+def is_held(file: Any) -> bool:
+    """Return true if another holds the lock of a file that is open for reading, not shared; false where there are no locks."""
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except (ImportError, OSError):
+        return False
+    fcntl.flock(file, fcntl.LOCK_UN)
+    return False
+
+
 def lock_shared_instead(file: Any) -> bool:
     """Share a lock that is held alone. For a moment nobody may hold it: look again whether the file still has its name."""
     return _flock(file, "LOCK_SH")

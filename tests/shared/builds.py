@@ -14,11 +14,10 @@ import numpy as np
 from brimful.fingerprint import fingerprint_of
 from brimful.plan import Plan, plan_packs
 from brimful.shared.builder import BuiltPlan
-from brimful.shared.plan_files import published
 from brimful.shared.waiting import Waiting
 
 LENGTHS = np.random.default_rng(0).integers(1, 60, 400)
-QUICK = Waiting(poll_seconds=0.02, beat_seconds=0.05, stale_seconds=1.0, arrive_seconds=20.0, see_seconds=0.3)
+QUICK = Waiting(poll_seconds=0.02, arrive_seconds=20.0, see_seconds=0.3)
 
 
 class Build:
@@ -40,7 +39,7 @@ class Build:
         path = self.directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
         plan_packs(LENGTHS, capacity=self.capacity, epoch=epoch).save(path)
-        return BuiltPlan(Plan.open(path), fingerprint_of("plans of a test"), (published(self.directory, name),))
+        return BuiltPlan(Plan.open(path), fingerprint_of("plans of a test"), (name,))
 
 
 def expected(epoch):

@@ -22,7 +22,6 @@ from brimful import LengthTable, PlanSettings, broadcast_plan, open_source, plan
 from brimful.errors import BrimfulError
 from brimful.progress import Progress
 from brimful.shared import SharedPlan, find_ranks
-from brimful.shared.open_channel import open_channel
 from brimful.testing.toys import toy_chat_encoder
 from tests.faults.processes import forked
 from tests.shared.builds import LENGTHS, QUICK, Build, die
@@ -37,20 +36,13 @@ def cases(folder, rank):
     yield "ranks", [ranks.rank, ranks.world_size]
 
     def shared(name, build, directory, **options):
-        channel = open_channel(ranks, directory, store=None, job=None, name=name, waiting=QUICK)
-        return SharedPlan(build, channel, ranks, directory, waiting=QUICK, **options)
+        return SharedPlan(build, directory / f"{name}.json", ranks, directory, waiting=QUICK, **options)
 
     build = Build(folder, seconds=TIMEOUT_SECONDS + 1.0)
     with shared("slow", build, folder, ahead=False) as plan:
         total = torch.ones(1)
         distributed.all_reduce(total)
         yield "slow", [plan.plan.fingerprint, int(total), build.epochs]
-
-    own = folder / f"node {rank // 2}"  # two ranks on each of the nodes, which see no file of each other
-    with shared("copies", Build(own), own, ahead=False) as plan:
-        distributed.barrier()
-        plan.plan.check_fingerprint()
-        yield "copies", [plan.plan.fingerprint, plan.plan.path]
 
     build = Build(folder / "epochs", seconds=0.1)
     with shared("epochs", build, folder / "epochs", num_epochs=4) as plan:
@@ -121,10 +113,9 @@ def run_rank(folder, rank, world_size, port):
     killed = folder / "killed"
     begin = time.monotonic()
     try:
-        # The last case: rank 0 keeps the store, which goes with it.
+        # The last case.
         ranks = find_ranks()
-        channel = open_channel(ranks, killed, store=None, job=None, name="killed", waiting=QUICK)
-        SharedPlan(Build(killed, 0.3, die), channel, ranks, killed, waiting=QUICK, ahead=False)
+        SharedPlan(Build(killed, 0.3, die), killed / "killed.json", ranks, killed, waiting=QUICK, ahead=False)
     except BrimfulError as error:
         seconds = time.monotonic() - begin
         (folder / f"killed {rank}.json").write_text(json.dumps([type(error).__name__, str(error), seconds]))

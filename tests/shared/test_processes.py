@@ -19,7 +19,7 @@ WORLD = 4
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory):
-    """What each rank saw in each case, over the TCP store that every job has."""
+    """What each rank saw in each case."""
     folder = tmp_path_factory.mktemp("ranks")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -45,12 +45,6 @@ def test_a_build_longer_than_the_timeout_of_collectives_hurts_none(seen):
     assert [rank["slow"][2] for rank in seen] == [[0], [], [], []]
 
 
-def test_nodes_without_a_shared_file_system_get_one_copy_each_through_the_store(seen):
-    fingerprints, paths = zip(*[rank["copies"] for rank in seen], strict=True)
-    assert set(fingerprints) == {expected(0)}
-    assert paths[0] == paths[1] != paths[2] == paths[3]
-
-
 def test_epochs_change_together_while_collectives_run(seen):
     assert [rank["epochs"][0] for rank in seen] == [[[expected(epoch), epoch] for epoch in range(4)]] * WORLD
     assert [rank["epochs"][1] for rank in seen] == [[0, 1, 2, 3], [], [], []]
@@ -61,8 +55,8 @@ def test_an_error_reaches_every_process_in_seconds(seen):
     assert all("row 7 is malformed" in rank["fault"][1] and rank["fault"][2] for rank in seen)
 
 
-def test_a_rank_0_that_is_killed_takes_the_store_along_and_all_others_say_so(seen):
-    """Its store is gone at once, long before signs of life would be missed or a collective runs out of time."""
+def test_a_rank_0_that_is_killed_is_missed_on_all_others(seen):
+    """The kernel frees its lock, long before a collective runs out of time."""
     for rank in seen[1:]:
         name, message, seconds = rank["killed"]
         assert name == "TaskFailedError"
@@ -81,7 +75,7 @@ def test_a_broadcast_plan_is_the_same_everywhere(seen):
     assert {rank["broadcast of nothing"] for rank in seen} == {"rank 0 has no plan to send"}
 
 
-def test_a_rank_with_another_source_or_encoder_stops_over_the_store_and_in_a_broadcast(seen):
+def test_a_rank_with_another_source_or_encoder_stops_in_a_plan_and_in_a_broadcast(seen):
     """Without it a node with a stale copy, or another tokenizer, would train its own tokens in packs made for others."""
     assert [rank["unlike"] for rank in seen[:2]] == [["", ""]] * 2
     for text in seen[2]["unlike"]:

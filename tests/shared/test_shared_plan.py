@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import re
+import signal
+import socket
 import subprocess
 import sys
-import threading
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,9 +21,8 @@ from brimful import Plan, PlanSettings, shared_plan
 from brimful.errors import BuildFailedError, SettingsError, TaskFailedError
 from brimful.progress import Progress, make_progress
 from brimful.shared import Ranks, SharedPlan, Waiting
-from brimful.shared.builder import Builder
-from brimful.shared.folder_channel import FolderChannel
-from brimful.shared.open_channel import open_channel
+from brimful.shared import document as document_module
+from brimful.shared.document import DocumentWriter, read_document
 from brimful.testing.toys import toy_chat_encoder
 from tests.shared.builds import QUICK, Build, expected, in_threads
 from tests.shared.unlike_rank import CASES
@@ -31,11 +31,15 @@ CHATS = [{"prompt": f"{number}+{number}?", "completion": str(2 * number)} for nu
 WORLD = 4
 
 
-def make(rank, build, folder, *, world_size=WORLD, channel=None, directory=None, **options):
-    """The plan of one rank, over a channel of files unless another is given."""
-    channel = channel or FolderChannel(folder / "jobs")
+@pytest.fixture(autouse=True)
+def _no_lingering(monkeypatch):
+    monkeypatch.setattr("brimful.shared.builder._LINGER_SECONDS", 0.5)
+
+
+def make(rank, build, folder, *, world_size=WORLD, directory=None, **options):
+    """The plan of one rank."""
     options = {"waiting": QUICK, **options}
-    return SharedPlan(build, channel, Ranks(rank, world_size), directory or folder, **options)
+    return SharedPlan(build, folder / "jobs" / "a.json", Ranks(rank, world_size), directory or folder, **options)
 
 
 def make_all(build, folder, world_size=WORLD, **options):
@@ -72,25 +76,26 @@ def test_every_rank_has_the_plan_of_rank_0_and_it_was_built_once(tmp_path):
 
 
 def test_a_build_longer_than_every_waiting_time_is_waited_for(tmp_path):
-    """What ends a wait is silence, not length: no timeout of any length would be right for every data set."""
-    plans = make_all(Build(tmp_path, seconds=1.5), tmp_path, ahead=False)  # stale_seconds is 1
+    """What ends a wait is the end of rank 0, not its length: no timeout of any length would be right for every data set."""
+    waiting = Waiting(poll_seconds=0.02, arrive_seconds=1.0, see_seconds=0.3)
+    plans = make_all(Build(tmp_path, seconds=1.5), tmp_path, ahead=False, waiting=waiting)
     with closed(plans):
         assert [plan.plan.fingerprint for plan in plans] == [expected(0)] * WORLD
 
 
-def test_followers_say_stage_share_and_remaining_time(tmp_path, monkeypatch):
+def test_followers_say_for_whom_they_wait(tmp_path, monkeypatch):
     """An hour of silence on every rank but one is taken for a hang, and killed."""
     monkeypatch.setattr("brimful.shared.follower._SAY_SECONDS", 0.1)
     stream = io.StringIO()
     plans = in_threads(
-        lambda: make(0, Build(tmp_path, seconds=0.6), tmp_path, world_size=2, ahead=False),
+        lambda: [time.sleep(0.2), make(0, Build(tmp_path, seconds=0.6), tmp_path, world_size=2, ahead=False)][1],
         lambda: make(1, None, tmp_path, world_size=2, progress=make_progress("lines", stream)),
     )
     with closed(plans):
-        lines = [line for line in stream.getvalue().splitlines() if "measure" in line]
-        assert lines
-        assert all(line.startswith("rank 1 waits for the plan of epoch 0 by rank 0 (") for line in lines)
-        assert any("/10 rows (" in line and " %), ETA 0:00" in line for line in lines), lines
+        lines = stream.getvalue().splitlines()
+        start = "rank 1 waits for the plan of epoch 0 by rank 0"
+        assert lines[0] == f"{start} (which has not come yet) for 0:00"
+        assert lines[-1][:-1] == f"{start} ({socket.gethostname()}, process {os.getpid()}) for 0:0"
 
 
 def test_an_error_of_rank_0_is_raised_everywhere_with_its_class_and_traceback(tmp_path):
@@ -170,32 +175,63 @@ def test_what_an_earlier_job_left_is_not_believed(tmp_path):
 
 
 KILLED = """
-import sys, time
+import os, sys, time
 from pathlib import Path
-from typing import Any
 from brimful.shared import Ranks, SharedPlan
-from brimful.shared.folder_channel import FolderChannel
 from tests.shared.builds import QUICK, Build, die
 folder, fault = Path(sys.argv[1]), {"die": die, "stop": lambda _: time.sleep(600)}[sys.argv[2]]
-SharedPlan(Build(folder, 0.3, fault), FolderChannel(folder / "jobs"), Ranks(0, 2), folder, waiting=QUICK)
+if sys.argv[2] == "stop" and os.fork() == 0:
+    time.sleep(600)
+SharedPlan(Build(folder, 0.3, fault), folder / "jobs" / "a.json", Ranks(0, 2), folder, waiting=QUICK)
 """
 
 
 def test_a_rank_0_that_is_killed_is_missed_at_once(tmp_path):
     """SIGKILL, as the kernel sends when memory runs out: no handler runs, and nothing is told."""
     process = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path), "die"])
-    with pytest.raises(TaskFailedError, match=r"rank 1: rank 0 \(.*\) is gone, in measure \d+/10 rows .*has ended"):
+    with pytest.raises(TaskFailedError, match=r"rank 1: rank 0 \(.*\) is gone: its process has ended before the plan"):
         make(1, None, tmp_path, world_size=2, waiting=Waiting(poll_seconds=0.02, arrive_seconds=30))
     process.wait()
 
 
-def test_a_rank_0_whose_signs_stop_is_missed_after_the_time(tmp_path):
-    """On another machine only silence tells: here the process lives, and its thread of beats is stopped."""
-    channel = FolderChannel(tmp_path / "jobs")
-    builder = Builder(Build(tmp_path), channel, Ranks(0, 2), tmp_path, progress=Progress(), beat_seconds=0.05)
-    threading.Timer(0.3, builder.close).start()
-    with pytest.raises(TaskFailedError, match="no sign of it for 1 s"):
-        make(1, None, tmp_path, world_size=2)
+def test_a_process_that_rank_0_forked_holds_no_lock(tmp_path):
+    """Workers of a loader live on for a moment, or for hours: then nobody would miss rank 0."""
+    document = DocumentWriter(tmp_path / "jobs" / "a.json")
+    document.write({"epochs": {}})
+    pid = os.fork()
+    if pid == 0:
+        time.sleep(60)
+        os._exit(0)
+    document.close()
+    time.sleep(0.05)
+    assert not read_document(tmp_path / "jobs" / "a.json").is_live
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+def test_a_document_that_is_replaced_again_and_again_is_always_live(tmp_path):
+    """Between two documents a reader may hold the one whose lock was just given back."""
+    document = DocumentWriter(tmp_path / "a.json")
+    document.write({"number": 0})
+    stop = []
+
+    def write():
+        number = 0
+        while not stop:
+            number += 1
+            document.write({"number": number})
+
+    def read():
+        try:
+            seen = [read_document(tmp_path / "a.json") for _ in range(2_000)]
+        finally:
+            stop.append(True)
+        return seen
+
+    _, seen = in_threads(write, read)
+    numbers = [one.values["number"] for one in seen if one.is_live]
+    assert len(numbers) == 2_000
+    assert numbers == sorted(numbers)
 
 
 def test_a_rank_0_that_never_comes_is_named(tmp_path):
@@ -203,7 +239,7 @@ def test_a_rank_0_that_never_comes_is_named(tmp_path):
         make(1, None, tmp_path, world_size=2, waiting=Waiting(poll_seconds=0.02, arrive_seconds=0.2))
 
 
-def test_a_directory_that_is_not_shared_is_named_where_no_store_carries_the_plan(tmp_path):
+def test_a_directory_that_is_not_shared_is_named(tmp_path):
     results = in_threads(
         lambda: make(0, Build(tmp_path), tmp_path, world_size=2, ahead=False),
         lambda: make(1, None, tmp_path, world_size=2, directory=tmp_path / "elsewhere"),
@@ -212,19 +248,23 @@ def test_a_directory_that_is_not_shared_is_named_where_no_store_carries_the_plan
         raise results[1]
 
 
-def test_two_jobs_of_one_name_do_not_mix(tmp_path):
-    """Two builders in one folder would answer each other's followers."""
-    options: dict[str, Any] = {"store": None, "job": "same", "waiting": QUICK}
-    channel = open_channel(Ranks(0, 2), tmp_path, name="first job", **options)
-    builder = Builder(Build(tmp_path), channel, Ranks(0, 2), tmp_path, progress=Progress(), beat_seconds=0.05)
-    from brimful.shared import open_channel as module
+def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch):
+    """There nobody could tell a rank 0 that works from one that is gone."""
+    monkeypatch.setattr("brimful.shared.document.try_lock", lambda _: False)
+    with pytest.raises(SettingsError, match="is on a file system without locks"):
+        make(0, Build(tmp_path), tmp_path, world_size=2)
 
-    module._calls.clear()  # the second job is another process, which counts from 0
+
+def test_two_jobs_of_one_name_do_not_mix(tmp_path):
+    """Two builders in one place would answer each other's followers."""
+    document_module._calls.clear()
+    first = share(tmp_path, rank=0, world_size=2, job="same")
+    document_module._calls.clear()  # the second job is another process, which counts from 0
     with pytest.raises(SettingsError, match=r"in use by another job of that name .* give each its own job"):
-        open_channel(Ranks(0, 2), tmp_path, name="first job", **options)
-    builder.close()
-    other = open_channel(Ranks(0, 2), tmp_path, name="first job", **{**options, "job": "other"})
-    assert isinstance(other, FolderChannel)
+        share(tmp_path, rank=0, world_size=2, job="same")
+    document_module._calls.clear()
+    with closed([first, share(tmp_path, rank=0, world_size=2, job="other")]):
+        pass
 
 
 def share(folder, **options):
@@ -265,10 +305,9 @@ def test_the_name_of_a_plan_follows_everything_that_decides_it(tmp_path):
 
 def test_domains_of_packs_are_the_same_on_a_rank_that_only_read_them(tmp_path):
     domains = ["math" if number % 3 else "code" for number in range(40)]
-    from brimful.shared import open_channel as module
 
     def rank_of_two(rank):
-        module._calls.clear()  # each rank is a process of its own, which counts its calls from 0
+        document_module._calls.clear()  # each rank is a process of its own, which counts its calls from 0
         return share(tmp_path, rank=rank, world_size=2, job="x", domains=domains if rank == 0 else None)
 
     plans = [rank_of_two(0), rank_of_two(1)]
@@ -287,13 +326,10 @@ def test_settings_with_an_epoch_are_refused(tmp_path):
 
 def test_half_a_document_is_no_document(tmp_path):
     """Some file systems show a file before all of its bytes."""
-    from brimful.shared.status import BuilderStatus
-
-    whole = BuilderStatus("s", 1, "host", 1).to_json()
-    assert BuilderStatus.of_json(whole) == BuilderStatus("s", 1, "host", 1)
-    assert [BuilderStatus.of_json(data) for data in (whole[:20], b"", b"[]", json.dumps({"beat": 1}).encode())] == [
-        None
-    ] * 4
+    path = tmp_path / "a.json"
+    for data in (b'{"epochs": {"0"', b""):
+        path.write_bytes(data)
+        assert read_document(path) is None
 
 
 def test_a_plan_opens_without_reading_its_arrays(tmp_path):

@@ -34,8 +34,8 @@ FLAGS = {
 PYTHON_ONLY = frozenset(
     {
         *("assign", "barrier", "beyond", "cache_bytes", "count", "dialect", "fit", "group", "groups_share", "layout"),
-        *("arrive_seconds", "beat_seconds", "beta", "domains", "job", "mean", "place", "plan", "rank"),
-        *("label_smoothing", "loss_type", "parts", "segment_multiple_of", "stale_seconds"),
+        *("arrive_seconds", "beta", "domains", "job", "mean", "place", "plan", "rank"),
+        *("label_smoothing", "loss_type", "parts", "segment_multiple_of"),
         *("media_maker", "multiple_of", "normaliser", "on_bad_medium", "on_corrupt", "pad_to", "position_start"),
         *("by_source", "tail", "timeout", "uses"),
     }

@@ -1,34 +1,27 @@
-"""The builder: rank 0, which plans every epoch once, says how far it is, and says so until the job ends."""
+"""The builder: rank 0, which plans every epoch once and says what came of it."""
 
 from __future__ import annotations
 
 import contextlib
-import os
-import socket
 import threading
 import time
 import traceback
-import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from brimful.errors import BrimfulError, TaskFailedError
 from brimful.plan import Plan
 from brimful.progress import Progress
 from brimful.shared.arguments import Arguments
-from brimful.shared.channel import STATUS, Channel
-from brimful.shared.plan_files import forget, send
-from brimful.shared.ranks import Ranks
-from brimful.shared.status import BuilderStatus, EpochStatus, Phase, PublishedFile, ReportedProgress, processes_here
+from brimful.shared.document import DocumentWriter
 from brimful.typing import Fingerprint
 
 _EPOCHS_TOLD = 4
 """Latest epochs in the document: followers are at most one behind."""
 
-_LINGER_SECONDS = 10.0
-"""Seconds that a failed builder stays for followers to read why: the store may end with it."""
+_LINGER_SECONDS = 3.0
+"""Seconds that a failed builder stays for ranks that have not read its document yet."""
 
 
 @dataclass(frozen=True)
@@ -38,13 +31,13 @@ class BuiltPlan:
     Attributes:
         plan: mapped from its file.
         identity: of everything that decides the plans, but for the epoch.
-        files: what the other ranks open: the plan first.
+        files: what the other ranks open, below the directory: the plan first.
         arguments: that the other ranks must have too; none if there are no samples.
     """
 
     plan: Plan
     identity: Fingerprint
-    files: tuple[PublishedFile, ...]
+    files: tuple[str, ...]
     arguments: Arguments = field(default_factory=dict)
 
 
@@ -53,45 +46,27 @@ BuildPlan: TypeAlias = Callable[[int, Progress], BuiltPlan]
 
 
 class Builder:
-    """Plans of epochs, each built once, and published through a channel; a thread beats until ``close``.
+    """Plans of epochs, each built once, and told in a document.
 
     Args:
         build: makes the plan of an epoch.
-        channel: to the followers; None if there are none.
-        directory: that the paths of files are below.
+        document: path of the document; None if there are no other ranks.
         progress: shown where the job was started.
-        beat_seconds: between two writings of the document.
     """
 
-    def __init__(
-        self,
-        build: BuildPlan,
-        channel: Channel | None,
-        ranks: Ranks,
-        directory: Path,
-        *,
-        progress: Progress,
-        beat_seconds: float,
-    ) -> None:
-        self._build, self._ranks, self._directory, self._progress = build, ranks, directory, progress
-        self._channel = None if channel is None else channel.clone()
-        self._files_channel = None if channel is None else channel.clone()
-        self._beat_seconds = beat_seconds
+    def __init__(self, build: BuildPlan, document: Path | None, *, progress: Progress) -> None:
+        self._build, self._progress = build, progress
         # One build at a time: two of them would take each other's memory and cores.
         self._building = threading.Lock()
         self._plans: dict[int, BuiltPlan | BaseException] = {}
-        self._publishing = threading.Lock()
-        self._status = BuilderStatus(uuid.uuid4().hex, 0, socket.gethostname(), os.getpid(), processes_here())
-        self._running: tuple[int, ReportedProgress] | None = None
         self._requested: set[int] = set()
-        self._sent: dict[int, tuple[PublishedFile, ...]] = {}
-        self._ended = threading.Event()
-        if self._channel is not None:
-            self._publish()
-            threading.Thread(target=self._beat, name="brimful-beat", daemon=True).start()
+        self._told: dict[int, dict[str, Any]] = {}
+        self._writer = None if document is None else DocumentWriter(document)
+        if self._writer is not None:
+            self._writer.write({"epochs": {}})
 
     def get(self, epoch: int) -> BuiltPlan:
-        """Return the plan of an epoch; build it now if nobody has.
+        """Return the plan of an epoch; build it now if it is not built yet.
 
         Raises:
             BaseException: the error of the build. The followers have been told.
@@ -102,9 +77,11 @@ class Builder:
                 self._plans[epoch] = self._built(epoch)
             built_plan = self._plans[epoch]
         if isinstance(built_plan, BaseException):
-            self._linger(epoch)
+            # After Ctrl-C nothing waits: the other ranks were stopped too.
+            if self._writer is not None and isinstance(built_plan, Exception):
+                time.sleep(_LINGER_SECONDS)
             raise built_plan
-        # Plans are mapped files; those of epochs gone by are let go.
+        # Plans are mapped files; the ones of epochs gone by are let go.
         for past_epoch in [past_epoch for past_epoch in self._plans if past_epoch < epoch - 1]:
             del self._plans[past_epoch]
         return built_plan
@@ -118,103 +95,42 @@ class Builder:
         def build() -> None:
             # An error is kept, and raised by ``get``: no thread dies with it unseen.
             with self._building:
-                if epoch not in self._plans and not self._ended.is_set():
+                if epoch not in self._plans:
                     self._plans[epoch] = self._built(epoch)
 
         threading.Thread(target=build, name=f"brimful-epoch-{epoch}", daemon=True).start()
 
     def close(self) -> None:
-        """Stop to beat: followers that still wait will say that the builder is gone."""
-        self._ended.set()
+        """End the document: ranks that still wait will say that rank 0 is gone."""
+        if self._writer is not None:
+            self._writer.close()
 
     def _built(self, epoch: int) -> BuiltPlan | BaseException:
-        progress = ReportedProgress(self._progress)
-        self._running = (epoch, progress)
         try:
-            built_plan = self._build(epoch, progress)
+            built_plan = self._build(epoch, self._progress)
+            told = {
+                "fingerprint": built_plan.plan.fingerprint,
+                "identity": built_plan.identity,
+                "files": built_plan.files,
+                "arguments": built_plan.arguments,
+            }
         except BaseException as error:  # Ctrl-C too: the others must not wait for what will not come
-            self._running = None
-            self._tell(epoch, _failure(error))
+            # A full disk must not hide the error that is told.
+            with contextlib.suppress(OSError):
+                self._tell(epoch, _failure(error))
             return error
-        self._running = None
-        status = EpochStatus(
-            Phase.READY,
-            fingerprint=built_plan.plan.fingerprint,
-            identity=built_plan.identity,
-            files=built_plan.files,
-            arguments=built_plan.arguments,
-        )
-        self._tell(epoch, status)
+        self._tell(epoch, told)
         return built_plan
 
-    def _tell(self, epoch: int, status: EpochStatus) -> None:
-        with self._publishing:
-            epochs = {**self._status.epochs, epoch: status}
-            # By the order of telling, not by number: a run that goes back to an epoch tells that one last.
-            epochs = dict(list(epochs.items())[-_EPOCHS_TOLD:])
-            self._status = replace(self._status, epochs=epochs)
-        # A store that is gone, or a disk that is full, must not hide the error that is being told.
-        with contextlib.suppress(BrimfulError, OSError):
-            self._publish()
-
-    def _publish(self) -> None:
-        if self._channel is None:
+    def _tell(self, epoch: int, told: dict[str, Any]) -> None:
+        if self._writer is None:
             return
-        with self._publishing:
-            self._status = replace(self._status, beat=self._status.beat + 1, answers=self._channel.asked())
-            status = self._status
-            is_running = self._running
-            if is_running is not None:
-                epoch, progress = is_running
-                status = replace(status, epochs={**status.epochs, epoch: progress.status()})
-            self._channel.put(STATUS, status.to_json())
-
-    def _beat(self) -> None:
-        while not self._ended.wait(self._beat_seconds):
-            try:
-                self._publish()
-                self._serve_copies()
-            except TaskFailedError:
-                return  # the job has ended
-            except OSError:
-                continue  # a full disk, or a server that is away for a moment: the next beat tries again
-
-    def _serve_copies(self) -> None:
-        """Send the files of an epoch to nodes that do not see them, and forget them when every rank has its plan."""
-        channel = self._files_channel
-        if channel is None or not channel.carries_files:
-            return
-        for epoch, files in self._sent.items():
-            if files and channel.told(f"seen-{epoch}") >= self._ranks.world_size - 1:
-                self._sent[epoch] = ()
-                for file in files:
-                    forget(channel, file)
-        for epoch, status in self._status.epochs.items():
-            if epoch in self._sent:
-                continue
-            if status.phase is Phase.READY and channel.told(f"wanted-{epoch}"):
-                self._sent[epoch] = status.files
-                # In a thread of its own: beats go on, however many gigabytes are sent.
-                threading.Thread(target=self._send, args=(channel.clone(), status.files), daemon=True).start()
-
-    def _send(self, channel: Channel, files: tuple[PublishedFile, ...]) -> None:
-        with contextlib.suppress(TaskFailedError):
-            for file in files:
-                send(channel, file, self._directory)
-
-    def _linger(self, epoch: int) -> None:
-        """Wait a moment for the followers to read of a failure: the store may end with this process."""
-        # After Ctrl-C nobody waits: the others were stopped too.
-        if self._channel is None or not isinstance(self._plans.get(epoch), Exception):
-            return
-        end = time.monotonic() + _LINGER_SECONDS
-        with contextlib.suppress(BrimfulError, OSError):
-            while time.monotonic() < end and self._channel.told(f"seen-{epoch}") < self._ranks.world_size - 1:
-                time.sleep(min(0.1, self._beat_seconds))
+        # By the order of telling, not by number: a run that goes back to an epoch tells that one last.
+        self._told = dict(list({**self._told, epoch: told}.items())[-_EPOCHS_TOLD:])
+        self._writer.write({"epochs": self._told})
 
 
-def _failure(error: BaseException) -> EpochStatus:
+def _failure(error: BaseException) -> dict[str, Any]:
     """Describe an error for ranks that cannot have the object itself: nothing is pickled."""
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    message = " ".join(str(error).split())
-    return EpochStatus(Phase.FAILED, error_class=type(error).__name__, message=message, traceback=text)
+    return {"error_class": type(error).__name__, "message": " ".join(str(error).split()), "traceback": text}

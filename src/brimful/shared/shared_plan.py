@@ -20,13 +20,11 @@ from brimful.plan import Plan, PlanSettings
 from brimful.progress import Progress, make_progress
 from brimful.shared.arguments import Arguments, check_arguments
 from brimful.shared.builder import Builder, BuildPlan
-from brimful.shared.channel import Channel
+from brimful.shared.document import document_of
 from brimful.shared.domains import PackMetadata, open_metadata
 from brimful.shared.follower import Follower
-from brimful.shared.open_channel import open_channel
 from brimful.shared.ranks import Ranks, find_ranks
 from brimful.shared.source_plans import SourcePlans
-from brimful.shared.status import PublishedFile
 from brimful.shared.waiting import Waiting
 from brimful.typing import AnyIntArray, Fingerprint
 
@@ -51,7 +49,6 @@ def shared_plan(
     num_epochs: int | None = None,
     rank: int | None = None,
     world_size: int | None = None,
-    store: Any = None,
     job: str | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     num_proc: int | None = None,
@@ -64,16 +61,15 @@ def shared_plan(
 
     Every rank calls it with the same arguments; source, encoder and settings are compared with those of rank 0 before
     anything is served. No collective is open meanwhile, so a build may take longer than the
-    timeout of the process group. The others look at a document of rank 0, say how far it is, and map the file of the
-    plan; where they do not see that file, it is sent once to each node through the store of the process group. An error
-    of rank 0 is raised everywhere within seconds, and so is its death.
+    timeout of the process group. The others look at a document that rank 0 keeps locked, and map the file of the plan. An
+    error of rank 0 is raised everywhere within seconds, and so is its death.
 
     Args:
         source: the samples, or anything that ``open_source`` takes. Followers open it, and take its fingerprint.
         encoder: turns them into tokens; or a tokenizer, or its name.
         settings: of the plan; its ``epoch`` must be left at 0.
-        directory: for plans, on a file system that all nodes see where there is one; ``shared`` in the cache if None.
-            Later jobs find the plans there, and jobs that want the same one make it once.
+        directory: for plans, on a file system with locks that all nodes see; ``shared`` in the cache if None. Later jobs
+            find the plans there, and jobs that want the same one make it once.
         name: of this plan among those of one job, for messages.
         groups: as of ``plan_packs``.
         domains: name of the domain of each sample, for ``SharedPlan.metadata``.
@@ -84,17 +80,17 @@ def shared_plan(
         ahead: plan the next epoch in the background while one is served.
         num_epochs: epochs of the run, so that none is planned that nobody asks for.
         rank, world_size: of this process; found by ``find_ranks`` if None.
-        store: a ``torch.distributed`` store for the documents; that of the process group if None, else files.
-        job: name of the job where there is no process group and several jobs share ``directory``; from the launcher if None.
+        job: name of the job where several jobs share ``directory``; from the variables of the launcher if None.
         cache_dir, num_proc, on_bad_sample, filters: as of ``measure_lengths``.
         waiting: seconds (``Waiting``).
-        progress: of rank 0's work, and of what followers say; lines or a bar on stderr if None.
+        progress: of rank 0's work, and of what the others say; lines or a bar on stderr if None.
 
     Raises:
         PlanMismatchError: this rank has another source, encoder or setting than rank 0; names each, with both values.
         BuildFailedError: rank 0 failed, and this is another rank; names the class of its error, with its traceback.
         TaskFailedError: rank 0 died, or did not come.
-        SettingsError: arguments that contradict each other, or a directory that another job is using.
+        SettingsError: arguments that contradict each other, or a directory that another job is using, that has no locks, or
+            that this rank does not share with rank 0.
         BrimfulError: on rank 0, as of ``measure_lengths`` and ``plan_packs``.
 
     >>> import tempfile
@@ -131,13 +127,12 @@ def shared_plan(
             "filters": filters,
         },
     )
-    waiting = waiting or Waiting()
-    channel = open_channel(ranks, folder, store=store, job=job, name=name, waiting=waiting)
+    document = document_of(folder, job, name, ranks.world_size)
     if progress is None:
         progress = make_progress("auto") if ranks.speaks else Progress()
     shared = SharedPlan(
         build,
-        channel,
+        None if ranks.world_size == 1 else document,
         ranks,
         folder,
         epoch=setting_number("epoch", epoch, minimum=0),
@@ -158,7 +153,7 @@ class SharedPlan:
 
     Args:
         build: makes the plan of an epoch; called on rank 0.
-        channel: between the ranks; None for one process.
+        document: path of what rank 0 tells the others; None for one process.
         directory: that the files of plans are below.
         epoch, replan, ahead, num_epochs, waiting, progress: as of ``shared_plan``.
 
@@ -171,7 +166,7 @@ class SharedPlan:
     def __init__(
         self,
         build: BuildPlan,
-        channel: Channel | None,
+        document: Path | None,
         ranks: Ranks,
         directory: Path,
         *,
@@ -190,12 +185,10 @@ class SharedPlan:
         self._follower: Follower | None = None
         self._builder: Builder | None = None
         if ranks.is_builder:
-            self._builder = Builder(
-                build, channel, ranks, directory, progress=progress, beat_seconds=waiting.beat_seconds
-            )
+            self._builder = Builder(build, document, progress=progress)
         else:
-            assert channel is not None, "a follower has a channel"
-            self._follower = Follower(channel, ranks, directory, progress=progress, waiting=waiting)
+            assert document is not None, "another rank writes it"
+            self._follower = Follower(document, ranks, directory, progress=progress, waiting=waiting)
         self._epoch: int | None = None
         try:
             self.set_epoch(epoch)
@@ -223,7 +216,7 @@ class SharedPlan:
     def metadata(self) -> PackMetadata:
         """Metadata of the packs: ``indices``, ``lengths``, ``group``, ``group_domains``; equal on every rank."""
         further = self._files[1:]
-        return open_metadata(self._plan, self._directory / further[0].path if further else None)
+        return open_metadata(self._plan, self._directory / further[0] if further else None)
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the plan of an epoch; every rank calls it, between two epochs.
@@ -265,7 +258,7 @@ class SharedPlan:
         return SharedPackedDataset(*self.samples, self, transforms=transforms)
 
     def close(self) -> None:
-        """End the signs of life of rank 0: whoever waits for it afterwards gets an error."""
+        """End what rank 0 tells: a rank that waits for it afterwards gets an error."""
         if self._builder is not None:
             self._builder.close()
 
@@ -281,11 +274,11 @@ class SharedPlan:
         if self._builder is not None:
             built_plan = self._builder.get(epoch)
             self._plan, self._identity, self.arguments = built_plan.plan, built_plan.identity, built_plan.arguments
-            self._files: tuple[PublishedFile, ...] = built_plan.files
+            self._files = built_plan.files
         else:
             assert self._follower is not None
-            self._plan, status = self._follower.get(epoch)
-            self._identity, self._files, self.arguments = status.identity, status.files, status.arguments
+            self._plan, told = self._follower.get(epoch)
+            self._identity, self._files, self.arguments = told["identity"], tuple(told["files"]), told["arguments"]
 
     def __repr__(self) -> str:
         return (

@@ -24,7 +24,6 @@ from brimful.progress import Progress
 from brimful.shared.arguments import Arguments, arguments_of
 from brimful.shared.builder import BuiltPlan
 from brimful.shared.domains import Domains, group_of_packs, save_groups
-from brimful.shared.plan_files import published
 from brimful.sources.open import open_source
 from brimful.sources.source import Source
 from brimful.typing import AnyIntArray, Fingerprint
@@ -92,8 +91,7 @@ class SourcePlans:
             if self._domains is not None and not os.path.exists(self._directory / groups_path):
                 save_groups(self._directory / groups_path, group_of_packs(plan, self._domains), self._domains.names)
             progress.advance(1)
-        paths = [plan_path] if self._domains is None else [plan_path, groups_path]
-        files = tuple(published(self._directory, each) for each in paths)
+        files = (plan_path,) if self._domains is None else (plan_path, groups_path)
         return BuiltPlan(plan, identity, files, self.arguments)
 
     def _lengths(self, progress: Progress) -> LengthTable:
