@@ -31,23 +31,25 @@ BASE = {
 }
 MAY_IMPORT = {
     "base": {"base"},
+    "lengths": {"base"},
     "media": {"base"},
     "sources": {"base", "media"},
     "encode": {"base", "media", "sources"},
     "execute": {"base"},
-    "measure": {"base", "media", "sources", "encode", "execute"},
-    "plan": {"base", "measure.table"},
+    "measure": {"base", "lengths", "media", "sources", "encode", "execute"},
+    "plan": {"base", "lengths"},
     "shards": {"base", "media"},
-    "materialize": {"base", "media", "sources", "encode", "measure", "plan", "shards", "execute"},
-    "serve": {"base", "media", "sources", "encode", "measure", "plan", "shards"},
-    "shared": {"base", "sources", "encode", "measure", "plan", "shards", "serve"},
+    "materialize": {"base", "lengths", "media", "sources", "encode", "measure", "plan", "shards", "execute"},
+    "serve": {"base", "lengths", "media", "sources", "encode", "measure", "plan", "shards"},
+    "shared": {"base", "lengths", "sources", "encode", "measure", "plan", "shards", "serve"},
     "collate": {"base", "media", "plan", "shards"},
-    "trainers": {"base", "sources", "encode", "plan", "serve", "shared", "collate", "shards"},
+    "trainers": {"base", "lengths", "sources", "encode", "plan", "serve", "shared", "collate", "shards"},
     "compat": {"base", "plan"},
 }
 ANYTHING = {"report", "cli", "testing", "demo", "verify", "export", "__init__", "__main__"}
 OUTSIDE = {
     "base": {"numpy", "xxhash"},
+    "lengths": {"numpy"},
     "media": {"numpy"},
     "sources": {"numpy", "xxhash"},
     "encode": {"numpy"},

@@ -10,7 +10,7 @@ from brimful import LengthTable, plan_packs
 from brimful.collate import lay_out
 from brimful.collate.source_weights import SourceWeights
 from brimful.errors import CollateError, SettingsError
-from brimful.measure.targets import Targets
+from brimful.lengths.targets import Targets
 from brimful.plan import Mixture
 from brimful.serve.rank_loader import without_loss
 from brimful.testing.toys import toy_pack

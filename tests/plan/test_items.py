@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError
-from brimful.measure.table import LengthTable
+from brimful.lengths.table import LengthTable
 from brimful.plan.items import prepare_items
 from brimful.plan.policies.alignment import Alignment
 from brimful.plan.policies.budgets import Budgets

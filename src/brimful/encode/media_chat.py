@@ -16,12 +16,11 @@ from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import BadSampleError, SettingsError
 from brimful.media import BadMediumError, MediaKind, Medium, PlacedMedium
 from brimful.media.families import Expansion, Family, Piece
-from brimful.media.placed import PAIRS_PER_BLOCK
 from brimful.messages import setting
 from brimful.ragged import offsets_of
 from brimful.sources.sample import Message, Sample
 from brimful.tables import Ragged
-from brimful.typing import AnyIntArray, LossMask, TokenIds
+from brimful.typing import PAIRS_PER_BLOCK, AnyIntArray, LossMask, TokenIds
 
 _TEMPLATE_OF_MODEL = f"name the template of the model with {setting('chat_template')}"
 

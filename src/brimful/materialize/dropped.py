@@ -4,7 +4,7 @@ import json
 import os
 
 from brimful.blobs import atomic_file
-from brimful.measure.table import LengthTable
+from brimful.lengths.table import LengthTable
 from brimful.plan import Overflow, Plan
 from brimful.sources.source import Source
 

@@ -30,6 +30,7 @@ from brimful.errors import (
 )
 from brimful.execute import LOCAL, ExecutionLike, as_execution
 from brimful.fingerprint import fingerprint_array
+from brimful.lengths.table import LengthTable
 from brimful.materialize.changed_media import explained_changes_of_media
 from brimful.materialize.claim import claim_store, expect_media
 from brimful.materialize.dropped import write_dropped
@@ -42,7 +43,6 @@ from brimful.materialize.summary import PackSummary
 from brimful.materialize.write import SHARD_BYTES, write_packs
 from brimful.measure.filters import Filter, as_filters
 from brimful.measure.job import OnBadSample, measure_and_keep
-from brimful.measure.table import LengthTable
 from brimful.media.features import FeatureMaker
 from brimful.media.storage import MediaStorage
 from brimful.messages import setting

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from brimful.encode.mismatches import MISMATCH_REASON
-from brimful.measure.table import LengthTable
+from brimful.lengths.table import LengthTable
 from brimful.messages import counted, in_python
 from brimful.plan import Plan
 from brimful.plan.ledger import MUCH_LOST, drop_reason

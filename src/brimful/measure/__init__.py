@@ -1,9 +1,9 @@
 """Samples to exact lengths: ``measure_lengths``, the ``LengthTable`` it makes, and a ``LengthCache`` of training."""
 
+from brimful.lengths.table import LengthTable
 from brimful.measure.job import OnBadSample, OnMismatch, measure_lengths
 from brimful.measure.joined import join_tables
 from brimful.measure.length_cache import LengthCache, OnCacheMismatch
-from brimful.measure.table import LengthTable
 
 __all__ = [
     "LengthCache",

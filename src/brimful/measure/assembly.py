@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from brimful.measure.account import Account
+from brimful.lengths.account import Account
+from brimful.lengths.table import REJECTED, LengthTable
+from brimful.lengths.targets import Targets, joined_rows
 from brimful.measure.block import RUNS, BlockContext, BlockTask
 from brimful.measure.filters import Duplicates
 from brimful.measure.filters.duplicates import CONTENT, first_of_each
 from brimful.measure.media_states import STATES
 from brimful.measure.rejects import MAX_REJECTS, rejects_of
-from brimful.measure.table import REJECTED, LengthTable
-from brimful.measure.targets import Targets, joined_rows
 from brimful.ragged import offsets_of
 from brimful.tables import Ragged, open_table
 from brimful.typing import Int64Array

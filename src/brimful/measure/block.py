@@ -11,12 +11,12 @@ import numpy as np
 from brimful.encode.encoder import Encoder
 from brimful.encode.token_runs import KeptMedium, mask_as_complement, write_signed
 from brimful.errors import BadSampleError
-from brimful.measure.account import Account
+from brimful.lengths.account import Account
+from brimful.lengths.table import REJECTED
+from brimful.lengths.targets import runs_of_masks
 from brimful.measure.filters import Duplicates, Filter, rejection
 from brimful.measure.filters.duplicates import CONTENT, content_of
 from brimful.measure.media_states import STATES, noted
-from brimful.measure.table import REJECTED
-from brimful.measure.targets import runs_of_masks
 from brimful.media import BadMediumError, Medium, PlacedMedium
 from brimful.ragged import offsets_of
 from brimful.sources.sample import PlainMessages, Sample

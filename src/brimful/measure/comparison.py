@@ -14,8 +14,8 @@ from brimful.blobs import atomic_file
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.token_runs import StoredSamples
 from brimful.errors import BadSampleError, BrimfulError, EncodersDifferError, SourceNotFoundError
+from brimful.lengths.targets import mask_of_runs
 from brimful.measure.block import RUNS, BlockContext, BlockTask, measure_block, num_characters
-from brimful.measure.targets import mask_of_runs
 from brimful.messages import setting
 from brimful.sources.sample import Sample
 from brimful.tables import Table, open_table

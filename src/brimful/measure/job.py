@@ -15,6 +15,7 @@ from brimful.encode.token_runs import StoredSamples
 from brimful.errors import CacheMismatchError, SettingsError
 from brimful.execute import LOCAL, Execution, ExecutionLike, as_execution
 from brimful.fingerprint import fingerprint_of
+from brimful.lengths.table import LengthTable
 from brimful.measure.assembly import assembled_table, originals_of
 from brimful.measure.block import BlockContext
 from brimful.measure.filters import Duplicates, Filter, as_filters
@@ -23,7 +24,6 @@ from brimful.measure.pending import changed_blocks_of, measure_share, run_pendin
 from brimful.measure.provenance import open_earlier, provenance_of
 from brimful.measure.rejects import knows_rejects, lists_rejects, located_rejects, num_bad, rejects_of, write_rejects
 from brimful.measure.shares import forget_shares
-from brimful.measure.table import LengthTable
 from brimful.messages import setting
 from brimful.progress import Progress
 from brimful.sources.augmented import Transform

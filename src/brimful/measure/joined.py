@@ -10,11 +10,11 @@ import numpy as np
 
 from brimful.errors import CacheMismatchError, SettingsError
 from brimful.fingerprint import differing_keys, fingerprint_of
-from brimful.measure.account import Account
+from brimful.lengths.account import Account
+from brimful.lengths.table import LengthTable
+from brimful.lengths.targets import Targets, joined_rows
 from brimful.measure.filters import Duplicates
 from brimful.measure.shares import measure_command
-from brimful.measure.table import LengthTable
-from brimful.measure.targets import Targets, joined_rows
 
 _MAX_REJECTS = 1000
 """Rejected samples that a table names; as in a table that was measured at once."""

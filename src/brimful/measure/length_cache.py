@@ -14,11 +14,11 @@ from brimful.checks import check_type
 from brimful.encode.choose import as_encoder
 from brimful.encode.encoder import Encoder
 from brimful.errors import CacheMismatchError, SettingsError
+from brimful.lengths.table import LengthTable
 from brimful.measure.command import measure_command
 from brimful.measure.filters import Filter, as_filters
 from brimful.measure.job import OnBadSample, budgets_of, measure_lengths
 from brimful.measure.provenance import augmentation_settings, open_earlier, provenance_of
-from brimful.measure.table import LengthTable
 from brimful.messages import setting
 from brimful.progress import Progress
 from brimful.sources.open import open_source

@@ -8,8 +8,8 @@ from typing import Any
 from brimful.encode.encoder import Encoder
 from brimful.errors import BrimfulError, SettingsError
 from brimful.fingerprint import differing_keys, short
+from brimful.lengths.table import LengthTable
 from brimful.measure.filters import Filter
-from brimful.measure.table import LengthTable
 from brimful.messages import setting
 from brimful.sources.source import Source
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from brimful.blobs import atomic_file
+from brimful.lengths.table import LengthTable
 from brimful.measure.block import BlockTask
-from brimful.measure.table import LengthTable
 from brimful.sources.source import Source
 from brimful.tables import open_table
 from brimful.typing import Int64Array

@@ -10,9 +10,6 @@ from brimful.media.reference import BadMediumError, Medium
 from brimful.messages import setting
 from brimful.typing import Fingerprint
 
-PAIRS_PER_BLOCK = 64 * 64
-"""Pairs of patches in one of the budget ``patch_blocks``: sums of squares of patches exceed 32 bits."""
-
 CHANGED = "was changed since it was packed: restore it, or pack the data anew"
 """Reason for bytes that are not those that were packed."""
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from brimful.errors import InvalidLengthsError, NoTargetError, OversizedSampleError, SettingsError
 from brimful.fingerprint import fingerprint_array
-from brimful.measure.table import REJECTED, LengthTable
+from brimful.lengths.table import REJECTED, LengthTable
 from brimful.messages import setting
 from brimful.plan.policies.budgets import Budgets
 from brimful.plan.policies.concat import cut_stream

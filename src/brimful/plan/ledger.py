@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 
 from brimful.errors import NoTargetError
-from brimful.measure.table import LengthTable
+from brimful.lengths.table import LengthTable
 from brimful.messages import setting
 from brimful.plan.policies.no_target import NoTarget
 from brimful.plan.policies.overflow import Overflow, Segments

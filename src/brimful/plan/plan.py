@@ -13,7 +13,7 @@ import numpy as np
 from brimful.checks import path_of, position, positions
 from brimful.errors import CorruptFileError, LengthChangedError, PlanMismatchError, SettingsError
 from brimful.fingerprint import fingerprint_array, fingerprint_of, short
-from brimful.measure.table import PAIRS_PER_BLOCK, LengthTable
+from brimful.lengths.table import LengthTable
 from brimful.plan.ledger import Ledger
 from brimful.plan.outcome import PlanOutcome
 from brimful.plan.policies.alignment import Alignment
@@ -23,7 +23,7 @@ from brimful.plan.saved.validate import validate_plan
 from brimful.plan.schedule import CostModel, Part, pack_costs, pack_part_costs
 from brimful.plan.settings import PlanSettings
 from brimful.ragged import sums_of
-from brimful.typing import AnyIntArray, Fingerprint, Float64Array, Int64Array, Lengths, Offsets
+from brimful.typing import PAIRS_PER_BLOCK, AnyIntArray, Fingerprint, Float64Array, Int64Array, Lengths, Offsets
 
 _TOWER_COLUMNS = (
     ("patches", "patches", 1),

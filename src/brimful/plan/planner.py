@@ -9,7 +9,7 @@ import numpy as np
 
 from brimful.arguments import CAPACITY_NAMES, understands
 from brimful.errors import PlanMismatchError, SettingsError
-from brimful.measure.table import LengthTable, as_lengths
+from brimful.lengths.table import LengthTable, as_lengths
 from brimful.messages import setting
 from brimful.plan.algorithms import CountOptions
 from brimful.plan.counts.histogram import Histogram

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 from brimful.checks import check_type, setting_number
 from brimful.errors import CollateError, SettingsError, StateError
 from brimful.fingerprint import fingerprint_of
-from brimful.measure.table import LengthTable
+from brimful.lengths.table import LengthTable
 from brimful.messages import counted
 from brimful.plan.schedule import Tail
 from brimful.serve.agreement import RankAgreement

@@ -15,7 +15,7 @@ from brimful.encode.encoded_samples import EncodedSamples
 from brimful.encode.encoder import Encoder
 from brimful.errors import AugmentationError, LengthChangedError, OversizedSampleError, PlanMismatchError, SettingsError
 from brimful.fingerprint import short
-from brimful.measure.table import LengthTable
+from brimful.lengths.table import LengthTable
 from brimful.messages import counted, setting
 from brimful.plan import Alignment, Plan, plan_packs
 from brimful.plan.plan import Segment

@@ -14,7 +14,7 @@ import numpy as np
 from brimful.encode.encoded import EncodedSample
 from brimful.errors import CollateError, EncodeError, LengthChangedError, SettingsError, StateError
 from brimful.fingerprint import fingerprint_array, fingerprint_bytes
-from brimful.measure.table import as_lengths
+from brimful.lengths.table import as_lengths
 from brimful.messages import counted
 from brimful.rng import generator
 from brimful.serve.compose import MicroBatchComposer, SampleSegment

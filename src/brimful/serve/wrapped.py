@@ -11,7 +11,7 @@ import numpy as np
 
 from brimful.errors import CacheMismatchError, EncodeError, LengthChangedError, SettingsError
 from brimful.fingerprint import differing_keys
-from brimful.measure.table import LengthTable, as_lengths
+from brimful.lengths.table import LengthTable, as_lengths
 from brimful.messages import setting
 from brimful.plan import Overflow, Plan
 from brimful.shards import PlainPack

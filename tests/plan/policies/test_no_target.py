@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.errors import NoTargetError
+from brimful.lengths.targets import Targets, runs_of_masks
 from brimful.measure import LengthTable
-from brimful.measure.targets import Targets, runs_of_masks
 from brimful.plan import Plan, plan_packs
 from brimful.ragged import offsets_of
 from brimful.tables import Ragged

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from brimful import LengthTable, PlanSettings, plan_packs
 from brimful.errors import NoTargetError, OversizedSampleError, PlanMismatchError, SettingsError
-from brimful.measure.targets import Targets
+from brimful.lengths.targets import Targets
 from brimful.plan import Mixture, Plan
 
 
@@ -20,7 +20,7 @@ def table_of(tokens, prompts=None):
 
 
 def runs_of(tokens, prompts):
-    from brimful.measure.targets import runs_of_masks
+    from brimful.lengths.targets import runs_of_masks
     from brimful.ragged import offsets_of
     from brimful.tables import Ragged
 

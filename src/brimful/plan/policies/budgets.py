@@ -9,7 +9,7 @@ import numpy as np
 
 from brimful.checks import whole_number
 from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError
-from brimful.measure.table import LengthTable
+from brimful.lengths.table import LengthTable
 from brimful.messages import first_few, setting
 from brimful.plan.policies.overflow import Overflow
 from brimful.typing import AnyIntArray, Int64Array

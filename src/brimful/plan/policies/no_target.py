@@ -5,7 +5,7 @@ from enum import Enum
 import numpy as np
 
 from brimful.errors import NoTargetError
-from brimful.measure.table import LengthTable
+from brimful.lengths.table import LengthTable
 from brimful.messages import first_few, setting
 from brimful.plan.policies.overflow import Overflow
 from brimful.typing import Int64Array

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from brimful.errors import PlanMismatchError
-from brimful.measure.table import LengthTable, as_lengths
+from brimful.lengths.table import LengthTable, as_lengths
 from brimful.plan.packing import Packing, loads_of
 from brimful.plan.policies.budgets import DERIVED, Budgets
 from brimful.typing import AnyIntArray, Int64Array, Lengths

@@ -8,7 +8,7 @@ import numpy as np
 
 from brimful.checks import check_share, setting_number, whole_number
 from brimful.errors import InvalidLengthsError, OversizedSampleError
-from brimful.measure.table import LengthTable
+from brimful.lengths.table import LengthTable
 from brimful.messages import counted
 from brimful.plan.policies.budgets import examples_of
 from brimful.plan.step.context_parallel_plan import ContextParallelPlan

@@ -9,7 +9,7 @@ import numpy as np
 from brimful.arguments import CAPACITY_NAMES, understands
 from brimful.checks import choice_of, setting_number, whole_number
 from brimful.errors import InvalidLengthsError
-from brimful.measure.table import LengthTable, as_lengths
+from brimful.lengths.table import LengthTable, as_lengths
 from brimful.messages import counted, setting
 from brimful.plan.schedule.balance import Barrier
 from brimful.plan.step.by_micro_batch import sort_by_micro_batch

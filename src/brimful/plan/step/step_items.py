@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError
-from brimful.measure.table import LengthTable, as_lengths
+from brimful.lengths.table import LengthTable, as_lengths
 from brimful.messages import setting
 from brimful.plan.policies.budgets import Budgets, examples_of
 from brimful.plan.policies.groups import ALONE, Groups, as_groups, group_items

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from brimful.arguments import CAPACITY_NAMES, understands
 from brimful.checks import check_share, setting_number
 from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError, StateError
-from brimful.measure.table import REJECTED, as_lengths
+from brimful.lengths.table import REJECTED, as_lengths
 from brimful.messages import differences
 from brimful.plan.algorithms import ALGORITHMS
 from brimful.plan.counts.counting_sort import decreasing_order

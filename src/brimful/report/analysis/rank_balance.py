@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from brimful.errors import SettingsError
-from brimful.measure.table import LengthTable
+from brimful.lengths.table import LengthTable
 from brimful.messages import setting
 from brimful.plan import Plan
 from brimful.plan.schedule import Barrier, Part, Tail, imbalance, pack_squares, schedule_packs

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from brimful import LengthTable, Plan, plan_packs
 from brimful.errors import PlanMismatchError, SettingsError
-from brimful.measure.targets import Targets
+from brimful.lengths.targets import Targets
 from brimful.plan import Mixture, PlanSettings, consumed_samples, mixture_stages, plan_stages
 from brimful.plan.policies.mixture.shares import sources_of_record
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from brimful.checks import check_type, whole_number
 from brimful.errors import PlanMismatchError, SettingsError
-from brimful.measure.table import LengthTable
+from brimful.lengths.table import LengthTable
 from brimful.messages import setting
 from brimful.plan.policies.mixture.spec import Mixture
 from brimful.ragged import offsets_of

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from brimful.errors import CorruptFileError, InvalidLengthsError, SettingsError
+from brimful.lengths.table import as_lengths
 from brimful.measure import LengthTable
-from brimful.measure.table import as_lengths
 from brimful.tables import write_table
 
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.encode import TextEncoder
+from brimful.lengths.targets import Targets, joined_rows, runs_of_masks
 from brimful.measure import LengthTable, block, measure_lengths
-from brimful.measure.targets import Targets, joined_rows, runs_of_masks
 from brimful.ragged import offsets_of
 from brimful.sources import line_index, open_source
 from brimful.tables import Ragged

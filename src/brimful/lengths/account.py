@@ -5,9 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
-from brimful.sources.sample import Sample
+
+class ReadSample(Protocol):
+    """Sample as its source gives it."""
+
+    @property
+    def kind(self) -> str:
+        """Kind of sample: a chat, a text, a row of tokens."""
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """Columns that nobody reads."""
 
 
 @dataclass
@@ -20,6 +30,7 @@ class Account:
         no_target: samples without a target of the loss, by the reason.
         filtered: samples that a filter left out, by its name. Duplicates are encoded first, and counted above too.
 
+    >>> from brimful.sources import Sample
     >>> account = Account()
     >>> account.add([Sample(0, text="a", unread=("id",))])
     >>> account.as_dict()
@@ -31,7 +42,7 @@ class Account:
     no_target: Counter[str] = field(default_factory=Counter)
     filtered: Counter[str] = field(default_factory=Counter)
 
-    def add(self, samples: Iterable[Sample]) -> None:
+    def add(self, samples: Iterable[ReadSample]) -> None:
         """Count samples that were encoded."""
         samples = list(samples)
         self.kinds.update([sample.kind for sample in samples])

@@ -12,9 +12,8 @@ import numpy.typing as npt
 from brimful.checks import describe, path_of, position
 from brimful.errors import CorruptFileError, InvalidLengthsError, SettingsError
 from brimful.fingerprint import fingerprint_array, fingerprint_of, short
-from brimful.measure.account import Account
-from brimful.measure.targets import Targets
-from brimful.media.placed import PAIRS_PER_BLOCK as PAIRS_PER_BLOCK
+from brimful.lengths.account import Account
+from brimful.lengths.targets import Targets
 from brimful.tables import Table, open_table, write_table
 from brimful.typing import AnyIntArray, BoolArray, Fingerprint, Int64Array, Lengths
 
