@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import pickle
 import shutil
 import tracemalloc
@@ -26,7 +25,7 @@ GOLDEN = Path(__file__).parents[1] / "golden/references_1"
 
 
 def write_parts(folder, sample_ids, contents, logps, num_parts):
-    """Files of a pass as brimful 0.1 writes them, without an index."""
+    """Files of a pass that has ended, without their index."""
     folder.mkdir(parents=True)
     description = {"kind": "reference_logps", "version": 1, "num_files": num_parts, "model": "m" * 32}
     for number, rows in enumerate(np.array_split(np.arange(len(sample_ids)), num_parts)):
@@ -43,6 +42,7 @@ def large_pass(directory, count=100_000):
     for sample_id, content in zip(pack.sample_ids, contents_of(pack), strict=True):
         contents[sample_ids == sample_id] = content
     write_parts(directory / "model-packs", sample_ids, contents, logps, 3)
+    reference_index.make_index(directory / "model-packs", part_kind="reference_logps")
     return pack
 
 
@@ -59,10 +59,9 @@ def test_what_is_there_is_found_and_nothing_else(rows, asked):
     assert logp == dict(zip(rows, logps.tolist(), strict=True)).get(asked)
 
 
-def test_opening_copies_nothing_and_the_parts_are_read_once(tmp_path):
-    """The first to open numbers without an index writes it; later ones need it alone, and no memory for its rows."""
+def test_opening_copies_nothing_and_reads_no_part(tmp_path):
+    """Ranks and their workers need the index alone, and no memory for its rows."""
     pack = large_pass(tmp_path)
-    assert ReferenceLogps.open(tmp_path).of(pack).tolist() == [-7.0, -8.0]
     for part in (tmp_path / "model-packs").glob("*.arrow"):
         part.unlink()
     tracemalloc.start()
@@ -77,19 +76,6 @@ def test_opening_copies_nothing_and_the_parts_are_read_once(tmp_path):
     assert pickle.loads(pickled).of(pack).tolist() == [-7.0, -8.0]
     with pytest.raises(PlanMismatchError, match="sample 7 had other tokens or targets"):
         references.of(toy_pack([5], first_sample=7))
-
-
-def test_a_folder_that_cannot_be_written_to_is_sorted_in_memory(tmp_path, monkeypatch):
-    pack = large_pass(tmp_path, 1000)
-
-    def refuse(path):
-        raise OSError(errno.EROFS, "read-only file system", str(path))
-
-    monkeypatch.setattr(reference_index, "exclusive", refuse)
-    references = ReferenceLogps.open(tmp_path)
-    assert references.of(pack).tolist() == [-7.0, -8.0]
-    assert pickle.loads(pickle.dumps(references)).of(pack).tolist() == [-7.0, -8.0]
-    assert not (tmp_path / "model-packs" / INDEX_NAME).exists()
 
 
 @pytest.mark.parametrize("column", ["sample_ids", "contents", "logps"])
@@ -111,8 +97,8 @@ def test_a_damaged_index_is_refused(tmp_path, column):
         pickle.loads(worker)
 
 
-def test_numbers_of_brimful_0_1_open(tmp_path):
-    """Files of two packs, written before there was an index."""
+def test_numbers_that_were_written_before_open(tmp_path):
+    """Files of two packs, and their index."""
     shutil.copytree(GOLDEN, tmp_path / "references")
     references = ReferenceLogps.open(tmp_path / "references")
     assert len(references) == 4

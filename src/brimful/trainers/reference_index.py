@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,6 @@ INDEX_NAME = "sorted.index"
 """Name of the file beside the parts of a pass; without their suffix, so that it is counted among them nowhere."""
 
 _KIND, _VERSION = "reference_index", 1
-_READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,42 +70,38 @@ def open_index(path: Path) -> SortedLogps:
     """Map an index. Its numbers are held against their checksums, which reads the file once and keeps nothing.
 
     Raises:
-        CorruptFileError: a damaged file, or no index of this version.
+        CorruptFileError: a damaged file, or a pass that has not ended.
     """
+    if not path.exists():
+        raise CorruptFileError(
+            f"{path.parent} has {len(parts_of(path.parent))} files: run compute_references to its end on every rank"
+        )
     table = open_table(path)
     _check_kind(table, _KIND, "index of reference log probabilities")
     return SortedLogps(table.flat("sample_ids"), table.flat("contents"), table.flat("logps"), str(path))
 
 
-def make_index(folder: Path, *, part_kind: str) -> SortedLogps:
-    """Open the index of a pass that has ended; write it first if it is not there, once for all ranks.
-
-    A folder that cannot be written to keeps its parts, which are sorted in memory.
+def make_index(folder: Path, *, part_kind: str) -> None:
+    """Write the index of a pass that has ended, once for all ranks.
 
     Args:
         folder: of the parts.
         part_kind: kind of their tables.
 
     Raises:
-        CorruptFileError: a damaged file, or parts of a pass that has not ended.
+        CorruptFileError: a damaged file.
     """
     path = folder / INDEX_NAME
-    try:
-        if not path.exists():
-            with exclusive(path):
-                if not path.exists():
-                    logps = _joined(folder, part_kind)
-                    columns: dict[str, Any] = {
-                        "sample_ids": logps.sample_ids,
-                        "contents": logps.contents,
-                        "logps": logps.logps,
-                    }
-                    write_table(path, columns, {"kind": _KIND, "version": _VERSION})
-    except OSError as error:
-        if error.errno not in _READ_ONLY:
-            raise
-        return _joined(folder, part_kind)
-    return open_index(path)
+    with exclusive(path):
+        if path.exists():
+            return
+        tables = [open_table(file) for file in parts_of(folder)]
+        for table in tables:
+            _check_kind(table, part_kind, "reference log probabilities")
+        names = ("sample_ids", "contents", "logps")
+        logps = SortedLogps.of(*(np.concatenate([table.flat(name) for table in tables]) for name in names))
+        columns: dict[str, Any] = {name: getattr(logps, name) for name in names}
+        write_table(path, columns, {"kind": _KIND, "version": _VERSION})
 
 
 def is_complete(folder: Path, num_files: int) -> bool:
@@ -119,24 +112,6 @@ def is_complete(folder: Path, num_files: int) -> bool:
 def parts_of(folder: Path) -> list[Path]:
     """Return the files of a pass that are there, in order."""
     return sorted(folder.glob("*.arrow"))
-
-
-def _joined(folder: Path, part_kind: str) -> SortedLogps:
-    """Return the rows of all parts, sorted."""
-    files = parts_of(folder)
-    tables = [open_table(file) for file in files]
-    for table in tables:
-        _check_kind(table, part_kind, "reference log probabilities")
-    num_files = tables[0].description["num_files"] if tables else 1
-    if len(files) != num_files:
-        raise CorruptFileError(
-            f"{folder} has {len(files)} of {num_files} files: run compute_references to its end on every rank"
-        )
-    return SortedLogps.of(*(_concatenated(tables, name) for name in ("sample_ids", "contents", "logps")))
-
-
-def _concatenated(tables: Sequence[Table], name: str) -> Any:
-    return np.concatenate([table.flat(name) for table in tables])
 
 
 def _check_kind(table: Table, kind: str, title: str) -> None:

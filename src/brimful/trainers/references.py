@@ -18,7 +18,7 @@ from brimful.progress import Progress
 from brimful.shards import Pack, PackSequence
 from brimful.tables import write_table
 from brimful.trainers.evaluation import evaluate_samples
-from brimful.trainers.reference_index import SortedLogps, is_complete, make_index
+from brimful.trainers.reference_index import INDEX_NAME, SortedLogps, is_complete, make_index, open_index
 from brimful.typing import AnyIntArray, Fingerprint, Float32Array, Int64Array
 
 __all__ = ["ReferenceLogps", "compute_references", "model_fingerprint"]
@@ -77,7 +77,7 @@ class ReferenceLogps:
         if len({folder.name.split("-")[0] for folder in folders}) > 1:
             raise SettingsError(f"{directory} has those of {len(folders)} models: name one with {setting('model')}")
         references = cls.__new__(cls)
-        references._parts = [make_index(folder, part_kind=_KIND) for folder in folders]
+        references._parts = [open_index(folder / INDEX_NAME) for folder in folders]
         references.title = os.fspath(directory)
         return references
 
