@@ -22,7 +22,7 @@ ROWS = texts([7, 4, 3, 6, 9, 2, 8, 5, 4, 4, 7, 3, 6, 2, 9, 5])
 
 MESSAGE = re.compile(
     r"no space left while writing (?P<path>\S+) \((?P<bytes>[\d,]+) bytes? of it were written\): nothing that was committed "
-    r"is lost; free some space and run the same command again, it goes on where it stopped"
+    r"is lost; free some space and run the same command again to resume"
 )
 
 

@@ -1,4 +1,4 @@
-"""A file that appears under its name when it is complete, and what makes writes durable."""
+"""A file that appears under its name when it is complete, and functions that make writes durable."""
 
 import contextlib
 import errno
@@ -21,7 +21,7 @@ def atomic_file(path: str | os.PathLike[str], *, durable: bool = True) -> Iterat
     """Open a file to write from start to end; it appears at ``path`` when the block ends without an error.
 
     For tables too large to hold as one bytes object. On any error the temporary file is removed. A power cut may damage a
-    file that is not ``durable``: one that is checked when it is read, and made again sooner than it is flushed.
+    file that is not ``durable``: it is checked when it is read, and making it again is cheaper than flushing it.
 
     Raises:
         StoreFullError: no space left.
@@ -51,12 +51,12 @@ def atomic_file(path: str | os.PathLike[str], *, durable: bool = True) -> Iterat
 
 
 def _locked_sibling(target: Path) -> tuple[Path, IO[bytes]]:
-    """Create a file beside the target, locked before another process could take it for abandoned."""
+    """Create a file next to the target, locked before another process could consider it abandoned."""
     while True:
         tmp = target.with_name(f".{target.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp")
         file = open(tmp, "xb")  # noqa: SIM115 - the caller closes it
         lock(file)
-        # Another process may have removed it between its creation and its lock; then the next name is tried.
+        # Another process may have removed it between creation and lock; then try the next name.
         if os.fstat(file.fileno()).st_nlink:
             return tmp, file
         file.close()
@@ -64,7 +64,7 @@ def _locked_sibling(target: Path) -> tuple[Path, IO[bytes]]:
 
 def _clear_abandoned(target: Path) -> None:
     """Remove temporary files of the same target whose writers were killed."""
-    # The part that ``_locked_sibling`` makes up has no dot: files of targets with longer names do not match.
+    # The part that ``_locked_sibling`` generates has no dot: files of targets with longer names do not match.
     sibling = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-z-]+\.tmp")
     for name in os.listdir(target.parent):
         if sibling.fullmatch(name):
@@ -102,13 +102,13 @@ def full_device_explained(target: Path, num_bytes: Callable[[], int | None] = la
     """Turn the errors of a full disk or quota into ``StoreFullError``; all others stay as they are.
 
     Args:
-        target: name of what is written, for the message.
-        num_bytes: bytes of it that are written when it is called; None where nobody counts.
+        target: name of the content, for the message.
+        num_bytes: returns the bytes written so far; None if they are not counted.
     """
     try:
         yield
     except OSError as error:
-        # One that is explained names the file itself.
+        # An explained error names the file itself.
         if isinstance(error, StoreFullError) or error.errno not in _FULL_DEVICE_ERRORS:
             raise
         written = num_bytes()
@@ -116,5 +116,5 @@ def full_device_explained(target: Path, num_bytes: Callable[[], int | None] = la
         raise StoreFullError(
             error.errno,
             f"no space left while writing {target}{extent}: nothing that was committed is lost; free some space and run "
-            f"the same command again, it goes on where it stopped",
+            f"the same command again to resume",
         ) from error

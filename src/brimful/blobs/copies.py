@@ -1,12 +1,12 @@
-"""Local copies of blobs from behind a URL, shared by the processes of one machine and bounded in bytes.
+"""Local copies of blobs of a remote store, shared by the processes of one machine and bounded in bytes.
 
 ::
 
-    <xxh3_128>.arrow    a whole copy, named by its content; whoever uses it holds a shared lock on it
-    <xxh3_128>.part     a download; its writer holds the lock, and whoever needs the same blob waits for it
+    <xxh3_128>.arrow    a whole copy, named by its content; every user holds a shared lock on it
+    <xxh3_128>.part     a download; its writer holds the lock; others that need the blob wait for it
     .lock               held while room is made
 
-The locks are the kernel's: a killed process holds none, so its half download is taken over, and its copies can go.
+The locks are the kernel's: a killed process holds none, so others continue its download and may remove its copies.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ from brimful.locks import lock, lock_shared_instead, try_lock
 from brimful.messages import setting
 
 CACHE_BYTES = 64 << 30
-"""Bytes that copies may take together, unless told otherwise."""
+"""Default limit on the bytes of all copies together."""
 
 _PART_BYTES = 8 << 20
 """Bytes of one request of a download."""
 
 _REQUESTS_AT_ONCE = 4
-"""Requests of one download on their way at once: one alone does not fill the line to an object store."""
+"""Concurrent requests of one download: one alone does not use the full bandwidth of an object store."""
 
 _DOWNLOADS = 3
-"""Downloads of one blob before its bytes are taken for damaged where they come from."""
+"""Downloads of one blob before its original counts as damaged."""
 
 _WAIT_SECONDS = 0.05
-"""Seconds between two looks at a download that another process gave up."""
+"""Seconds between two checks of a download that another process gave up."""
 
 
 class LocalCopy:
-    """A whole and checked copy. Nobody removes it until it is closed, or forgotten by whoever opened it.
+    """A whole and checked copy. It is not removed until it is closed or garbage-collected.
 
     Attributes:
         path: of the file, for mapping into memory.
@@ -58,7 +58,7 @@ class LocalCopy:
         self._close = weakref.finalize(self, os.close, descriptor)
 
     def close(self) -> None:
-        """Let go of the copy: it stays until its room is needed. What is mapped of it stays readable."""
+        """Release the copy: it stays until its space is needed. Mapped parts stay readable."""
         self._close()
 
 
@@ -66,13 +66,13 @@ class LocalCopies:
     """Copies of immutable blobs in a directory that several processes share.
 
     Each blob is downloaded once for all of them, compared with its size and hash, and appears whole or not at all.
-    Before a download, the copies that nobody uses and that were used longest ago make room. Copies in use are never
-    removed: where they alone exceed the bound they stay, and a warning says so once.
+    Before a download, the least recently used of the unused copies are removed. Copies in use are never
+    removed: if they alone exceed the bound they stay, and a warning says so once.
 
     Args:
         store: where blobs come from.
-        directory: on a local disk, equal for all processes that are to share; ``packs/`` in the cache if None.
-        max_bytes: most that all files in the directory take together.
+        directory: on a local disk, the same for all processes that share; ``packs/`` in the cache if None.
+        max_bytes: limit on the bytes of all files in the directory.
 
     Raises:
         SettingsError: the directory is on a file system without locks.
@@ -120,7 +120,7 @@ class LocalCopies:
                 return copy
 
     def discard(self, xxh3_128: str) -> bool:
-        """Remove a copy that turned out to be damaged, if it is there; those who use it keep what they have mapped."""
+        """Remove a copy that turned out to be damaged, if it exists; its users keep the parts that they have mapped."""
         try:
             os.unlink(self.directory / f"{xxh3_128}.arrow")
         except FileNotFoundError:
@@ -128,7 +128,7 @@ class LocalCopies:
         return True
 
     def _whole(self, path: Path, size: int) -> LocalCopy | None:
-        """Return the copy that lies there, locked against removal; None if there is none."""
+        """Return the existing copy, locked against removal; None without one."""
         try:
             descriptor = os.open(path, os.O_RDONLY)
         except FileNotFoundError:
@@ -136,32 +136,32 @@ class LocalCopies:
         copy = LocalCopy(path, descriptor)
         lock(descriptor, shared=True)
         status = os.fstat(descriptor)
-        # Removed between its opening and its lock, or cut short by somebody: then as if it were not there.
+        # Removed between its opening and its lock, or truncated: then treat it as absent.
         if not status.st_nlink or status.st_size != size:
             copy.close()
             if status.st_nlink:
                 self.discard(path.stem)
             return None
         with contextlib.suppress(OSError):
-            os.utime(path)  # the time of the last use, by which copies are removed
+            os.utime(path)  # the time of the last use: least recently used copies are removed first
         return copy
 
     def _downloaded(self, path: Path, key: str, size: int, xxh3_128: str) -> LocalCopy | None:
-        """Download a blob, or wait until another process has; None if one is to look again."""
+        """Download a blob, or wait until another process has; None if the caller must check again."""
         part = path.with_suffix(".part")
         descriptor = os.open(part, os.O_RDWR | os.O_CREAT, 0o644)
         copy = LocalCopy(path, descriptor)
         with contextlib.ExitStack() as stack:
             stack.callback(copy.close)
             if not try_lock(descriptor):
-                # Its writer holds it alone. A shared lock comes when that is done, or dead.
+                # Its writer holds an exclusive lock. A shared lock succeeds once the writer has finished or died.
                 lock(descriptor, shared=True)
                 time.sleep(0 if path.exists() else _WAIT_SECONDS)
                 return None
             if not _is_named(descriptor, part):
                 return None
             if path.exists():
-                # Its writer was done between our look for the copy and our lock: this file is a new one, for nothing.
+                # Its writer finished between our check for the copy and our lock: this file is new and not needed.
                 os.unlink(part)
                 return None
             try:
@@ -170,7 +170,7 @@ class LocalCopies:
                     try:
                         self._fetch(descriptor, key, size, xxh3_128)
                         break
-                    except CorruptFileError:  # so a stale view of a blob looks too
+                    except CorruptFileError:  # a stale view of a blob looks the same
                         if attempt == _DOWNLOADS:
                             raise
                         time.sleep(_WAIT_SECONDS * 4**attempt)
@@ -187,7 +187,7 @@ class LocalCopies:
             return copy
 
     def _fetch(self, descriptor: int, key: str, size: int, xxh3_128: str) -> None:
-        """Write the bytes of a blob to a file, and compare them with what was committed."""
+        """Write the bytes of a blob to a file, and compare them with the committed hash."""
         hasher = xxhash.xxh3_128()
         position = 0
         for piece in self._pieces(key, size):
@@ -203,7 +203,7 @@ class LocalCopies:
             )
 
     def _pieces(self, key: str, size: int) -> Iterator[bytes]:
-        """Return the bytes of a blob in order, with several requests on their way."""
+        """Return the bytes of a blob in order, with several concurrent requests."""
         present_size = self._promised.size(key)
         if present_size != size:
             state = "is missing" if present_size is None else f"has {present_size:,} bytes"
@@ -230,7 +230,7 @@ class LocalCopies:
                 yield piece
 
     def _make_room(self, part: int, path: Path, size: int) -> None:
-        """Remove copies that nobody uses until this one fits, and claim its bytes by the length of its file."""
+        """Remove unused copies until this one fits, and reserve its bytes by extending its file."""
         with open(self.directory / ".lock", "ab") as file:
             lock(file)
             files = []
@@ -270,7 +270,7 @@ def _remove_unused(path: str) -> bool:
     """Remove a file unless a process holds its lock; return true if it is gone."""
     try:
         with open(path, "r+b") as file:
-            # Under another file of this name lies a newer copy, which somebody uses.
+            # If the name belongs to another file now, that is a newer copy, which is in use.
             if not (try_lock(file) and _is_named(file.fileno(), Path(path))):
                 return False
             os.unlink(path)

@@ -1,4 +1,4 @@
-"""Labelled points of a write at which the fault tests end the process."""
+"""Labeled points of a write at which the fault tests end the process."""
 
 
 def reach(label: str) -> None:

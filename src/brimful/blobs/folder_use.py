@@ -22,7 +22,7 @@ class FolderUse:
     locked: bool
 
     def alone(self) -> bool:
-        """Return true if no other job uses the folder, and none can begin to before this use ends."""
+        """Return true if no other job uses the folder, and none can start before this use ends."""
         return self.locked and try_lock(self.file)
 
 
@@ -33,7 +33,7 @@ def use_folder(folder: Path) -> Iterator[FolderUse]:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except FileExistsError:
-            # It existed, and was gone when Python looked whether it is a directory: another job removed it.
+            # It existed, and another job removed it before Python checked whether it is a directory.
             if folder.exists() and not folder.is_dir():
                 raise
             continue
@@ -43,7 +43,7 @@ def use_folder(folder: Path) -> Iterator[FolderUse]:
             continue
         with file:
             use = FolderUse(file, locked=lock(file, shared=True))
-            # The last job removes the file under its own lock, so this lock may be on a file without a name.
+            # The last job removes the file under its own lock, so this lock may be on an unlinked file.
             if use.locked and not os.fstat(file.fileno()).st_nlink:
                 continue
             try:
@@ -51,10 +51,10 @@ def use_folder(folder: Path) -> Iterator[FolderUse]:
             finally:
                 if use.alone():
                     with contextlib.suppress(OSError):
-                        # Their holders would use the folder too, so nobody holds them.
+                        # Their holders would use the folder too, so they are free.
                         for lock_file in folder.glob("*.lock"):
                             lock_file.unlink()
-                        # Last: jobs that wait for its lock find it nameless and start again.
+                        # Last: jobs that wait for its lock find it unlinked and start again.
                         os.unlink(folder / IN_USE)
                         folder.rmdir()
             return

@@ -11,7 +11,7 @@ from brimful.blobs.interface import Blob, BlobStore
 class BlobGroup:
     """Blobs of one commit: flushed to the device at the same time, and named before the key that commits them.
 
-    Use as a context; what is not published leaves nothing behind.
+    Use as a context; unpublished blobs are removed.
 
     Args:
         store: of the blobs.
@@ -41,7 +41,7 @@ class BlobGroup:
         self._stack.__exit__(*details)
 
     def blob(self, title: str) -> Blob:
-        """Open a blob to be written; it goes with the group unless it is published.
+        """Open a blob to be written; it is removed with the group unless it is published.
 
         Args:
             title: name of the content, for messages.
@@ -54,14 +54,14 @@ class BlobGroup:
         Raises:
             StoreFullError: no space left for its last bytes.
         """
-        # Now, while it is the last that was opened: the error of a full disk names that one.
+        # Flush now, while this is the last opened blob: the error of a full disk names that one.
         blob.flush_pending()
         self._blobs[key] = blob
 
     def commit(self, key: str, data: bytes) -> bool:
         """Publish the blobs and then the key, unless it exists; true if this call published the key.
 
-        What was published stays, whoever was first with the key; another commit begins without it.
+        Published blobs stay, even if another writer was first with the key; the next commit starts empty.
         """
         blobs, self._blobs = self._blobs, {}
         return self.store.commit(key, data, blobs)

@@ -14,10 +14,10 @@ from brimful.blobs import crash_points
 from brimful.blobs.at_once import at_once
 
 _SMALL_WRITE = 1 << 16
-"""Bytes that are collected in memory before they go to the device in one call."""
+"""Bytes that are collected in memory before one call writes them to the device."""
 
 _LATE_PAUSES: tuple[float, ...] = (0.1, 0.4, 1.5, 4.0, 8.0, 16.0)
-"""Seconds between looks at a blob that is promised and absent: half a minute in all."""
+"""Seconds between checks for a blob that is promised and absent: half a minute in all."""
 
 
 class BlobStore(abc.ABC):
@@ -40,7 +40,7 @@ class BlobStore(abc.ABC):
 
     @abc.abstractmethod
     def blob(self, title: str) -> AbstractContextManager[Blob]:
-        """Open a blob to be written piece by piece and then published; an unpublished one goes with the block.
+        """Open a blob to be written piece by piece and then published; an unpublished one is removed with the block.
 
         Args:
             title: name of the content, for messages.
@@ -50,18 +50,19 @@ class BlobStore(abc.ABC):
     def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
         """Publish ``data`` under ``key`` unless the key exists; true if this call published it.
 
-        Behind a network the answer to a request may be lost; there a blob of equal bytes counts as this call's. Writers
-        who must know which of them it was put something of their own into the data.
+        Over a network the answer to a request may be lost; there a blob of equal bytes counts as this call's. Writers
+        that must know which of them succeeded put something unique into the data.
         """
 
     def commit(self, key: str, data: bytes | memoryview, blobs: Mapping[str, Blob]) -> bool:
-        """Publish blobs of this store at once, and behind them ``data`` as ``put_if_absent`` does.
+        """Publish blobs of this store at once, and after them ``data`` as ``put_if_absent`` does.
 
-        Whoever sees the key finds the blobs, also behind a power cut. They stay if another writer was first with the key.
+        A process that sees the key finds the blobs, even after a power cut. They stay even if another writer was first
+        with the key.
 
         Args:
-            key, data: of what promises the blobs.
-            blobs: complete ones by their keys.
+            key, data: of the record that promises the blobs.
+            blobs: complete blobs by their keys.
         """
         at_once(lambda named: named[1].publish(named[0]), blobs.items())
         crash_points.reach("after-shard")
@@ -77,11 +78,11 @@ class BlobStore(abc.ABC):
 
         Raises:
             FileNotFoundError: no such blob.
-            StoreError: the blob ends before.
+            StoreError: the blob ends before ``stop``.
         """
 
     def get_many(self, keys: Sequence[str]) -> list[bytes]:
-        """Return all bytes of several small blobs, in their order; behind a network they are read at once."""
+        """Return all bytes of several small blobs, in their order; a remote store reads them at once."""
         return [self.get(key) for key in keys]
 
     @abc.abstractmethod
@@ -101,14 +102,14 @@ class BlobStore(abc.ABC):
         """Remove a blob, if it exists."""
 
     def local_path(self, key: str) -> str | None:
-        """Return the blob's path in the file system, for mapping into memory; None behind a URL."""
+        """Return the blob's path in the file system, for mapping into memory; None for a remote store."""
         return None
 
     def used(self, *job_folders: str) -> AbstractContextManager[None]:
         """Mark the store as used by a job until the block ends, then remove leftovers of it and of killed jobs in ``tmp/``.
 
-        Nothing is removed while another job works here, of this or another machine: the last of them clears. And nothing
-        is removed when the block fails: the same job goes on from it.
+        Nothing is removed while another job of this or another machine works here: the last of them clears. Nothing is
+        removed either when the block fails, because the same job resumes from it.
 
         Args:
             job_folders: folders in ``tmp/`` of this job alone; only they are removed where the system has no locks.
@@ -120,7 +121,7 @@ class BlobStore(abc.ABC):
 
 
 class PromisedBlobs:
-    """Blobs that a record promises. A mount that keeps listings may show one after the record: each is waited for once.
+    """Blobs that a record promises. A mount that caches listings may show them after the record; each is awaited once.
 
     Args:
         store: of the blobs.
@@ -154,11 +155,11 @@ class Blob(abc.ABC):
         self.closed = False  # part of the file protocol, read by Arrow
 
     def write(self, data: bytes | memoryview) -> int:
-        """Append bytes; small pieces are collected first."""
+        """Append bytes; small pieces are buffered first."""
         view = memoryview(data).cast("B")
         self._hasher.update(view)
         self.size += len(view)
-        # A large view is written without a copy, behind the bytes that were collected before it.
+        # A large view is written without a copy, after the bytes that were buffered before it.
         if len(self._pending) + len(view) < _SMALL_WRITE:
             self._pending += view
         else:
@@ -176,7 +177,7 @@ class Blob(abc.ABC):
         return self._hasher.hexdigest()
 
     def flush_pending(self) -> None:
-        """Write the small pieces that were collected."""
+        """Write the buffered pieces."""
         if self._pending:
             self._write(memoryview(bytes(self._pending)))
             self._pending.clear()

@@ -2,8 +2,9 @@
 
 The bytes go to ``tmp/``, are flushed to the device, and are renamed (``put_atomic``) or hard-linked
 (``put_if_absent``) to their name; then the directory is flushed, so that a power cut cannot undo a write
-that was reported as done. The files of a commit are flushed at the same time, all before a name promises them. A failed write leaves nothing behind. A killed one leaves a file, which goes when the next job
-finishes in that directory (``LocalBlobStore.used``): files in use are locked.
+that was reported as done. The files of a commit are flushed at the same time, all before a name promises them.
+A failed write leaves no file. A killed one leaves a file, which is removed when the next job finishes in that
+directory (``LocalBlobStore.used``): files in use are locked.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _MAX_WRITE = 1 << 24
 """Bytes of one write; between two of them the fault tests can end the process."""
 
 _CLAIM_PAUSES = (0.001, 0.01, 0.1, 0.4)
-"""Seconds between looks at a file without a byte: its name may be claimed, and its bytes about to come."""
+"""Seconds between checks of an empty file: its name may be claimed, and its bytes about to arrive."""
 
 Seen = TypeVar("Seen")
 
@@ -44,7 +45,7 @@ class LocalBlobStore(BlobStore):
 
     @contextlib.contextmanager
     def blob(self, title: str) -> Iterator[_LocalBlob]:
-        """Open a blob in ``tmp/``; its file there is gone when the block ends, published or not."""
+        """Open a blob in ``tmp/``; its file in ``tmp/`` is removed when the block ends, published or not."""
         folder = self.directory / "tmp"
         tmp = folder / f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
         blobs: list[_LocalBlob] = []
@@ -62,7 +63,7 @@ class LocalBlobStore(BlobStore):
 
     def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
         target = self.directory / key
-        # Only to save the writing: the link below is what decides between two writers.
+        # Only saves the write: the link below decides between two writers.
         if target.exists():
             return False
         with self.blob(key) as blob:
@@ -76,12 +77,12 @@ class LocalBlobStore(BlobStore):
             record.flush_pending()
             files = {name: blob for name, blob in blobs.items() if isinstance(blob, _LocalBlob)}
             assert len(files) == len(blobs), "blobs of another store"
-            # One journal of the file system takes them all; the record's own bytes promise nothing without a name.
+            # One journal commit of the file system covers them all; the record promises nothing before it is named.
             at_once(_LocalBlob.finish, [*files.values(), record])
             for name, blob in files.items():
                 blob.rename(name)
             at_once(sync_directory, {(self.directory / name).parent for name in files})
-            # Killed here, the blobs lie unseen under the names of their contents: nothing was promised.
+            # Killed here, the blobs have their content names, but no record promises them.
             crash_points.reach("after-shard")
             return record.link(key)
 
@@ -93,16 +94,16 @@ class LocalBlobStore(BlobStore):
         return self._seen(key, Path.read_bytes)
 
     def _seen(self, key: str, look: Callable[[Path], Seen]) -> Seen:
-        """Return what a look at a file finds; one that is absent is looked for again.
+        """Return the result of a look at a file; if it is absent, look again.
 
-        An NFS client keeps for up to a minute that a name was absent, unless the folder is opened: then it asks the server.
+        An NFS client caches for up to a minute that a name was absent; opening the folder makes it ask the server.
         """
         path = self.directory / key
         try:
             return look(path)
         except FileNotFoundError:
             with contextlib.suppress(OSError):
-                # From above: the folder may be what was absent.
+                # From the top down: the folder itself may have been absent.
                 for folder in (self.directory, path.parent):
                     os.close(os.open(folder, os.O_RDONLY))
             return look(path)
@@ -146,7 +147,7 @@ class LocalBlobStore(BlobStore):
     def used(self, *job_folders: str) -> Iterator[None]:
         folder = self.directory / "tmp"
         with contextlib.ExitStack() as stack:
-            # Errors of the block are its own: only those of opening the folder are explained.
+            # Errors of the block are its own: only errors of opening the folder are explained.
             with full_device_explained(folder):
                 try:
                     use = stack.enter_context(use_folder(folder))
@@ -174,7 +175,7 @@ class _LocalBlob(Blob):
 
     def _write(self, view: memoryview) -> None:
         assert self._descriptor is not None
-        # Explained here, where its name is known: of several blobs that are open at once the last would be blamed.
+        # Explained here, where its name is known: otherwise the last of several open blobs would be blamed.
         with full_device_explained(self._directory / self._title, lambda: self.num_written):
             while view:
                 num_bytes = os.write(self._descriptor, view[:_MAX_WRITE])
@@ -183,7 +184,7 @@ class _LocalBlob(Blob):
                 crash_points.reach("mid-write")
 
     def finish(self) -> None:
-        """Bring all bytes to the device."""
+        """Flush all bytes to the device."""
         with full_device_explained(self._directory / self._title, lambda: self.num_written):
             self.flush_pending()
             assert self._descriptor is not None
@@ -235,9 +236,9 @@ def _exclusive_link(tmp: Path, target: Path) -> bool:
 
 
 def _exclusive_claim(tmp: Path, target: Path) -> bool:
-    """Claim a name by a file without a byte, and rename a finished one to it; return false if the name exists.
+    """Claim a name with an empty file, and rename a finished file to it; return false if the name exists.
 
-    For file systems without hard links. A reader sees nothing, no byte, or all: ``get`` waits for what is claimed.
+    For file systems without hard links. Readers see no file, an empty one, or all: ``get`` waits for claimed names.
     """
     try:
         os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
@@ -246,7 +247,7 @@ def _exclusive_claim(tmp: Path, target: Path) -> bool:
     try:
         os.replace(tmp, target)
     except BaseException:
-        # The name must be free again, or nobody could take it.
+        # Free the name again, or no writer could ever take it.
         with contextlib.suppress(OSError):
             os.unlink(target)
         raise

@@ -10,7 +10,7 @@ from brimful.errors import SettingsError
 
 
 def open_blob_store(url: str | os.PathLike[str]) -> BlobStore:
-    """Return the store behind a path or URL (``s3://bucket/packs``; ``file://`` is the local one)."""
+    """Return the store of a path or URL (``s3://bucket/packs``; ``file://`` is the local one)."""
     text = path_of("directory", url, "a path or a URL").removeprefix("file://")
     if "://" in text:
         return FsspecBlobStore(text)

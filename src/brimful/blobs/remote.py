@@ -1,4 +1,4 @@
-"""Blobs behind a URL that fsspec opens, such as an object store."""
+"""Blobs at a URL that fsspec opens, such as an object store."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ CONDITIONAL = {
     "az": "If-None-Match of Azure (adlfs)",
     "memory": "a lock of this process",
 }
-"""Protocols whose file system creates a name for one of two writers, and by what. fsspec's default looks first and then
-writes, which two writers at once both pass."""
+"""Protocols whose file system creates a name for one of two writers, and how. fsspec's default checks first and then
+writes, so two concurrent writers both succeed."""
 
 _PART_BYTES = 8 << 20
-"""Most bytes of one request for reading: few requests, and little to repeat after a failure."""
+"""Maximum bytes of one read request: few requests, and little to repeat after a failure."""
 
 _THREADS = 16
 """Small blobs that are read at once."""
@@ -41,17 +41,17 @@ _memory_lock = threading.Lock()
 class FsspecBlobStore(BlobStore):
     """A prefix of an object store or any other file system that fsspec opens.
 
-    Reading takes any file system. ``put_if_absent`` takes those that create a name for one writer alone
-    (``CONDITIONAL``), and probes once that the server behind it obeys. Requests that fail for a passing reason are
-    made again (``Retries``), and answers that are too short are asked for the rest.
+    Reading takes any file system. ``put_if_absent`` takes file systems that create a name for only one writer
+    (``CONDITIONAL``), and probes once that the server obeys. Requests that fail for a transient reason are
+    repeated (``Retries``), and the rest of a short answer is requested.
 
     Args:
         url: of the prefix.
         filesystem, root: an open file system of fsspec and the prefix in it; opened from the URL if None.
-        storage_options: of the file system, beside those of its own configuration and environment.
+        storage_options: of the file system, in addition to its own configuration and environment.
 
     Attributes:
-        retries: what had to be repeated.
+        retries: repeater of failed requests.
     """
 
     def __init__(self, url: str, *, filesystem: Any = None, root: str = "", **storage_options: Any) -> None:
@@ -67,7 +67,7 @@ class FsspecBlobStore(BlobStore):
         return _reopened, (self.url, self._storage_options)
 
     def _open(self) -> tuple[Any, str]:
-        # Listings are not kept: other writers add keys behind our back, and sizes would be read from old ones.
+        # Listings are not cached: other writers add keys, and sizes would come from stale listings.
         filesystem, root = filesystem_of(self.url, use_listings_cache=False, **self._storage_options)
         self._opened = os.getpid(), filesystem
         return filesystem, root.rstrip("/")
@@ -102,16 +102,16 @@ class FsspecBlobStore(BlobStore):
         self.retries.call(f"write {key}", lambda: self._fs.pipe_file(self._path(key), body))
 
     def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
-        # Not when the store is opened: reading needs no right to write.
+        # Not when the store is opened: reading must not require write permission.
         if not self._probed:
             self._probe()
         return self._create(key, bytes(data))
 
     def _create(self, key: str, data: bytes) -> bool:
-        """Create a blob; true if it holds these bytes because of this call, or cannot be told from that.
+        """Create a blob; true if this call wrote it, or if it exists with the same bytes.
 
-        A request may succeed and its answer be lost; fsspec's libraries may repeat it by themselves, and then are told
-        that the name exists. So whoever is told so reads the blob, and takes equal bytes for its own.
+        A request may succeed and its answer be lost; fsspec's libraries may then repeat it, and learn
+        that the name exists. So a writer that gets this answer reads the blob, and considers equal bytes its own.
         """
 
         def create() -> bool:
@@ -119,7 +119,7 @@ class FsspecBlobStore(BlobStore):
                 with _memory_lock if self.url.startswith("memory://") else contextlib.nullcontext():
                     self._fs.pipe_file(self._path(key), data, mode="create")
             except Exception as error:
-                # Servers also answer by errors of other classes that the name exists.
+                # Servers may also report an existing name by errors of other classes.
                 content = self._found(key) if isinstance(error, OSError) or is_passing(error) else None
                 if content is not None:
                     return content == data
@@ -138,7 +138,7 @@ class FsspecBlobStore(BlobStore):
             return None
 
     def _probe(self) -> None:
-        """Refuse a file system on which the second of two creations of one name succeeds too."""
+        """Refuse a file system on which a second creation of the same name succeeds too."""
         protocol = self.url.partition("://")[0]
         if protocol not in CONDITIONAL:
             raise StoreError(
@@ -151,7 +151,7 @@ class FsspecBlobStore(BlobStore):
         if not is_first_created or is_second_created:
             raise StoreError(
                 f"{self.url}: this file system lets two writers create the same name, so packs written by two "
-                f"jobs at once could be lost; it needs {CONDITIONAL[protocol]}, which the server behind it ignores"
+                f"jobs at once could be lost; it needs {CONDITIONAL[protocol]}, which its server ignores"
             )
         self._probed = True
 
@@ -168,7 +168,7 @@ class FsspecBlobStore(BlobStore):
         return bytes(data)
 
     def _piece(self, key: str, begin: int, stop: int) -> bytes:
-        """Return some bytes from ``begin`` on, at least one: an answer may be short."""
+        """Return some bytes from ``begin`` on, at least one byte: an answer may be short."""
         end = min(begin + _PART_BYTES, stop)
         piece = bytes(self._fs.cat_file(self._path(key), start=begin, end=end))
         if not piece:
@@ -217,7 +217,7 @@ class FsspecBlobStore(BlobStore):
 
 
 def _reopened(url: str, storage_options: dict[str, Any]) -> FsspecBlobStore:
-    """Return the store of another process: a file system is not sent, it is opened there."""
+    """Return the store of another process: a file system is not pickled, but opened there."""
     return FsspecBlobStore(url, **storage_options)
 
 

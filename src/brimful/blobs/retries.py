@@ -1,4 +1,4 @@
-"""Requests to stores behind a network: which failures pass by themselves, and how often they are tried again."""
+"""Requests to remote stores: which failures are transient, and how often they are tried again."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from brimful.errors import BrimfulError, StoreError, StoreFullError
 Answer = TypeVar("Answer")
 
 _ATTEMPTS = 8
-"""Requests that are made before one is given up."""
+"""Attempts of one request before it fails."""
 
 _FIRST_WAIT, _MAX_WAIT = 0.1, 8.0
-"""Seconds before the second request, doubled for each further one, and the most of one wait: about 20 s in all."""
+"""Seconds before the second attempt, doubled for each further one, and the longest wait: about 20 s in all."""
 
 _LASTING_ERRORS = (
     *(FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError),
@@ -33,7 +33,7 @@ class ShortReadError(ConnectionError):
 
 
 def is_passing(error: BaseException) -> bool:
-    """Return true unless a failure is known to stay: libraries of clouds have errors of their own for the rest.
+    """Return true unless a failure is known to be permanent: cloud libraries have errors of their own for the rest.
 
     >>> is_passing(TimeoutError()), is_passing(PermissionError()), is_passing(OSError(errno.EIO, "5xx"))
     (True, False, True)
@@ -49,8 +49,8 @@ class Retries:
     """Repeater of the requests to one store. It logs the first failure, and counts all.
 
     Attributes:
-        num_repeated: requests that failed and were made again.
-        last_error: the last failure, in words; empty if there was none.
+        num_repeated: requests that failed and were repeated.
+        last_error: the last failure, in words; empty if none occurred.
     """
 
     def __init__(self, url: str) -> None:
@@ -59,27 +59,27 @@ class Retries:
         self.last_error = ""
 
     def call(self, action: str, request: Callable[[], Answer]) -> Answer:
-        """Return what a request returns, made again while it fails for a passing reason.
+        """Return the result of a request, repeated while it fails for a transient reason.
 
         Args:
             action: what the request does, for messages: ``read log/000000000000.json``.
 
         Raises:
             StoreFullError: no space left.
-            StoreError: it failed for the last time, or for a reason that stays; names both.
-            OSError: no such blob, or one that exists: an answer and no failure.
+            StoreError: the last attempt failed, or the reason is permanent; names request and reason.
+            OSError: the blob is absent, or exists already: an answer, not a failure.
         """
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 return request()
             except (FileNotFoundError, FileExistsError, BrimfulError) as error:
                 if isinstance(error, FileNotFoundError) and error.filename is None:
-                    # A bucket that is not there, said without its name.
+                    # A missing bucket, reported without its name.
                     raise FileNotFoundError(errno.ENOENT, error.strerror or str(error), self.url) from error
                 raise
             except Exception as error:
                 self._note(action, error, attempt)
-                # Ranks that failed together must not come back together.
+                # Ranks that failed together must not retry together.
                 jitter = 0.5 + os.urandom(1)[0] / 512
                 time.sleep(min(_FIRST_WAIT * 2 ** (attempt - 1), _MAX_WAIT) * jitter)
         raise AssertionError("the last attempt returns or raises")
@@ -91,7 +91,7 @@ class Retries:
             raise StoreFullError(
                 error.errno,
                 f"{self.url}: no space left to {action}: nothing that was committed is lost; free some space "
-                "and run the same command again, it goes on where it stopped",
+                "and run the same command again to resume",
             ) from error
         if not is_passing(error):
             raise StoreError(f"{self.url}: cannot {action}: {self.last_error}") from error
