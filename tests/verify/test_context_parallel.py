@@ -131,7 +131,7 @@ def weights_of_the_row(features):
 
 @pytest.mark.parametrize(("collator", "words"), [
     (with_column(shifted_by_one), "shifted by one token to the right"),
-    (with_column(fill_at_the_end), "stands at the end of the row, not behind each segment"),
+    (with_column(fill_at_the_end), "stands at the end of the row, not after each segment"),
     (with_column(another_fill), "padding of column 'old_log_probs' holds other values than its fill"),
     (with_column(one_value_of_each_sample), "one value for the row or the sample"),
     (with_column(of_other_samples), "in another order of samples"),
@@ -244,7 +244,7 @@ def first_part_of_columns(shard, batch):
 
 FAULTS_OF_SPLITS = [
     (places_by(lambda rank, size: (2 * size - 1 - rank, rank)), "halves of the zigzag are swapped", True),
-    (places_by(lambda rank, size: (rank, size + rank)), "no mirror", True),
+    (places_by(lambda rank, size: (rank, size + rank)), "not a mirror", True),
     (places_by(lambda rank, size: (rank, 2 * size - 1 - rank), of_row=True), "zigzag of the whole row", True),
     (places_by(lambda rank, size: (2 * rank, 2 * rank + 1), of_row=True), "equal parts in order", True),
     (places_by(lambda rank, size: (size - 1 - rank, size + rank)), "ranks are numbered backwards", True),
@@ -254,7 +254,7 @@ FAULTS_OF_SPLITS = [
     (changed(shifted_after_the_split), "targets are shifted after the split", True),
     (changed(columns_shifted_after_the_split), "the column the target is shifted after the split", False),
     (changed(not_shifted), "targets lie at the predicted tokens", True),
-    (changed(positions_counted_anew), "count anew on each rank", True),
+    (changed(positions_counted_anew), "start again on each rank", True),
     (changed(weights_per_row), "weights are per row and not per token", False),
 ]
 
@@ -279,7 +279,7 @@ def gathered_by_another_layout(parts, cu_seqlens, *, layout):
 
 
 @pytest.mark.parametrize(("gather", "words"), [
-    (joined_one_behind_the_other, "joined one behind the other"),
+    (joined_one_behind_the_other, "concatenated as they are"),
     (gathered_by_another_layout, "in a wrong order"),
 ])  # fmt: skip
 def test_faults_of_gathering(packs, model, gather, words):

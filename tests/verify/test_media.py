@@ -53,7 +53,7 @@ def test_a_right_collator_passes(family, small_qwen, tmp_path):
     # Qwen2-Audio of Transformers ignores num_items_in_batch: found here, and no fault of the packs.
     assert set(failures(report)) == ({"weights"} if family == "qwen2-audio" else set()), str(report)
     details = {finding.check: finding.detail for finding in report.findings}
-    assert details["media"] == ("3 sounds" if family == "qwen2-audio" else "4 pictures")
+    assert details["media"] == ("3 audio clips" if family == "qwen2-audio" else "4 images")
     assert f"{2 if family == 'qwen2-audio' else 3} samples with other media" in details["isolation"]
 
 
@@ -80,14 +80,14 @@ def test_videos_pass(small_qwen, tmp_path):
 @pytest.mark.parametrize(
     ("fault", "check", "cause"),
     [
-        (faults.pictures_exchanged, "media", "pictures of two samples exchanged: that of sample "),
+        (faults.pictures_exchanged, "media", "images of two samples exchanged: sample "),
         (faults.grid_of_the_wrong_sample, "media", "a grid of the wrong sample: sample "),
-        (faults.one_picture_dropped, "media", "one picture dropped: number 3, of sample "),
+        (faults.one_picture_dropped, "media", "one image dropped: number 3, of sample "),
         (faults.patches_in_another_order, "media", "patches in another order: sample "),
-        (faults.features_of_a_text_only_neighbour, "media", "of a text-only neighbour"),
+        (faults.features_of_a_text_only_neighbour, "media", "of a text-only neighbor"),
         (faults.mrope_over_the_whole_row, "positions", "mRoPE over the whole row: all 4 rows of position_ids run on"),
-        (faults.all_pictures_dropped, "media", "the collator drops all pictures"),
-        (faults.another_processor, "media", "another picture, or another processor"),
+        (faults.all_pictures_dropped, "media", "the collator drops all images"),
+        (faults.another_processor, "media", "another image, or another processor"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )

@@ -13,7 +13,7 @@ _FLASH_PACKAGES = {"flash_attention_2": "flash_attn", "flash_attention_3": "flas
 
 
 class NotSupported(Exception):
-    """A setting cannot be run here: the reason, and what works instead."""
+    """A setting cannot be run here: the reason, and a setting that works instead."""
 
     def __init__(self, reason: str, way_out: str = "") -> None:
         super().__init__(reason)
@@ -21,7 +21,7 @@ class NotSupported(Exception):
 
 
 def current_implementation(model: Any) -> str:
-    """Return the name of the implementation that the model has now; ``as it is`` if it tells none."""
+    """Return the name of the implementation that the model has now; ``as it is`` if it names none."""
     config = getattr(_switchable_module(model), "config", None)
     return str(getattr(config, "_attn_implementation", None) or "as it is")
 
@@ -46,7 +46,7 @@ def using(model: Any, name: str) -> Iterator[None]:
 
 
 def first_sentence(error: BaseException) -> str:
-    """Return the message of an error without the advice behind it, at most 200 characters."""
+    """Return the message of an error without the advice after it, at most 200 characters."""
     text = " ".join(str(error).split())
     for stop in (". ", " Please"):
         text = text.split(stop, 1)[0]
@@ -74,7 +74,7 @@ def _switch(model: Any, name: str) -> None:
 
 
 def _switchable_module(model: Any) -> Any:
-    """Return the outermost module that can switch: the model itself, or the one in a wrapper; None if there is none."""
+    """Return the outermost module that can switch: the model itself, or the one in a wrapper; None if neither can."""
     return next((module for module in model.modules() if hasattr(module, "set_attn_implementation")), None)
 
 

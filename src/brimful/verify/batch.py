@@ -21,7 +21,7 @@ class CollatedBatch:
         kwargs: keyword arguments of the model.
         ids: ``int64[B, T]``.
         targets: ``int64[B, T]``: the token that the logits of each position are trained to predict; None without labels.
-            Labels of ``labels`` are shifted by the model, those of ``shift_labels`` are already.
+            Labels of ``labels`` are shifted by the model, ``shift_labels`` are shifted already.
         layout: places of the samples.
     """
 
@@ -50,7 +50,7 @@ class CollatedBatch:
 
     @property
     def padding(self) -> BoolArray:
-        """``bool[B, T]``: tokens of no sample, if all of them are the same; else none, for they are no padding."""
+        """``bool[B, T]``: tokens of no sample, if all are the same; none otherwise, as that is not padding."""
         remainder = self.free & ~self.layout.fragments
         return remainder if len(np.unique(self.ids[remainder])) <= 1 else np.zeros_like(remainder)
 

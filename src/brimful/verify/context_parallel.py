@@ -1,4 +1,4 @@
-"""``verify_context_parallel``: columns, splits over ranks and the way back, shown without a GPU."""
+"""``verify_context_parallel``: columns, splits over ranks and the way back, checked without a GPU."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _TOKEN_MARKER, _TARGET_MARKER = "marker_of_the_token", "marker_of_the_target"
 
 
 class ContextParallelReport(VerifyReport):
-    """Findings of ``verify_context_parallel``; ``attention`` of a finding says the ranks."""
+    """Findings of ``verify_context_parallel``; ``attention`` of a finding names the ranks."""
 
     @property
     def proven(self) -> bool:
-        """True if columns and splits were shown."""
+        """True if columns and splits were shown to be right."""
         return any(finding.check == "columns" and finding.status is Status.PASS for finding in self.findings)
 
     @property
@@ -70,7 +70,7 @@ def verify_context_parallel(
 ) -> ContextParallelReport:
     """Show that values of tokens stay with their tokens through packing, padding, splitting over ranks and restoring.
 
-    Each pack is one micro-batch. Marks that occur once go through all functions, and are found again or not::
+    Each pack is one micro-batch. Unique marks pass through all functions, and must be found again::
 
         columns      values, weights and fill of every token after packing and padding
         split        tokens, targets, weights, positions and columns of every rank
@@ -78,7 +78,7 @@ def verify_context_parallel(
         restoring    every sample gets its own values back, in the order of arrival
         parallel     with a model: logits and loss as the ranks would compute them, in one process
 
-    The truth is written slice by slice, apart from the functions that are looked at. What is wrong is named.
+    The truth is written slice by slice, without the functions under test. The report names each mistake.
 
     Args:
         packs: packs with extras, as ``pack_step`` makes them; sample ids that differ.
@@ -101,7 +101,7 @@ def verify_context_parallel(
     'PASS: rows over 2 ranks, 4 ranks, 8 ranks hold what the whole row holds; NO MODEL: arrays alone were compared'
     """
     if not packs:
-        raise SettingsError("there is nothing to verify: give at least one pack")
+        raise SettingsError("nothing to verify: give at least one pack")
     layout = choice_of(ContextParallelLayout, layout, argument="layout")
     sizes = [whole_number("cp_sizes", size, minimum=2) for size in cp_sizes]
     features = _with_markers(packs)
@@ -137,7 +137,7 @@ def verify_context_parallel(
 
 
 def _with_markers(packs: Sequence[Pack | PackWithExtras]) -> list[PackWithExtras]:
-    """Return packs with two columns and weights more, all of whose values differ."""
+    """Return packs with weights and two more columns, all of whose values differ."""
     features: list[PackWithExtras] = []
     first = 1
     for item in packs:

@@ -6,7 +6,7 @@
          ──► no attention_mask        stops?  then it was the mask
          ──► right position_ids       stops?  then it was the positions (or the missing text row of mRoPE)
          ──► right boundaries         stops?  then they were missing or wrong; refused? then kernels are missing
-         ──► all of them              stops?  then those together; if not, the model itself does not keep samples apart
+         ──► all of them              stops?  then the combination; if not, the model does not keep samples apart
 """
 
 import contextlib
@@ -41,7 +41,7 @@ def diagnose_leak(setup: PackingSetup, leak: Leak) -> Diagnosis:
         repairs = _repairs(setup)
         names = list(repairs)
         refusal = ""
-        # Each repair by itself first: only if none is enough are the first two, three, … tried together.
+        # Each repair alone first. Only if none is enough, the first two, three, … are tried together.
         for attempt in [[name] for name in names] + [names[:count] for count in range(2, len(names) + 1)]:
             try:
                 stops = _stops(setup, leak, [repairs[name] for name in attempt])
@@ -93,7 +93,7 @@ def _stops(setup: PackingSetup, leak: Leak, repairs: list[_Repair]) -> bool:
 
 
 def _repairs(setup: PackingSetup) -> dict[str, _Repair]:
-    """Return the changes that are worth trying with this batch, the most likely first."""
+    """Return the changes that are worth trying with this batch, likeliest first."""
     kwargs = setup.batch.kwargs
     repairs: dict[str, _Repair] = {}
     if kwargs.get("attention_mask") is not None:
@@ -108,7 +108,7 @@ def _repairs(setup: PackingSetup) -> dict[str, _Repair]:
 
 
 def _diagnosis_of_repair(setup: PackingSetup, name: str) -> Diagnosis:
-    """Say what was wrong if the repair of this name stopped the leak."""
+    """Return the cause if the repair of this name stopped the leak."""
     if name == "mask":
         return Diagnosis(
             "mask present: with an attention_mask Transformers ignores positions and boundaries",
@@ -128,7 +128,7 @@ def _diagnosis_of_repair(setup: PackingSetup, name: str) -> Diagnosis:
             )
         finding = check_positions(setup)
         return Diagnosis(
-            finding.cause or "position_ids: with those of the samples alone it stops",
+            finding.cause or "position_ids: with the samples' own positions it stops",
             finding.way_out or f"number every sample from {setup.position_start}",
         )
     if is_recurrent(setup):
@@ -145,7 +145,7 @@ def _diagnosis_of_repair(setup: PackingSetup, name: str) -> Diagnosis:
 
 
 def _diagnosis_of_model(setup: PackingSetup, leak: Leak, refusal: str) -> Diagnosis:
-    """Say what the model does wrong if no repair of the batch stopped the leak."""
+    """Return the fault of the model if no repair of the batch stopped the leak."""
     name = type(setup.model).__name__
     if is_recurrent(setup):
         if refusal:
@@ -159,21 +159,21 @@ def _diagnosis_of_model(setup: PackingSetup, leak: Leak, refusal: str) -> Diagno
             f"next sample",
             f"{_ONE_PER_ROW}; no batch repairs this here",
         )
-    # A mask of all pairs leaves nothing to be worked out: a leak that it stops was in the making of the mask.
+    # A mask of all pairs leaves the model nothing to compute: if it stops the leak, the model's own mask is wrong.
     if _stops_with_a_block_mask(setup, leak):
         return Diagnosis(
             f"{name} builds its attention mask without position_ids, so nothing tells it where samples begin",
             f"flash attention with cu_seq_lens on a GPU; a block-diagonal [B, 1, T, T] attention_mask (which replaces "
-            f"sliding windows, if there are any); or {_ONE_PER_ROW}",
+            f"sliding windows, if any); or {_ONE_PER_ROW}",
         )
     return Diagnosis(
-        f"{name} does not keep samples apart whatever the batch says" + (f" ({refusal})" if refusal else ""),
+        f"{name} does not keep samples apart with any batch" + (f" ({refusal})" if refusal else ""),
         _ONE_PER_ROW,
     )
 
 
 def _stops_with_a_block_mask(setup: PackingSetup, leak: Leak) -> bool:
-    """Return true if the leak is gone with a mask that lets each token see its own sample's earlier tokens alone."""
+    """Return true if the leak is gone with a mask by which each token sees only its own sample's earlier tokens."""
 
     def add_block_mask(kwargs: dict[str, Any], batch: CollatedBatch) -> dict[str, Any]:
         numbers = torch.from_numpy(_segment_numbers(batch)).to(setup.device)
@@ -203,7 +203,7 @@ def _segment_starts(batch: CollatedBatch) -> Int64Array:
     numbers = _segment_numbers(batch)
     is_start = np.ones(numbers.shape, dtype=bool)
     is_start[:, 1:] = numbers[:, 1:] != numbers[:, :-1]
-    # Starts rise along a row, so the largest start up to a token is that of its own segment.
+    # Starts rise along a row, so the largest start up to a token is its own segment's.
     return np.maximum.accumulate(np.where(is_start, np.arange(numbers.shape[1]), 0), axis=1)
 
 
@@ -218,7 +218,7 @@ def _has_mrope(setup: PackingSetup) -> bool:
 
 
 def _right_positions(setup: PackingSetup, batch: CollatedBatch) -> torch.Tensor:
-    """Return ``position_ids`` that number every sample as it is by itself: ``[B, T]``, or ``[4, B, T]`` for mRoPE."""
+    """Return ``position_ids`` that number every sample as if alone: ``[B, T]``, or ``[4, B, T]`` for mRoPE."""
     text = np.arange(batch.ids.shape[1]) - _segment_starts(batch) + setup.position_start
     if not _has_mrope(setup):
         return torch.from_numpy(text).to(setup.device)

@@ -1,4 +1,4 @@
-"""Places of samples in a batch that any collator made, found by markers and tokens and not by what the collator says."""
+"""Places of samples in a batch that any collator made, found by markers and tokens and not by the collator's claims."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from brimful.typing import BoolArray, Int64Array
 from brimful.verify.reference_samples import Segment
 
 _MAX_TRIES = 20_000
-"""Places that one search tries: samples that need more look so much alike that nothing would be certain."""
+"""Places that one search tries: samples that need more are too much alike for a certain answer."""
 
 _MAX_SEARCHED_SAMPLES = 400
 """Samples that one search takes: it recurses once for each of them."""
@@ -37,7 +37,7 @@ class SampleLayout:
     Attributes:
         places: of each segment; None for one that is not in the batch as a whole.
         repeated: segments that the batch holds more than once.
-        fragments: ``bool[B, T]``: tokens that certainly belong to samples, and lie in no place.
+        fragments: ``bool[B, T]``: tokens that certainly belong to samples, but lie in no place.
         certain: true if the samples cannot be laid out in another way.
     """
 
@@ -90,7 +90,7 @@ def locate(
         rows      5 6 7 | 8 9 | 0 0        segments  5 6 7 · 8 9
         places    row 0, 0 to 3 · row 0, 3 to 5      remainder: the two zeros
 
-    If there is no such layout, the longest segments are placed first, each nearest to its place in the segments'
+    Without such a layout, the longest segments are placed first, each nearest to its place in the segments'
     concatenation.
 
     Args:
@@ -150,7 +150,7 @@ def _complete_layouts(
         index = order[depth]
         twins = placed_twins.setdefault(identities[index], [])
         for place in candidates[index]:
-            # Interchangeable segments lie in the order of the batch, so exchanging them is no second layout.
+            # Interchangeable segments lie in the order of the batch, so exchanging them is not a second layout.
             if twins and (place.row, place.start) < (twins[-1].row, twins[-1].start):
                 continue
             num_tries += 1

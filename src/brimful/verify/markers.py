@@ -1,6 +1,6 @@
 """Places of samples in a batch, seen with tokens that occur once.
 
-Tokens alone do not always tell: ``a b`` + ``a b`` beside ``a b a b`` can be cut in two ways, a sample of one token may
+Tokens alone do not always tell: ``a b`` + ``a b`` next to ``a b a b`` can be cut in two ways, a sample of one token may
 stand inside another, and a sample of one repeated token looks like padding. So the collator is also given the same
 samples with a token of its own at every place. A collator that does not look at tokens lays both out alike::
 
@@ -31,8 +31,8 @@ def lay_out_markers(
     Args:
         collate_ids: from features to ``input_ids`` of their batch, ``int64[B, T]``.
         samples: the samples.
-        media_ids: tokens that stay what they are, as collators look for them (images).
-        reserved_tokens: tokens that may mean something: those of the batch, the special ones.
+        media_ids: tokens that stay unchanged, as collators look for them (images).
+        reserved_tokens: tokens that may mean something: tokens of the batch, special tokens.
 
     Returns:
         None if the collator refuses such tokens, or if a sample has none but media tokens.
@@ -58,7 +58,7 @@ def lay_out_markers(
     repeats: list[int] = []
     is_marker = np.isin(rows, list(owners))
     fragments = is_marker.copy()
-    # A marker occurs once in the samples, so its value alone says to which place of which segment a token belongs.
+    # A marker occurs once in the samples, so its value alone gives the segment and the place of a token.
     for row, column in np.argwhere(is_marker).tolist():
         index, offset = owners[int(rows[row, column])]
         start, stop = column - offset, column - offset + len(marked_ids[index])

@@ -25,7 +25,7 @@ _TEXT: dict[str, Any] = {
 }
 _MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [4, 4, 4]}}
 _STANDARD_DEVIATION = 0.1
-"""Spread of the weights: wider than for training, so that what one token does to another shows."""
+"""Spread of the weights: wider than for training, so that the effect of one token on another shows."""
 
 
 def tiny_media_model(
@@ -41,11 +41,11 @@ def tiny_media_model(
     """Build a random model of a family, tower and language model of two layers each.
 
     Args:
-        settings: of the family, as ``Family.settings``: sizes of patches have to be those of the packs.
+        settings: of the family, as ``Family.settings``: patches must have the sizes of the packs'.
         token_ids: token that stands for each kind of media.
         vocab: tokens of the vocabulary.
         tokens_per_second: positions in one second of a video (Qwen2.5-VL).
-        dtype, device, seed: as of ``models.tiny_model``.
+        dtype, device, seed: see ``models.tiny_model``.
 
     Raises:
         SettingsError: a family without a small model.
@@ -71,7 +71,7 @@ def tiny_media_model(
             model = _internvl(transformers, settings["image"], text, tokens["image_token_id"])
         else:
             raise SettingsError(
-                f"there is no small model of {family}: name a model of your own by {setting('model', 'DIR')}"
+                f"no small model of {family} is built in: name a model of your own by {setting('model', 'DIR')}"
             )
         for parameter in model.parameters():
             if parameter.ndim > 1:
@@ -134,7 +134,7 @@ def _qwen_audio(transformers: Any, audio: Mapping[str, Any], text: dict[str, Any
 
 
 def _qwen_omni(transformers: Any, settings: Mapping[str, Any], text: dict[str, Any], tokens: dict[str, int]) -> Any:
-    """Return the part of Qwen2.5-Omni that reads: both towers and the language model, without the one that speaks."""
+    """Return the part of Qwen2.5-Omni that reads: both towers and the language model, without the part that speaks."""
     image = settings["image"]
     tower = {"d_model": 32, "encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 32}
     vision: dict[str, Any] = {
@@ -148,7 +148,7 @@ def _qwen_omni(transformers: Any, settings: Mapping[str, Any], text: dict[str, A
     vision |= {"temporal_patch_size": image["temporal_patch_size"], "fullatt_block_indexes": [1]}
     unused = int(
         text["vocab_size"]
-    )  # ids that begin a medium, by which the model finds media where positions are not given
+    )  # ids that begin a medium, by which the model finds media if positions are not given
     config = transformers.Qwen2_5OmniThinkerConfig(
         audio_config={**tower, "num_mel_bins": 128, "output_dim": 48},
         vision_config=vision,
@@ -160,7 +160,7 @@ def _qwen_omni(transformers: Any, settings: Mapping[str, Any], text: dict[str, A
 
 
 def _internvl(transformers: Any, image: Mapping[str, Any], text: dict[str, Any], token: int) -> Any:
-    # Four patches are one token; no file of the processor says how large a patch is, and tiles and tokens leave one size.
+    # Four patches are one token. The processor's files do not give the patch size; tiles and tokens leave one choice.
     width, height = int(image["width"]), int(image["height"])
     patch = math.isqrt(width * height // (4 * int(image["image_seq_length"])))
     vision = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}

@@ -20,7 +20,7 @@ WITHOUT_SMALL_FORM = {
 """Causal types of Transformers that no rows of text can be given to, and why; ``docs/verify.md`` lists them."""
 
 _MAX_PARAMETERS = 50_000_000
-"""Parameters that a small model may have; more means that its configuration says its sizes in unknown words."""
+"""Parameters that a small model may have; more means that its configuration names its sizes in an unknown way."""
 
 _SIZES_AND_NAMES = (
     (2048, ("max_position_embeddings", "n_positions")),
@@ -48,7 +48,7 @@ The order counts if two names mean one field: the last one wins.
 _SIZES = {name: size for size, names in _SIZES_AND_NAMES for name in names}
 
 _SET_EVEN_IF_NONE = ("head_dim", "num_key_value_heads", "n_routed_experts", "num_experts_per_tok")
-"""Names that are also set in a configuration that has None there, for models that cannot do without."""
+"""Names that are set even if the configuration has None, for models that need them."""
 
 _MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}}
 _SPECIAL: dict[str, dict[str, Any]] = {
@@ -87,13 +87,13 @@ _SPECIAL: dict[str, dict[str, Any]] = {
     "xlnet": {"d_inner": 96, "d_head": 16},
     "zaya": {"num_experts_per_tok": 1, "router_hidden_size": 16},
 }
-"""Further settings of single architectures: head counts that fit together, every kind of their layers."""
+"""Further settings of single architectures: head counts that match, every kind of layer."""
 
 
 def tiny_model(model_type: str, *, dtype: str = "float32", device: str = "cpu", seed: int = 0) -> Any:
     """Build a random model of an architecture, small enough for any machine: a few layers of each kind, 128 tokens.
 
-    Weights are drawn wider than for training (standard deviation 0.1), so that what one token does to another shows.
+    Weights are drawn wider than for training (standard deviation 0.1), so that effects of tokens on each other show.
 
     Args:
         model_type: as in a ``config.json``: qwen2, llama, gemma3, mamba2, …
@@ -114,7 +114,7 @@ def tiny_model(model_type: str, *, dtype: str = "float32", device: str = "cpu", 
     try:
         config = _tiny_config(transformers, model_type)
         auto_class = _auto_class(transformers, config, model_type)
-        # On the meta device a model takes no memory, so one that does not shrink is seen before it is made.
+        # On the meta device a model takes no memory, so one that does not shrink is found before it is allocated.
         with torch.device("meta"):
             size = auto_class.from_config(config).num_parameters()
         if size > _MAX_PARAMETERS:
@@ -142,7 +142,7 @@ def load_model(path: str, *, dtype: str = "float32", device: str = "cpu") -> Any
     """Load a causal language model, also one with towers for media, from a directory or hub id.
 
     Raises:
-        SettingsError: there is no such model, or it is none that predicts tokens.
+        SettingsError: no such model exists, or it does not predict tokens.
         MissingExtraError: Transformers is not installed.
     """
     with optional("transformers", "text", "verify"):
@@ -200,7 +200,7 @@ def _tiny_config(transformers: Any, model_type: str) -> Any:
         similar = difflib.get_close_matches(model_type.lower().replace("-", "_"), list(mapping.keys()), n=4, cutoff=0.5)
         hint = f"did you mean {', '.join(similar)}?" if similar else "use the model_type of its config.json"
         raise SettingsError(
-            f"{setting('model_type', model_type)} is no architecture of Transformers {transformers.__version__}: {hint}"
+            f"{setting('model_type', model_type)} is not in Transformers {transformers.__version__}: {hint}"
         )
     if model_type in WITHOUT_SMALL_FORM:
         raise SettingsError(
@@ -212,13 +212,13 @@ def _tiny_config(transformers: Any, model_type: str) -> Any:
 
 
 def _shrink(config_class: Any) -> Any:
-    """Return a configuration of this class with every size that it has made small, and every kind of layer once."""
+    """Return a configuration of this class with all its sizes made small, and every kind of layer once."""
 
     def is_property(name: str) -> bool:
         return isinstance(inspect.getattr_static(config_class, name, None), property)
 
     default = config_class()
-    # Sizes that differ by layer may be read as one only with this.
+    # Sizes that differ by layer can be read as one value only with this.
     default.__dict__["allow_global_per_layer_attribute_access"] = True
     sizes: dict[str, Any] = {
         name: size
@@ -230,7 +230,7 @@ def _shrink(config_class: Any) -> Any:
         sizes["num_key_value_heads"] = sizes["num_attention_heads"]
     if getattr(default, "pad_token_id", None) is None:
         sizes["pad_token_id"] = 0
-    # Every kind of layer occurs, because each may leak in its own way; two layers if there is one kind.
+    # Every kind of layer occurs, because each may leak in its own way; two layers if it has one kind.
     num_layers = 2
     types_name = (getattr(config_class, "attribute_map", None) or {}).get("layer_types", "layer_types")
     if (layer_types := getattr(default, "layer_types", None)) and not is_property(types_name):

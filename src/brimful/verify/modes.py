@@ -74,7 +74,7 @@ def training(model: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def in_float32(model: Any) -> Iterator[None]:
-    """Compute in float32 if weights and buffers have lower precision; the very same tensors are there afterwards."""
+    """Compute in float32 if weights and buffers have lower precision; the original tensors are restored afterwards."""
     slots = _buffer_slots(model)
     originals = [(tensor, tensor.data) for tensor in [*model.parameters(), *model.buffers()]]
     try:
@@ -117,7 +117,7 @@ def _put_back(slots: list[tuple[Any, str, torch.Tensor]]) -> None:
 
 
 def _rate_holders(module: Any) -> list[Any]:
-    """Return the objects that may hold a rate: the module, and its configuration with the parts of that."""
+    """Return the objects that may hold a rate: the module, and its configuration with its parts."""
     config = getattr(module, "config", None)
     parts = [value for name, value in getattr(config, "__dict__", {}).items() if name.endswith("config")]
     return [holder for holder in (module, config, *parts) if hasattr(holder, "__dict__")]

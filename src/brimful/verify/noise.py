@@ -1,15 +1,15 @@
-"""Movement of numbers without a leak: measured with a row for each sample.
+"""Movement of numbers without a leak, measured with a row for each sample.
 
-In a dense model a token's numbers do not depend on what else is in the batch: another sample that is changed moves
+In a dense model a token's numbers do not depend on what else is in the batch: changing another sample moves
 nothing, to the last bit, in bf16 as in fp32. Experts are computed in groups whose size depends on all tokens of a batch,
-and a kernel rounds otherwise for another size; in bf16 that may even turn a router's choice. The same samples in rows of
-their own, in which no mask can fail, show the size of it::
+and a kernel rounds differently for another size; in bf16 that may even change a router's choice. The same samples in
+rows of their own, where no mask can fail, show the size of this rounding::
 
     changed        A A A · b b           packed: a leak, or rounding?
                    A A A                 b moves here too, and nothing but rounding can have moved it
                    b b
 
-In fp32 rounding is far below any leak that matters, so 1e-5 is allowed in any case. In bf16 and fp16 nothing is allowed
+In fp32 rounding is far below any leak that matters, so 1e-5 is always allowed. In bf16 and fp16 nothing is allowed
 if nothing moves in rows; if something does, float32 decides: the weights are the same, a leak stays, and rounding
 is gone.
 """
@@ -24,7 +24,7 @@ from brimful.verify.modes import in_float32
 from brimful.verify.setup import PackingSetup
 
 LOW_PRECISIONS = (torch.bfloat16, torch.float16)
-"""Precisions in which rounding is large enough to turn the choice of a router."""
+"""Precisions in which rounding is large enough to change a router's choice."""
 
 _NOISE_FACTOR = 8
 """Movement that passes ÷ movement with a row for each sample."""
@@ -33,7 +33,7 @@ _MAX_NOISE = 1e-3
 """Largest relative movement in float32 that can be rounding."""
 
 _ALWAYS_ALLOWED = {torch.float64: 1e-9, torch.float32: 1e-5}
-"""Relative movement that passes in any case, by dtype; nothing in lower precisions."""
+"""Relative movement that always passes, by dtype; nothing in lower precisions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,19 +56,19 @@ class Movement:
 
     @property
     def passed(self) -> bool:
-        """True if nothing moved but by rounding."""
+        """True if only rounding moved anything."""
         return self.size <= self.limit
 
     @property
     def without_packing(self) -> bool:
-        """True if samples also move each other with a row for each: it is not the packing."""
+        """True if samples also move each other with a row for each: packing is not the cause."""
         return self.noise > _MAX_NOISE and (self.precise or not self.remark)
 
 
 def measure_movement(
     setup: PackingSetup, measure: Callable[[], float], measure_in_rows: Callable[[], float]
 ) -> Movement:
-    """Measure a movement, and if there is one, what rounding does.
+    """Measure a movement and, if it is not zero, the effect of rounding.
 
     Args:
         setup: says what the caller allows and in which precision the model is.
@@ -86,7 +86,7 @@ def measure_movement(
     except BrimfulError:
         raise
     except Exception:  # a model of packed rows may take one row only
-        remark = "a row for each sample is refused, so it was not measured what rounding moves"
+        remark = "a row for each sample is refused, so the effect of rounding was not measured"
         return Movement(size, always_allowed, remark=remark)
     # If nothing moves in rows, rounding is ruled out as the reason.
     if noise == 0 or setup.dtype not in LOW_PRECISIONS:

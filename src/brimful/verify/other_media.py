@@ -1,4 +1,4 @@
-"""Other media of the same sizes: what is put into a sample to see whether another one moves."""
+"""Other media of the same sizes: put into a sample to see whether another one moves."""
 
 import io
 from collections.abc import Callable
@@ -14,14 +14,14 @@ from brimful.media.videos import video_header
 
 
 def other_medium(item: PlacedMedium) -> PlacedMedium | None:
-    """Return another picture, video or sound of the same size in the place of one; None if none can be made.
+    """Return another image, video or audio clip of the same size as this one; None if none can be made.
 
-    The negative of a picture, frames that grow lighter for a video, a sound played backwards and overlaid with a tone.
+    The negative of an image, frames that grow lighter for a video, audio played backwards and overlaid with a tone.
     """
     medium = replace(item.medium, data=item.read())
     try:
         data = _MAKERS[medium.kind](medium)
-    except Exception:  # a library that cannot write such a medium may say so in any way: then nothing is shown with it
+    except Exception:  # a library that cannot write such a medium may fail in any way: then nothing is shown with it
         return None
     return replace(item, medium=Medium(medium.kind, f"another {medium.name}"[:200], data=data), fingerprint="")
 

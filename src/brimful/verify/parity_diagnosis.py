@@ -1,10 +1,10 @@
-"""Cause of numbers in the batch that are not those of the samples alone, though no sample sees another, by experiment.
+"""Cause of numbers in the batch that differ from the samples' alone, though no sample sees another, by experiment.
 
 ::
 
     difference ──► the same batch, another seed        moves?    then the model is random
                ──► everything in float32               right?    then it is rounding, if a row for each sample rounds too,
-                                                                 and else a kernel of low precision
+                                                                 otherwise a kernel of low precision
                ──► a row for each sample               differs?  then it is the model, and not the packing
 """
 
@@ -22,7 +22,7 @@ from brimful.verify.report import Diagnosis, Finding, Status, joined
 from brimful.verify.setup import PackingSetup
 
 _IN_ROWS_TOO = Diagnosis(
-    "not the packing: with a row for each sample the numbers differ as well from those alone (padding, or what the model "
+    "not the packing: with a row for each sample the numbers also differ from a sample alone (padding, or what the model "
     "shares in a batch)",
     "make the model independent of what else is in the batch",
 )
@@ -51,7 +51,7 @@ def is_random(setup: PackingSetup) -> bool:
 
 
 def explain_parity(setup: PackingSetup, findings: list[Finding]) -> list[Finding]:
-    """Return logits, loss, gradients and weights with a cause for what failed; passed if it was rounding alone."""
+    """Return logits, loss, gradients and weights with a cause for each failure; passed if only rounding caused it."""
     may_round = setup.tolerance is None and setup.dtype in LOW_PRECISIONS
     if not any(_is_unexplained(finding) or (may_round and _fails_in_weights(finding)) for finding in findings):
         return findings
@@ -75,7 +75,7 @@ def explain_parity(setup: PackingSetup, findings: list[Finding]) -> list[Finding
 
 
 def _explain_in_float32(setup: PackingSetup, findings: list[Finding], in_rows: list[Finding]) -> list[Finding]:
-    """Tell rounding from a fault: a fault fails in float32 too, and rounding is also there with a row for each sample."""
+    """Tell rounding from a fault: a fault fails in float32 too, and rounding also occurs with a row for each sample."""
     try:
         with in_float32(setup.model):
             reference = setup.per_sample_reference()
@@ -89,7 +89,7 @@ def _explain_in_float32(setup: PackingSetup, findings: list[Finding], in_rows: l
     if any(_is_unexplained(finding) or _fails_in_weights(finding) for finding in precise):
         return _with_diagnosis(findings, _diagnose_by_rows(in_rows))
     precise_by_check = {finding.check: finding for finding in precise}
-    # Float32 is right, so only the size remains to be explained: rows of their own show how much rounding makes.
+    # Float32 is right, so only the size remains to be explained: rows of their own show the size of rounding.
     rounding_by_check = {finding.check: finding.measured or 0.0 for finding in in_rows}
     rounds_by_groups = movement_in_rows(setup) > 0
     results = []

@@ -31,16 +31,16 @@ MediaMaker: TypeAlias = Callable[[Pack], PackExtras]
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One sample as the model should see it: by itself.
+    """One sample as the model should see it: alone.
 
     Attributes:
-        name: how messages call it.
+        name: its name in messages.
         ids: ``int64[n]``.
         labels: ``int64[n]``, not shifted; the first is ``IGNORE_INDEX``, as nothing predicts it.
         feature: index of the feature that holds it.
         positions: ``int64[rows, n]`` if the sample brings its own (mRoPE), else None.
-        media: pictures, videos and sounds, placed in the sample.
-        features: what the towers are given of them, made of this sample alone; by the model's argument.
+        media: images, videos and audio, placed in the sample.
+        features: inputs of the towers, made of this sample alone, by argument of the model.
     """
 
     name: str
@@ -60,13 +60,13 @@ class Segment:
 class ReferenceSamples:
     """Features for a collator, with the segments that they hold.
 
-    A feature is a ``Pack`` or a plain sample: a mapping with ``input_ids`` and perhaps ``labels`` (without: every token is
-    a target), ``seq_lengths`` (several samples in one row) and what else ``read_tokenised`` reads, or an ``EncodedSample``.
+    A feature is a ``Pack``, an ``EncodedSample`` or a plain sample: a mapping with ``input_ids`` and perhaps ``labels``
+    (without: every token is a target), ``seq_lengths`` (several samples in one row) and more of ``read_tokenised``.
     The features are never handed out, only copies.
 
     Args:
         features: at least one.
-        media_maker: makes what the towers are given of the media of a pack; None refuses packs with media.
+        media_maker: makes the towers' inputs from the media of a pack; None refuses packs with media.
 
     >>> samples = ReferenceSamples([{"input_ids": [5, 6, 7], "labels": [-100, 6, 7]}, {"input_ids": [8, 9]}])
     >>> [segment.labels.tolist() for segment in samples.segments]
@@ -77,11 +77,11 @@ class ReferenceSamples:
 
     def __init__(self, features: Sequence[Feature], media_maker: MediaMaker | None = None) -> None:
         if not features:
-            raise SettingsError("there is nothing to verify: give at least two samples, or one pack of several")
+            raise SettingsError("nothing to verify: give at least two samples, or one pack of several")
         self._features = list(features)
         self._media_maker = media_maker
         segments = [segment for index, feature in enumerate(self._features) for segment in _read(index, feature)]
-        # Positions of one sample in space are positions of all: a batch has rows for time, height and width, or none.
+        # If one sample has positions in space, all have: a batch has rows for time, height and width, or none.
         if self.has_media:
             segments = [self._with_features(segment) for segment in segments]
         self.segments = segments
@@ -91,11 +91,11 @@ class ReferenceSamples:
 
     @property
     def has_media(self) -> bool:
-        """True if any sample has pictures, videos or sounds."""
+        """True if any sample has images, videos or audio."""
         return any(isinstance(feature, Pack) and feature.media for feature in self._features)
 
     def _with_features(self, segment: Segment) -> Segment:
-        """Return a segment with what the towers are given of it, and with positions in space if the model has them."""
+        """Return a segment with the inputs of its towers, and with positions in space if the model has them."""
         extras = self._extras(segment)
         arrays = {name: array for media in extras.media for name, array in media.arrays.items()}
         positions = segment.positions if extras.rope_positions is None else extras.rope_positions
@@ -112,7 +112,7 @@ class ReferenceSamples:
         return self._media_maker(assemble_pack([ids], [mask], [0], media=[segment.media]))
 
     def features_with(self, media: Mapping[int, Sequence[PlacedMedium]] | None) -> list[Mapping[str, npt.NDArray[Any]]]:
-        """Return what the towers are given of each segment, of other media in some: ``{segment: media}``."""
+        """Return the towers' inputs of each segment, with other media in some: ``{segment: media}``."""
         media = media or {}
         return [
             self._with_features(replace(segment, media=tuple(media[index]))).features
@@ -122,13 +122,13 @@ class ReferenceSamples:
         ]
 
     def other_media(self, index: int) -> tuple[PlacedMedium, ...] | None:
-        """Return other media of the same sizes in the place of a segment's; None if none can be made."""
+        """Return other media of the same sizes in place of a segment's; None if none can be made."""
         if index not in self._other_media:
             media = tuple(other_medium(item) or item for item in self.segments[index].media)
             is_other = media != self.segments[index].media
             try:
                 self._with_features(replace(self.segments[index], media=media))
-            except BrimfulError:  # of another size after all, as a container says its frames: nothing is shown with it
+            except BrimfulError:  # another size after all: a container states its frames
                 is_other = False
             self._other_media[index] = media if is_other else None
         return self._other_media[index]
@@ -149,7 +149,7 @@ class ReferenceSamples:
 
     @property
     def has_labels(self) -> bool:
-        """True if any sample says what is to be predicted; if none does, every token is a target."""
+        """True if any sample says which tokens to predict; if none does, every token is a target."""
         return any(
             not isinstance(feature, Mapping) or any(feature.get(name) is not None for name in ("labels", *TARGET_MASKS))
             for feature in self._features
@@ -205,7 +205,7 @@ class ReferenceSamples:
         ]
 
     def modified_fields(self, features: Sequence[Any]) -> list[tuple[int, str]]:
-        """Return feature and key of everything that differs from what ``copies`` handed out."""
+        """Return feature and key of everything that differs from the result of ``copies``."""
         modifications = []
         for index, (original, feature) in enumerate(zip(self._features, features, strict=True)):
             original_fields, fields = _fields(original), _fields(feature)
@@ -257,7 +257,7 @@ def _rebuild(feature: Feature, segment_ids: Sequence[Int64Array], media: Sequenc
     fields = {key: value.clone() if hasattr(value, "clone") else deepcopy(value) for key, value in feature.items()}
     row = np.asarray(feature["input_ids"], dtype=np.int64)
     new_row = row.copy()
-    new_row[read_tokenised(feature, "the sample").places] = ids  # padding stays where it was
+    new_row[read_tokenised(feature, "the sample").places] = ids  # padding keeps its places
     fields["input_ids"] = _in_type_of(feature["input_ids"], new_row)
     if feature.get("labels") is not None and not np.array_equal(row, new_row):
         # A label is its own token or IGNORE_INDEX, so labels follow their tokens.
@@ -276,7 +276,7 @@ def _in_type_of(example: Any, values: Int64Array) -> Any:
 
 
 def _fields(feature: Any) -> dict[str, Any]:
-    """Return the values of a feature by name."""
+    """Return the values of a feature by field."""
     if isinstance(feature, Mapping):
         return dict(feature)
     names = ("input_ids", "loss_mask", "cu_seqlens", "sample_ids", "starts")
@@ -292,4 +292,4 @@ def _is_same(original: Any, actual: Any) -> bool:
     try:
         return np.array_equal(np.asarray(original), np.asarray(actual))
     except (TypeError, ValueError):
-        return bool(original == actual)  # rows of different lengths are no array
+        return bool(original == actual)  # rows of different lengths do not form an array

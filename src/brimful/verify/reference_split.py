@@ -1,4 +1,4 @@
-"""The split of a row over ranks, written slice by slice: plainly right, to compare fast ones with. And wrong ones."""
+"""The split of a row over ranks, written slice by slice: plainly right, to compare fast ones with; and wrong splits."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -38,15 +38,15 @@ def wrong_places(
     ]
     wrong += [
         ("the halves of the zigzag are swapped: the late slice comes before the early one", _dealt(bounds, cp_size, _late_and_early)),
-        ("the second half is no mirror: slices r and cp + r instead of r and 2·cp − 1 − r", _dealt(bounds, cp_size, _without_mirror)),
+        ("the second half is not a mirror: slices r and cp + r instead of r and 2·cp − 1 − r", _dealt(bounds, cp_size, _without_mirror)),
         ("ranks are numbered backwards", right[::-1]),
-        ("every rank holds what its neighbour should", right[1:] + right[:1]),
+        ("every rank holds what its neighbor should", right[1:] + right[:1]),
     ]  # fmt: skip
     return [(name, places) for name, places in wrong if places != right]
 
 
 def _dealt(bounds: list[int], cp_size: int, slices_of: _Slices) -> list[list[int]]:
-    """Cut each part between two bounds into 2·cp slices and give each rank those that are named."""
+    """Cut each part between two bounds into 2·cp slices and give each rank its own."""
     places: list[list[int]] = [[] for _ in range(cp_size)]
     for begin, end in pairwise(bounds):
         size = (end - begin) // (2 * cp_size)

@@ -1,4 +1,4 @@
-"""Features of packs that were made before: ``verify`` collates the same media tens of times."""
+"""Features of packs that were already made: ``verify`` collates the same media tens of times."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from brimful.collate.media import PackExtras
 from brimful.shards import Pack
 
 _MOST_PACKS = 64
-"""Packs whose features are kept: those of some samples, with the changes that are made to them."""
+"""Maximum number of packs whose features are kept: some samples, with the changes made to them."""
 
 
 class RememberedFeatures:

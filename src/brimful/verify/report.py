@@ -9,24 +9,24 @@ from typing import Any, NamedTuple
 from brimful.messages import counted
 
 CHECKS = {
-    "untouched": "the collator leaves the samples it was given as they are",
+    "untouched": "the collator does not modify the samples it was given",
     "complete": "every token of every sample is in the batch once",
     "labels": "every target is predicted by the token before it, and nothing predicts another sample",
-    "positions": "positions begin anew with every sample",
-    "media": "every picture, video and sound is there once, with its own features, in the order of its tokens",
+    "positions": "positions start again with every sample",
+    "media": "every image, video and audio clip is present once, with its own features, in the order of its tokens",
     "boundaries": "cu_seqlens and seq_idx say exactly where samples begin and end",
-    "padding": "padding has no label, is no crowd of tiny samples, and what stands in it moves nothing",
+    "padding": "padding has no label, is not a crowd of tiny samples, and its tokens move nothing",
     "attention": "the implementation runs with this model and this batch",
     "isolation": "other tokens in one sample do not move the logits of another",
     "training": "isolation holds in training mode too",
     "logits": "a sample has the logits that it has alone",
     "loss": "the loss is the mean over all targets, as one by one",
-    "gradients": "the gradients are those of the samples one by one",
+    "gradients": "the gradients equal the samples' gradients one by one",
     "weights": "micro-batches of different target counts add up to the mean over all targets",
     "columns": "values, weights and fill of every token lie where the token is, after packing and padding",
     "split": "every rank of context parallelism holds its tokens, with their own targets, positions and columns",
-    "gathering": "parts of all ranks are the row again",
-    "parallel": "logits and loss of the ranks are those of the whole row",
+    "gathering": "parts of all ranks form the row again",
+    "parallel": "logits and loss of the ranks equal the whole row's",
     "restoring": "every sample gets the values of its own tokens back, in the order of arrival",
 }
 """Meaning of every check by its name, in the order of the report."""
@@ -47,11 +47,11 @@ class Status(str, Enum):
     FAIL = "FAIL"
     """Shown not to hold: training with this would be silently wrong."""
     NOT_SUPPORTED = "NOT SUPPORTED"
-    """Could not be run here; the finding says why, and the nearest setting that works."""
+    """Could not be run here; the finding gives the reason, and the nearest setting that works."""
 
 
 class Diagnosis(NamedTuple):
-    """Likely cause of a failure, and what to change."""
+    """Likely cause of a failure, and the change to make."""
 
     cause: str
     way_out: str
@@ -69,7 +69,7 @@ class Finding:
         limit: largest ``measured`` that passes.
         detail: the numbers in words.
         cause: the likely cause of a failure.
-        way_out: what to change.
+        way_out: the change to make.
     """
 
     check: str
@@ -89,7 +89,7 @@ class Finding:
         measured_text = "" if self.measured is None else f"{self.measured:.1e}"
         limit_text = "" if self.limit is None else f"{self.limit:.0e}"
         row = f"{self.check:<12}{self.attention or '-':<21}{self.status.value:<14}{measured_text:>9}{limit_text:>9}"
-        # A detail of what passed ends its line; what did not pass has more to say, and says it below.
+        # The detail of a passed check ends its line; the others continue below.
         if self.status is Status.PASS:
             yield f"{row}  {self.detail}".rstrip()
             return
@@ -173,13 +173,13 @@ class VerifyReport:
             refusals = [finding.detail for finding in self.findings if finding.status is Status.NOT_SUPPORTED]
             reason = refusals[0] if refusals else ""
             return f"NOT PROVEN: isolation was shown with no attention implementation; {reason}"
-        # Samples can be apart in a batch whose loss nobody compared: that is no proof that packing is right.
+        # Samples can be apart in a batch whose loss was not compared: that does not prove that packing is right.
         if not self._passed("loss"):
             details = [finding.detail for finding in self.findings if finding.check in ("loss", "labels")]
             reason = next(filter(None, details), "")
             return f"PASS: samples are apart with {', '.join(attentions)}; LOSS NOT CHECKED: {reason}"
         eval_only = [name for name in attentions if name not in self._passed("training")]
-        remark = f"; in training mode it was not shown with {', '.join(eval_only)}" if eval_only else ""
+        remark = f"; in training mode this was not shown with {', '.join(eval_only)}" if eval_only else ""
         return f"PASS: packing is right with {', '.join(attentions)}{remark}"
 
     def _passed(self, check: str) -> list[str]:
@@ -197,7 +197,7 @@ class VerifyReport:
         return f"VerifyReport({counted(len(self.findings), 'finding')}, {self.verdict})"
 
     def __str__(self) -> str:
-        """Return the table: one line a finding; cause and way out below what failed.
+        """Return the table: one line a finding; cause and way out below each failure.
 
         >>> wrong = Finding("isolation", Status.FAIL, "sdpa", 0.46, 1e-5, cause="a cache", way_out="use_cache=False")
         >>> print(VerifyReport("Qwen2", (Finding("labels", Status.PASS), wrong)))

@@ -37,7 +37,7 @@ _CAUSED_BY = {
     "gradients": ("labels", "padding", "complete", "media", "isolation", "training", "logits", "loss"),
     "weights": ("labels", "padding", "complete", "media", "isolation", "training", "logits", "loss"),
 }
-"""Checks whose failure explains that of another: the first that failed too is named as its cause."""
+"""Checks whose failure explains another's: the first of them that failed too is named as its cause."""
 
 
 def verify_packing(
@@ -59,8 +59,8 @@ def verify_packing(
         batch     a a a a | b b | 0 0                 the same, below the tolerance
         changed   A A A A | b b | 0 0                 b has not moved
 
-    Each failure is explained by experiment: the batch is repaired in one respect after the other until the leak
-    stops. All but the first look at isolation runs in training mode with dropout off, as training does. The model is
+    Each failure is explained by experiment: the batch is repaired in one respect after another until the leak
+    stops. Except for the first check of isolation, all runs are in training mode with dropout off. The model is
     left as it was: mode of every module, attention implementation, statistics, no gradients.
 
     Args:
@@ -74,7 +74,7 @@ def verify_packing(
         tolerance: largest relative difference. If None, by dtype for parity, 1e-5 in fp32 and 6e-2 in bf16; and for
             isolation what right runs measure: nothing, or rounding where experts share a batch.
         gradients: compare gradients as well; takes twice the memory of the model.
-        media_maker: for packs with media, makes what the towers are given of a sample by itself; that of the collator
+        media_maker: for packs with media, makes the towers' inputs of a sample alone; the collator's own
             if None and it is a ``PackCollator(media=…)``.
 
     Raises:
@@ -118,12 +118,12 @@ def verify_packing(
 
 
 def _with_long_samples(setup: PackingSetup, findings: list[Finding], *, as_packs: bool) -> list[Finding]:
-    """Repeat the checks of arrays with samples that no model is run on, and put in what fails there alone."""
+    """Repeat the checks of arrays with samples that no model is run on, and insert findings that fail only there."""
     tokens = [token for segment in setup.samples.segments for token in segment.ids.tolist()]
     long = replace(setup, samples=ReferenceSamples(long_samples(tokens, as_packs=as_packs)))
     try:
         is_certain = long.batch.layout.certain
-    except Exception:  # rows of a fixed length refuse them, in whatever way
+    except Exception:  # rows of a fixed length refuse them, in any way
         return findings
     checks = (check_complete, check_labels, check_positions, check_boundaries, check_padding)
     failures = {
@@ -146,7 +146,7 @@ def _check_attention(setup: PackingSetup, attention: str, earlier_findings: list
             for finding in _run_checks(setup, related_findings):
                 findings.append(finding)
     except NotSupported as error:
-        # What a later check refuses to compute does not take back a failure that an earlier one measured.
+        # A refusal in a later check does not cancel a failure that an earlier one measured.
         findings = [finding for finding in findings if finding.status is Status.FAIL]
         findings.append(not_supported("attention", str(error), error.way_out))
     explained = [_follow(finding, [*related_findings, *findings]) for finding in findings]
@@ -180,7 +180,7 @@ def _run_checks(setup: PackingSetup, related_findings: list[Finding]) -> Iterato
             )
             finding = replace(finding, detail=joined(finding.detail, reason))
     except NotSupported as error:
-        # The refusal may come from parity, behind an isolation check that has already failed.
+        # The refusal may come from parity, after the isolation check has already failed.
         if finding.status is not Status.FAIL:
             finding = not_supported("training", str(error), error.way_out)
     yield finding
@@ -214,7 +214,7 @@ def _check_parity(setup: PackingSetup, earlier_findings: list[Finding]) -> list[
             findings.append(check_weights(setup, reference, auxiliary))
         explanations = [*earlier_findings, *(finding for finding in findings if finding.cause)]
         findings = explain_parity(setup, [_follow(finding, explanations) for finding in findings])
-        # A leak in the forward is one in the backward too: only without one is the backward looked at by itself.
+        # A leak in the forward is also one in the backward, which is checked alone only without a forward leak.
         leaks = any(
             finding.status is Status.FAIL and finding.check in ("isolation", "training") for finding in earlier_findings
         )
@@ -230,7 +230,7 @@ def _refusals(setup: PackingSetup, request: str) -> Iterator[None]:
 
     Args:
         setup: the model.
-        request: what it was given.
+        request: what the model was given.
     """
     try:
         yield
@@ -244,7 +244,7 @@ def _refusals(setup: PackingSetup, request: str) -> Iterator[None]:
 
 
 def _follow(finding: Finding, findings: list[Finding]) -> Finding:
-    """Name another failure as the cause of one that has none of its own."""
+    """Name another failure as the cause of a failure without a cause of its own."""
     if finding.status is not Status.FAIL or (finding.cause and finding.check != "weights"):
         return finding
     failed_checks = {item.check for item in findings if item.status is Status.FAIL}
@@ -253,7 +253,7 @@ def _follow(finding: Finding, findings: list[Finding]) -> Finding:
 
 
 def _point_to_passed(findings: list[Finding]) -> list[Finding]:
-    """Name the last implementation that passed as the way out of those that are not supported."""
+    """Name the last implementation that passed as the way out for the unsupported ones."""
     passed = [item.attention for item in findings if (item.check, item.status) == ("isolation", Status.PASS)]
     way_out = f"attn_implementation={passed[-1]!r}, which passes here" if passed else ""
     return [

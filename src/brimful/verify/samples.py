@@ -18,21 +18,21 @@ _LENGTHS = (7, 12, 1, 20, 5, 13)
 """Tokens of each random sample: odd and even, a single one, more than windows and convolutions of tiny models span."""
 
 _NUM_PACKS = 2
-"""Packs that segments are taken from: two, so that there are two micro-batches."""
+"""Number of packs that segments are taken from: two, for two micro-batches."""
 
 
 _LONG_LENGTHS = (16_400, 3, 300)
-"""Tokens of samples that are laid out and not run: more than counters of 14 bits and blocks of loops hold."""
+"""Tokens of samples that are laid out and not run: more than 14-bit counters and blocks of loops hold."""
 
 
 _NUM_SPECIAL = 3
-"""Tokens below those of samples: padding, BOS and EOS of tiny models."""
+"""Token ids below the samples' own: padding, BOS and EOS of tiny models."""
 
 _PACKS_WITH_MEDIA = 16
-"""Packs whose segments are looked through for short ones with media."""
+"""Packs whose segments are searched for short ones with media."""
 
 _MAX_SAMPLES = 6
-"""Samples with and without media that are taken."""
+"""Maximum number of samples taken, with and without media."""
 
 
 def random_samples(vocab: int, *, seed: int = 0) -> list[dict[str, Any]]:
@@ -71,8 +71,8 @@ def long_samples(tokens: Sequence[int], *, as_packs: bool) -> list[Pack | dict[s
 def few_of(packs: Iterable[Pack], *, vocab: int, max_tokens: int) -> list[Pack]:
     """Take the first segments of the first two packs, within a number of tokens; ids modulo the vocabulary.
 
-    Each pack gives up to half of the tokens; a segment that is longer than a fourth of them is cut, so that there are
-    others beside it.
+    Each pack gives up to half of the tokens. A segment longer than a fourth of them is cut, to leave room for
+    others.
 
     Raises:
         SettingsError: no packs, or fewer than two segments in all.
@@ -101,7 +101,7 @@ def few_of(packs: Iterable[Pack], *, vocab: int, max_tokens: int) -> list[Pack]:
 def few_with_media(packs: Iterable[Pack], *, max_tokens: int) -> list[Pack]:
     """Take whole segments of the first packs, the shortest with media and the shortest without, as two packs.
 
-    Media are not cut, so two samples are taken whatever their lengths; others while they fit.
+    Media are not cut, so two samples are taken at any length; others while they fit.
 
     Raises:
         SettingsError: no packs, or fewer than two segments in all.
@@ -118,7 +118,7 @@ def few_with_media(packs: Iterable[Pack], *, max_tokens: int) -> list[Pack]:
     by_length = sorted(rows, key=lambda row: row[1])
     with_media = [row for row in by_length if row[0]]
     without = [row for row in by_length if not row[0]]
-    # In turn one with media and one without; those with media first, as they are what is asked about.
+    # Alternately one with media and one without, starting with media, which are under test.
     candidates = [row for pair in zip_longest(with_media, without) for row in pair if row is not None]
     first = with_media[:2] if len(with_media) > 1 else candidates[:2]
     choice, room = list(first), max_tokens - sum(row[1] for row in first)
@@ -145,10 +145,10 @@ def _pack_of(rows: list[tuple[bool, int, Pack, int]]) -> Pack:
 
 
 class SmallPacks(NamedTuple):
-    """Packs whose tokens are numbered anew, for a tiny model: a vocabulary of its own takes most of its time.
+    """Packs whose tokens are renumbered, for a tiny model: a vocabulary of its own takes most of its time.
 
     Attributes:
-        packs: with tokens from 3 on, below which lie padding, BOS and EOS.
+        packs: with tokens from 3 on; padding, BOS and EOS lie below.
         vocab: tokens of the vocabulary, with some for the markers of ``verify_packing``.
         token_ids: token that stands for each kind of media.
     """
@@ -159,7 +159,7 @@ class SmallPacks(NamedTuple):
 
 
 def renumbered(packs: Sequence[Pack]) -> SmallPacks:
-    """Number the tokens of packs anew, equal ones alike.
+    """Renumber the tokens of packs, equal ones alike.
 
     >>> from brimful.shards import assemble_pack
     >>> pack = assemble_pack([np.array([900, 7, 900])], [np.ones(3, bool)], [0])

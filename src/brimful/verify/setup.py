@@ -19,11 +19,11 @@ from brimful.verify.modes import seeded
 from brimful.verify.reference_samples import ReferenceSamples, Segment
 
 _PARITY_LIMITS = {torch.float64: 1e-9, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 6e-2}
-"""Relative difference that rounding explains, by dtype: kernels add in another order packed than one by one. In bf16, of
+"""Relative difference that rounding explains, by dtype: kernels sum packed rows in another order. In bf16, of
 8 bits, one rounding is 4e-3, and they add up."""
 
 _LABEL_KEYS = ("labels", "shift_labels", "num_items_in_batch")
-"""Keyword arguments that only a loss needs."""
+"""Keyword arguments that only the loss needs."""
 
 _POSITIONS_BEHIND_PADDING = frozenset(
     {"roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet", "esm", "data2vec-text"}
@@ -38,7 +38,7 @@ class ModelOutput(NamedTuple):
     Attributes:
         logits: ``float[B, T, V]``.
         loss: scalar; None if the model gives none.
-        other_losses: other scalars of the output that are called a loss, by name.
+        other_losses: other scalars of the output whose names end in ``loss``.
     """
 
     logits: torch.Tensor
@@ -48,7 +48,7 @@ class ModelOutput(NamedTuple):
 
 @dataclass(frozen=True)
 class PerSampleReference:
-    """Truth that batches are compared with: the model on every sample by itself.
+    """Truth that batches are compared with: the model on every sample alone.
 
     Attributes:
         logits: of each segment, ``float[n, V]``.
@@ -63,11 +63,11 @@ class PerSampleReference:
 
 @dataclass(frozen=True)
 class PackingSetup:
-    """A model with a collator and samples; attention, mode and dtype are those that the model has at the time of a call.
+    """A model with a collator and samples; attention, mode and dtype are the model's at the time of a call.
 
     Attributes:
-        tolerance: largest relative difference that the caller allows; None to compare parity with what the dtype
-            rounds, and isolation with what right runs measure.
+        tolerance: largest relative difference that the caller allows; None allows parity the rounding of the
+            dtype, and isolation the movement that correct runs measure.
     """
 
     model: Any
@@ -120,10 +120,10 @@ class PackingSetup:
         replacements: Mapping[int, Int64Array] | None = None,
         media: Mapping[int, Sequence[PlacedMedium]] | None = None,
     ) -> CollatedBatch:
-        """Call the collator with copies of the samples, other tokens or media in some, and find them in what it returns.
+        """Call the collator with copies of the samples, with other tokens or media in some, and find them in its batch.
 
         Raises:
-            CollateError: the batch is no mapping, has no ``input_ids``, or has labels of another shape.
+            CollateError: the batch is not a mapping, has no ``input_ids``, or has labels of another shape.
         """
         kwargs, ids = self._call_collator(self.samples.copies(replacements, media))
         segments, segment_ids = self.samples.segments, self.samples.ids_with(replacements)
@@ -143,7 +143,7 @@ class PackingSetup:
         """Return keyword arguments of the model from the collator, on its device, and their ``input_ids``: ``int64[B, T]``.
 
         Raises:
-            CollateError: the batch is no mapping, or has no tensor of ``input_ids``.
+            CollateError: the batch is not a mapping, or has no tensor of ``input_ids``.
         """
         batch = self.collator(features)
         if not isinstance(batch, Mapping) or "input_ids" not in batch:
@@ -179,7 +179,7 @@ class PackingSetup:
     ) -> CollatedBatch:
         """Return the samples with a row each, no collator involved: nothing is packed, and all are in one forward.
 
-        Rows are filled up behind the samples with their last token that stands for no medium, which no earlier token sees.
+        After a sample, its last token that stands for no medium fills the row; no earlier token sees it.
         """
         segments, segment_ids = self.samples.segments, self.samples.ids_with(replacements)
         lengths = np.array([len(ids) for ids in segment_ids])
@@ -197,16 +197,16 @@ class PackingSetup:
         return replace(batch, targets=expected_targets(batch, segments))
 
     def _filled(self, ids: Int64Array, width: int) -> Int64Array:
-        """Return a row of ``width`` tokens: those of a sample, then its last one that stands for no medium."""
+        """Return a row of ``width`` tokens: a sample's, then its last one that stands for no medium."""
         media = media_tokens(self.config)
         others = ids[~np.isin(ids, media)] if media else ids
         fill = others[-1] if len(others) else ids[-1]
         return np.pad(ids, (0, width - len(ids)), constant_values=int(fill))
 
     def sample_kwargs(self, index: int) -> dict[str, Any]:
-        """Return the keyword arguments of the model for one sample by itself.
+        """Return the keyword arguments of the model for one sample alone.
 
-        With media, a model that makes its own positions of types of tokens does so: those of the collator may be wrong.
+        With media, a model that can make its own positions from token types does so: the collator's may be wrong.
         """
         segment = self.samples.segments[index]
         towers = self._tower_kwargs([segment.features])
@@ -218,11 +218,11 @@ class PackingSetup:
 
     @cached_property
     def _makes_positions(self) -> bool:
-        """True if the model's forward itself takes types of tokens, and makes positions in space of them."""
+        """True if the model's forward itself takes types of tokens, and makes positions in space from them."""
         return "mm_token_type_ids" in inspect.signature(self.model.forward).parameters
 
     def _tower_kwargs(self, features: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return what the towers are given of several samples, in their order."""
+        """Return the towers' inputs of several samples, in their order."""
         names = {name: None for arrays in features for name in arrays}
         joined = {name: np.concatenate([arrays[name] for arrays in features if name in arrays]) for name in names}
         return {name: torch.tensor(array).to(self.device) for name, array in joined.items()}
@@ -248,11 +248,11 @@ class PackingSetup:
             return self.forward(kwargs).detach()
 
     def forward(self, kwargs: Mapping[str, Any], seed: int = 0) -> torch.Tensor:
-        """Return the logits of a batch with gradients if they are enabled; the seed is for a model that is random."""
+        """Return the logits of a batch with gradients if they are enabled; the seed is for a random model."""
         return self.output({key: value for key, value in kwargs.items() if key not in _LABEL_KEYS}, seed).logits
 
     def output(self, kwargs: Mapping[str, Any], seed: int = 0) -> ModelOutput:
-        """Return logits, loss, and by name what else of the output calls itself a loss; with gradients if enabled."""
+        """Return logits, loss, and the other outputs that are called a loss; with gradients if enabled."""
         with seeded(self.device, seed):
             output = self.model(**kwargs)
         items = dict(output) if isinstance(output, Mapping) else {}
@@ -265,11 +265,11 @@ class PackingSetup:
         return ModelOutput(_logits(output), loss, other_losses)
 
     def sample_logits(self, index: int) -> torch.Tensor:
-        """Return ``float[n, V]``: logits of one sample by itself, no collator involved."""
+        """Return ``float[n, V]``: logits of one sample alone, no collator involved."""
         return self.forward(self.sample_kwargs(index))[0]
 
     def per_sample_reference(self) -> PerSampleReference:
-        """Run every sample by itself: logits, loss, gradients of the mean over all targets."""
+        """Run every sample alone: logits, loss, gradients of the mean over all targets."""
         num_targets = max(1, self.samples.num_targets)
         all_logits, loss_sums = [], []
         self.model.zero_grad(set_to_none=True)
@@ -277,7 +277,7 @@ class PackingSetup:
             with torch.set_grad_enabled(self.with_gradients):
                 logits = self.sample_logits(index)
                 total = targets_loss(logits, shifted_left(segment.labels))
-                # Gradients add up over the samples to those of the mean; a frozen model has none.
+                # The samples' gradients add up to the mean's; a frozen model has none.
                 if total.requires_grad:
                     (total / num_targets).backward()
             all_logits.append(logits.detach())
@@ -308,7 +308,7 @@ def targets_loss(logits: torch.Tensor, targets: Int64Array) -> torch.Tensor:
 
 
 def _types_of_tokens(segment: Segment) -> Int64Array:
-    """Return ``int64[n]``: 1 at tokens of pictures, 2 at those of videos, 3 at those of sounds, 0 elsewhere."""
+    """Return ``int64[n]``: 1 at tokens of images, 2 of videos, 3 of audio, 0 elsewhere."""
     numbers = {MediaKind.IMAGE: 1, MediaKind.VIDEO: 2, MediaKind.AUDIO: 3}
     types = np.zeros(len(segment.ids), dtype=np.int64)
     for item in segment.media:
@@ -326,7 +326,7 @@ def media_tokens(config: Any) -> list[int]:
 
 
 def difference(reference: torch.Tensor, actual: torch.Tensor) -> float:
-    """Return max|reference − actual| ÷ max(1, max|reference|); infinite if something is no number.
+    """Return max|reference − actual| ÷ max(1, max|reference|); infinite if a difference is not finite.
 
     Equal values differ by 0, infinite ones too: some models put -inf at the entries of a padded vocabulary.
     """

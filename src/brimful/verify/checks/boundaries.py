@@ -20,14 +20,14 @@ _MULTIPLES = (128, 64, 32, 16, 8, 4, 2)
 def check_boundaries(setup: PackingSetup) -> Finding:
     """Check that each sample begins at a boundary, none lies inside one, and ``seq_idx`` changes exactly there.
 
-    This sees what a CPU run cannot: SDPA and eager attention go by positions, and only varlen kernels read these.
+    A CPU run cannot see this: SDPA and eager attention use positions, and only varlen kernels read boundaries.
     """
     kwargs, batch = setup.batch.kwargs, setup.batch
     keys = [key for key in _BOUNDARY_KEYS if kwargs.get(key) is not None]
     seq_idx = batch.per_token("seq_idx")
     if not keys and seq_idx is None:
         return Finding("boundaries", Status.PASS, detail="the batch has none; positions alone mark the samples")
-    # Kernels see the rows of a batch behind each other, so boundaries count tokens from the first row on.
+    # Kernels see the rows of a batch as one long row, so boundaries count tokens from the first row on.
     width = batch.ids.shape[1]
     intervals = sorted((place.row * width + place.start, place.row * width + place.stop) for _, place in batch.located)
     for key in keys:
@@ -79,9 +79,9 @@ def _seq_idx_cause(seq_idx: Int64Array, intervals: list[tuple[int, int]]) -> str
 
 
 def _boundary_problem(values: Int64Array, intervals: list[tuple[int, int]], num_tokens: int) -> tuple[str, str] | None:
-    """Return the first fault of some boundaries and its likely cause; None if there is none."""
+    """Return the first fault of some boundaries and its likely cause; None if they are right."""
     if not len(values) or (np.diff(values) < 0).any() or values[0] != 0:
-        return "they must rise from 0", "the boundaries are no running sum of lengths"
+        return "they must rise from 0", "the boundaries are not a running sum of lengths"
     boundaries = set(values.tolist())
     for start, stop in intervals:
         inside = sorted(value for value in boundaries if start < value < stop)
@@ -126,18 +126,18 @@ def _boundary_cause(values: Int64Array, intervals: list[tuple[int, int]]) -> str
                     f"context-parallel rounding: {lengths[first]} tokens are given to the kernel as "
                     f"{kernel_lengths[first]}, a multiple of {multiple}"
                 )
-    return "the lengths behind the boundaries are not those of the samples (another batch, the whole row, or an order)"
+    return "the boundaries come from other lengths than the samples' (another batch, the whole row, or another order)"
 
 
 def _common_offset(offsets: Int64Array) -> int:
-    """Return the offset that all have in common; 0 if there is none."""
+    """Return the offset if all are equal; else 0."""
     return int(offsets[0]) if len(offsets) and (offsets == offsets[0]).all() else 0
 
 
 def _in_words(offset: int) -> tuple[str, str, str]:
-    """Say an offset in words: one, 2, 3, …; 1 token, 2 tokens, …; behind or before."""
+    """Say an offset in words: one, 2, 3, …; 1 token, 2 tokens, …; after or before."""
     size = abs(offset)
-    return "one" if size == 1 else str(size), counted(size, "token"), "behind" if offset > 0 else "before"
+    return "one" if size == 1 else str(size), counted(size, "token"), "after" if offset > 0 else "before"
 
 
 def _short(values: Int64Array) -> str:

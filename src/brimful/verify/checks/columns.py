@@ -22,7 +22,7 @@ PackWithExtras = tuple[Pack, PackExtras]
 
 
 def check_columns(batch: PackedBatch, feature: PackWithExtras, *, with_weights: bool) -> Finding:
-    """Compare columns and weights of a row with those of its pack, token by token.
+    """Compare the columns and weights of a row with its pack, token by token.
 
     Args:
         batch: as the collator lays the pack out.
@@ -31,7 +31,7 @@ def check_columns(batch: PackedBatch, feature: PackWithExtras, *, with_weights: 
     """
     pack, extras = feature
     begins = batch.cu_seqlens[:-1].tolist()
-    # Written token by token, and not by the function that is looked at.
+    # Laid out token by token, without the function under test.
     place_of: list[int] = []
     for begin, length in zip(begins, np.diff(pack.cu_seqlens).tolist(), strict=False):
         place_of += range(begin, begin + length)
@@ -76,16 +76,16 @@ def check_restoring(
     outputs: Sequence[npt.NDArray[Any]],
     column: str,
 ) -> Finding:
-    """Compare the values that come back to each sample with those that went in.
+    """Compare the values that come back to each sample with the values that went in.
 
     Args:
         batches: rows of all micro-batches.
         features: their packs.
-        restore: ``restore_tokens``, or one that is looked at.
+        restore: ``restore_tokens``, or another function under test.
         outputs: ``[T]`` of each row, made of the column.
         column: name of a column of tokens, all of whose values differ.
     """
-    # Numbered anew, each sample one behind its place: a permutation that differs from its inverse.
+    # Each sample gets the number of the next one: a permutation that differs from its inverse.
     num_samples = sum(pack.num_segments for pack, _ in features)
     numbers = (np.arange(num_samples, dtype=np.int64) + 1) % num_samples
     bounds = np.cumsum([pack.num_segments for pack, _ in features])[:-1]
@@ -116,7 +116,7 @@ def same(result: npt.NDArray[Any], truth: npt.NDArray[Any]) -> bool:
 def _misplaced(
     result: npt.NDArray[Any], truth: npt.NDArray[Any], column: Column, place_of: list[int], pack: Pack
 ) -> tuple[str, str]:
-    """Name the mistake by which a column got where it is, and the way out."""
+    """Name the mistake that misplaced a column, and the way out."""
     name = repr(column.name)
     if result.shape != truth.shape:
         return (
@@ -134,7 +134,7 @@ def _misplaced(
     row = np.full_like(truth, column.fill)
     row[: len(pack)] = column.values
     if _agrees(result, row):
-        return f"the fill of column {name} stands at the end of the row, not behind each segment", (
+        return f"the fill of column {name} stands at the end of the row, not after each segment", (
             "lay the values of each segment at its beginning"
         )
     if same(result[place_of], raw[place_of]) or same(result[place_of], truth[place_of]):
@@ -160,7 +160,7 @@ def _agrees(result: npt.NDArray[Any], candidate: npt.NDArray[Any]) -> bool:
 
 
 _MOST = 0.7
-"""Share of the places of a row in which a mistake that is named must agree with what was found."""
+"""Share of a row's places at which a named mistake must agree with the values found."""
 
 
 def _wrong_weights(result: npt.NDArray[Any], truth: npt.NDArray[Any]) -> tuple[str, str]:
@@ -172,7 +172,7 @@ def _wrong_weights(result: npt.NDArray[Any], truth: npt.NDArray[Any]) -> tuple[s
             "weights are shifted by one token against their labels",
             "shift weights where labels are shifted, and nowhere else",
         )
-    return "weights are not those of the tokens", "give float32[tokens] of the pack as loss_weights"
+    return "weights do not belong to their tokens", "give float32[tokens] of the pack as loss_weights"
 
 
 def _misordered(
@@ -190,7 +190,7 @@ def _misordered(
     if len(rows) == len(ids) and all(len(row) == len(due[sample]) for row, sample in zip(rows, ids, strict=True)):
         return "values come back to the right samples and to other tokens of them", "look for a shift before restoring"
     return (
-        "values of padding come back with those of samples, or some are lost",
+        "values of padding come back with the samples' values, or some values are lost",
         "leave padding out before samples are cut apart",
     )
 
@@ -198,7 +198,7 @@ def _misordered(
 def _first_difference(result: npt.NDArray[Any], truth: npt.NDArray[Any], name: str) -> str:
     if result.shape != truth.shape:
         return f"{name!r} has the shape {result.shape} and {truth.shape} is due"
-    equal = (result == truth) | ((result != result) & (truth != truth))  # NaN is not itself
+    equal = (result == truth) | ((result != result) & (truth != truth))  # NaN differs from itself
     place = int(np.argmax(~equal.reshape(len(result), -1).all(axis=1)))
     return f"{name!r} has {result[place].tolist()} at place {place} of the row and {truth[place].tolist()} is due"
 

@@ -1,4 +1,4 @@
-"""Context parallelism: what the ranks hold is the row, and a model that computes so gives what it gives without."""
+"""Context parallelism: the ranks together hold the row, and a model computes the same from their parts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WAY_OUT = "split with split_for_context_parallel, in the layout of the trainer'
 
 
 def marked(batch: PackedBatch) -> PackedBatch:
-    """Return the row with tokens, targets, weights and columns that occur once: each says where it came from."""
+    """Return the row with tokens, targets, weights and columns of unique values, which show their origin."""
     places = np.arange(len(batch.input_ids), dtype=np.int64)
     is_target = batch.labels != IGNORE_INDEX
     numbers = places.astype(np.float32)
@@ -46,13 +46,13 @@ def marked(batch: PackedBatch) -> PackedBatch:
 
 
 def check_split(batch: PackedBatch, cp_size: int, layout: ContextParallelLayout, split: Split) -> Finding:
-    """Compare what every rank holds with slices that are cut one by one; name what is wrong.
+    """Compare the parts of every rank with slices cut one by one; name the mistake.
 
     Args:
-        batch: a row that divides.
+        batch: a row that divides among the ranks.
         cp_size: ranks.
         layout: of the attention.
-        split: the function that is looked at.
+        split: the function under test.
     """
     row = marked(batch)
     shards = [split(row, cp_rank=rank, cp_size=cp_size, layout=layout) for rank in range(cp_size)]
@@ -64,19 +64,19 @@ def check_split(batch: PackedBatch, cp_size: int, layout: ContextParallelLayout,
         for name, truth in _fields(row).items():
             cause, way_out = _wrong_field(name, _field(shard, name), truth, np.array(places), row)
             if cause:
-                return failed("split", f"rank {rank} of {cp_size}: {name} are not those of its tokens", cause, way_out)
+                return failed("split", f"rank {rank} of {cp_size}: {name} do not belong to its tokens", cause, way_out)
     return Finding("split", Status.PASS, detail=f"{cp_size} ranks of {len(right[0])} tokens")
 
 
 def check_gathering(batch: PackedBatch, cp_size: int, layout: ContextParallelLayout, gather: Gather) -> Finding:
-    """Gather parts that were cut one by one, and compare with the row."""
+    """Gather parts that were cut one by one, and compare the result with the row."""
     places = reference_places(batch.cu_seqlens, cp_size, layout)
     row = np.stack([np.arange(len(batch.input_ids)), -np.arange(len(batch.input_ids))], axis=1)
     result = np.asarray(gather([row[rank_places] for rank_places in places], batch.cu_seqlens, layout=layout))
     if same(result, row):
         return Finding("gathering", Status.PASS)
     if same(result, np.concatenate([row[rank_places] for rank_places in places])):
-        cause = "parts of the ranks are joined one behind the other: the order of the row is not restored"
+        cause = "parts of the ranks are concatenated as they are: the order of the row is not restored"
     elif result.shape == row.shape and sorted(result[:, 0].tolist()) == row[:, 0].tolist():
         cause = "all tokens are there in a wrong order: the places of another layout, or the permutation instead of its inverse"
     else:
@@ -96,8 +96,8 @@ def check_simulated(
 ) -> list[Finding]:
     """Compute a row as its ranks would, in one process, and compare logits and loss with the row as a whole.
 
-    Attention of real ranks takes for granted where each token lies: by the layout, not by what the split says. So here the
-    mask is that of the layout's places, and tokens and positions are those that the split gave::
+    Attention on real ranks assumes where each token lies: it follows the layout, not the split. So the mask here
+    follows the layout's places, and tokens and positions come from the split::
 
         row        a b c d        the kernel on rank 0 holds places 0 and 3 and lets the second see all of the row
         rank 0     a d | a b      right, or wrong: b would see c and d
@@ -139,9 +139,9 @@ def check_simulated(
             "parallel",
             movement,
             limit,
-            passed=f"logits of {cp_size} ranks are those of the row",
-            failed=f"logits of {cp_size} ranks are not those of the row",
-            diagnosis=("a rank holds other tokens or positions than its attention takes for granted", _WAY_OUT),
+            passed=f"logits of {cp_size} ranks equal the row's",
+            failed=f"logits of {cp_size} ranks differ from the row's",
+            diagnosis=("a rank holds other tokens or positions than its attention assumes", _WAY_OUT),
         )
     ]
     row = marked(batch)
@@ -153,8 +153,8 @@ def check_simulated(
             "parallel",
             abs(loss - due) / max(1.0, abs(due)),
             limit,
-            passed=f"the losses of {cp_size} ranks add up to that of the row",
-            failed=f"the losses of {cp_size} ranks add up to {loss:.6g} and that of the row is {due:.6g}",
+            passed=f"the losses of {cp_size} ranks add up to the row's loss",
+            failed=f"the losses of {cp_size} ranks add up to {loss:.6g} and the row's loss is {due:.6g}",
             diagnosis=(
                 "targets do not lie at the tokens that predict them",
                 "shift labels over the whole row, before the split",
@@ -172,7 +172,7 @@ def _logits(
     places: Int64Array,
     batch: PackedBatch,
 ) -> torch.Tensor:
-    """Return ``float[T, V]`` of tokens whose attention takes them to lie at ``places`` of the row."""
+    """Return ``float[T, V]`` of tokens whose attention assumes them at ``places`` of the row."""
     parameter = next(model.parameters())
     segment = batch.segment_index[places]
     is_visible = (segment[:, None] == segment[None]) & (places[:, None] >= places[None])
@@ -191,7 +191,7 @@ def _logits(
 
 
 def _fields(row: PackedBatch) -> dict[str, npt.NDArray[Any]]:
-    """Return what ranks hold, over the whole row, shifted segment by segment and token by token."""
+    """Return the arrays that ranks hold, for the whole row, shifted segment by segment and token by token."""
     fields: dict[str, npt.NDArray[Any]] = {
         "position_ids": row.position_ids,
         "segment_index": row.segment_index,
@@ -222,7 +222,7 @@ def _field(shard: ContextParallelShard, name: str) -> npt.NDArray[Any] | None:
 def _wrong_field(
     name: str, result: npt.NDArray[Any] | None, whole: npt.NDArray[Any], places: Int64Array, row: PackedBatch
 ) -> tuple[str, str]:
-    """Name what is wrong with one array of a rank; nothing if it is right."""
+    """Name the mistake in one array of a rank; empty texts if it is right."""
     title = f"the column {name[3:].replace('_', ' ')}" if name.startswith("of_the") else name
     if result is None:
         return f"{title} is lost by the split", "split columns as tokens are split"
@@ -256,7 +256,7 @@ def _wrong_field(
         segments = row.segment_index[places]
         starts = np.maximum.accumulate(np.where(np.append(True, segments[1:] != segments[:-1]), local, 0))
         if same(result, local) or same(result, local - starts):
-            return "position_ids count anew on each rank", "split the positions of the row; a rank counts nothing"
+            return "position_ids start again on each rank", "split the positions of the row; a rank counts nothing"
         if same(result, places):
             return "position_ids are places in the row, not in the segment", "split the positions of the row"
     if name == "target_weights" and len(set(result[result != 0].tolist())) <= 1:
@@ -274,7 +274,7 @@ def _wrong_field(
 
 
 def _shifted_in_slices(values: npt.NDArray[Any], places: Int64Array, row: PackedBatch, fill: float) -> npt.NDArray[Any]:
-    """Return values shifted within what a rank has of each segment: the mistake of shifting after the split."""
+    """Return values shifted within a rank's part of each segment: the mistake of shifting after the split."""
     part, segments = values[places], row.segment_index[places]
     shifted_values = np.append(part[1:], np.asarray(fill, dtype=part.dtype))
     shifted_values[np.append(segments[1:] != segments[:-1], True)] = fill
@@ -303,5 +303,5 @@ def _named(result: list[list[int]], batch: PackedBatch, cp_size: int, layout: Co
     if [sorted(part) for part in result] == [
         sorted(part) for part in reference_places(batch.cu_seqlens, cp_size, layout)
     ]:
-        return "every rank has its tokens in another order than its attention takes for granted"
+        return "every rank has its tokens in another order than its attention assumes"
     return f"every token is on one rank, but not as {layout.value} has it"

@@ -1,4 +1,4 @@
-"""Gradients: those of the samples one by one, and no sample's loss reaches another's tokens."""
+"""Gradients: equal to the samples' one by one, and no sample's loss reaches another's tokens."""
 
 from operator import itemgetter
 from typing import Any
@@ -15,7 +15,7 @@ from brimful.verify.setup import PackingSetup, PerSampleReference, at_least_floa
 _LEAK_IN_BACKWARD = Diagnosis(
     "leak in the backward: the forward keeps samples apart, and the gradients do not (the mask of a kernel's "
     "backward, or a custom autograd function)",
-    "another attention implementation or kernel; one sample per row where none is right",
+    "another attention implementation or kernel; one sample per row if no kernel is right",
 )
 
 
@@ -29,7 +29,7 @@ def check_gradients(setup: PackingSetup, reference: PerSampleReference, loss: to
         return []
     differences = []
     for name in sorted({*gradients, *reference.gradients}):
-        # A parameter without a gradient on one side has zeros there: experts that no token of a sample went to.
+        # A parameter without a gradient on one side has zeros there, such as experts that got no token of a sample.
         reference_gradient, gradient = reference.gradients.get(name), gradients.get(name)
         reference_gradient = torch.zeros_like(gradients[name]) if reference_gradient is None else reference_gradient
         gradient = torch.zeros_like(reference_gradient) if gradient is None else gradient
@@ -39,7 +39,7 @@ def check_gradients(setup: PackingSetup, reference: PerSampleReference, loss: to
 
 
 def check_backward(setup: PackingSetup) -> Finding | None:
-    """Take gradients of every second sample's loss at the embeddings of the others: they are zero, to the last bit.
+    """Take gradients of every second sample's loss at the embeddings of the others: exactly zero.
 
     ::
 
@@ -68,17 +68,17 @@ class _NoEmbeddingGradients(Exception):
 
 
 def _leaking_share(setup: PackingSetup, batch: CollatedBatch) -> float:
-    """Return the largest gradient at tokens of samples without a loss, relative to those with one."""
+    """Return the largest gradient at tokens of samples without a loss, relative to samples with a loss."""
     assert batch.targets is not None
     places = [place for _, place in batch.located]
     logits, leaves = _forward_from_embeddings(setup, batch)
-    # Embeddings may run more than once, and for media; the gradients wanted are those of the row's tokens.
+    # Embeddings may run more than once, and for media; only the row's tokens count.
     leaf = next((leaf for leaf in leaves if leaf.numel() // leaf.shape[-1] == batch.ids.size), None)
     if leaf is None:
         raise _NoEmbeddingGradients
     largest = 0.0
     for parity in (0, 1):
-        # The loss of every second sample alone: neighbours always belong to the two sides.
+        # The loss of every second sample alone: of two neighbors, exactly one has a loss.
         targets = np.full_like(batch.targets, IGNORE_INDEX)
         for place in places[parity::2]:
             index = (place.row, slice(place.start, place.stop - 1))

@@ -16,7 +16,7 @@ _MAX_CHANGED_SAMPLES = 8
 """Samples that are changed, one forward for each."""
 
 _TOKEN_STEPS = (1, 2, 3, 5)
-"""Changes that are tried in rows: each token becomes the one this many steps later among those that occur."""
+"""Changes that are tried in rows: each token becomes the one this many steps later among the samples' tokens."""
 
 _NOT_THE_PACKING = Diagnosis(
     "not the packing: samples move each other as well with a row for each (experts of limited capacity, statistics over "
@@ -30,7 +30,7 @@ class Leak:
     """Effect of a change of one sample.
 
     Attributes:
-        changed, moved: indices of segments; ``moved`` is the one that moved most, -1 if there is no other.
+        changed, moved: indices of segments; ``moved`` is the segment that moved most, -1 without another one.
         size: largest relative difference in its logits.
         tokens: number of its tokens that moved.
         own: relative difference in the logits of the changed sample itself.
@@ -56,7 +56,7 @@ def check_isolation(setup: PackingSetup) -> tuple[Finding, Leak | None]:
         setup: in the mode that is to be checked.
 
     Returns:
-        The finding, and the largest leak; None if nothing could be shown, or if it is not the packing.
+        The finding, and the largest leak; None if nothing could be shown, or if packing is not the cause.
     """
     leaks: list[Leak] = []
 
@@ -103,7 +103,7 @@ def _describe(setup: PackingSetup, movement: Movement, worst: Leak, leaks: list[
 
 
 def movement_in_rows(setup: PackingSetup) -> float:
-    """Measure how far samples move each other with a row each: rounding, if the model keeps rows apart.
+    """Measure how far samples move each other in rows of their own: rounding, if the model keeps rows apart.
 
     Several changes are tried, as some happen to leave groups of experts as large as they were.
     """
@@ -116,14 +116,14 @@ def _leaks(setup: PackingSetup, lay_out: Callable[..., CollatedBatch], steps: in
     batch = lay_out(None)
     logits = setup.logits(batch.kwargs)
     indices = [index for index, _ in batch.located]
-    # Every k-th sample, k rounded up: at most the maximum, from the first on to near the last.
+    # Every k-th sample, k rounded up: at most the maximum, spread from the first to near the last.
     stride = max(1, -(-len(indices) // _MAX_CHANGED_SAMPLES))
     leaks = []
     for index in indices[::stride]:
         if (ids := other_tokens(setup, index, steps)) is not None:
             changed_batch = lay_out({index: ids})
             leaks.append(compare_logits(logits, setup.logits(changed_batch.kwargs), batch, changed_batch, index))
-    # Samples with media are changed in these alone, too: towers see them together, whatever the tokens are.
+    # In samples with media, the media alone are changed too: towers see all media together, regardless of tokens.
     with_media = [index for index in indices if setup.samples.segments[index].media]
     stride = max(1, -(-len(with_media) // _MAX_CHANGED_SAMPLES))
     for index in with_media[::stride]:
@@ -135,7 +135,7 @@ def _leaks(setup: PackingSetup, lay_out: Callable[..., CollatedBatch], steps: in
 
 
 def changed_batch_of(setup: PackingSetup, leak: Leak) -> CollatedBatch:
-    """Return the batch of the collator with the change that a leak was found by."""
+    """Return the batch of the collator with the change that showed a leak."""
     if leak.is_of_media:
         media = setup.samples.other_media(leak.changed)
         assert media is not None
@@ -161,7 +161,7 @@ def compare_logits(
     """
     worst = Leak(changed_index, -1, 0.0, 0, 0.0)
     own_size = 0.0
-    # Logits are compared by sample, not by column: a collator may order the changed samples in another way.
+    # Logits are compared by sample, not by column: a collator may order the changed samples differently.
     for index, (place, changed_place) in enumerate(zip(batch.layout.places, changed_batch.layout.places, strict=True)):
         if place is None or changed_place is None or not changed_batch.layout.certain:
             continue

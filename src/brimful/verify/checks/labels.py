@@ -12,13 +12,13 @@ _PATTERN_SHARE = 0.8
 
 
 def check_labels(setup: PackingSetup) -> Finding:
-    """Compare the targets of the batch with those of the samples one by one."""
+    """Compare the targets of the batch with the targets of the samples one by one."""
     batch = setup.batch
     if batch.targets is None:
         way_out = "let the collator emit labels, -100 on the first token of every sample"
         if setup.samples.has_labels:
             detail = "the samples have labels, and the batch has neither labels nor shift_labels"
-            cause = "the collator drops the labels, so nothing is trained, or another loss than that of the samples"
+            cause = "the collator drops the labels, so nothing is trained, or another loss than the samples'"
             return failed("labels", detail, cause, way_out)
         return not_supported("labels", "neither the samples nor the batch have labels", way_out)
     sample_targets = expected_targets(batch, setup.samples.segments)
@@ -46,7 +46,7 @@ def _diagnose(batch: CollatedBatch, targets: Int64Array, sample_targets: Int64Ar
             f"not shifted: under {key} every token is trained to predict itself",
             "shift inside each sample before the batch is made, or pass them as labels",
         )
-    # The last token of a sample has no target; one that is the next token belongs to the sample behind it.
+    # The last token of a sample has no target; one that equals the next token belongs to the next sample.
     is_end = np.zeros_like(is_target)
     for _, place in batch.located:
         is_end[place.row, place.stop - 1] = True
@@ -67,9 +67,9 @@ def _diagnose(batch: CollatedBatch, targets: Int64Array, sample_targets: Int64Ar
         tokens = np.unique(sample_targets[is_lost])
         if len(tokens) == 1:
             return Diagnosis(
-                f"{int(is_lost.sum())} targets are lost, all of them token {tokens[0]}: padding is told by its token, and "
+                f"{int(is_lost.sum())} targets are lost, all of them token {tokens[0]}: padding is recognized by its token, and "
                 f"this token also occurs in samples (pad id = EOS)",
-                "tell padding by lengths, never by the token",
+                "recognize padding by lengths, never by the token",
             )
         return Diagnosis(
             f"{int(is_lost.sum())} targets of the samples have no label in the batch",
@@ -85,7 +85,7 @@ def _diagnose(batch: CollatedBatch, targets: Int64Array, sample_targets: Int64Ar
 
 
 def beside_padding(batch: CollatedBatch) -> BoolArray:
-    """Return ``bool[B, T]``: padding, and tokens that padding follows, which the check of padding looks at."""
+    """Return ``bool[B, T]``: padding, and tokens that padding follows, which the check of padding covers."""
     is_beside = batch.padding.copy()
     is_beside[:, :-1] |= batch.padding[:, 1:]
     return is_beside

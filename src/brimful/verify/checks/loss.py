@@ -4,9 +4,9 @@ A model may add to its loss: balance of experts, z-loss, multi-token prediction.
 alone, and none of it is a fault of packing. So if the model's loss is not the language-model loss of its logits, two
 experiments tell a wrong weighing from an addition::
 
-    one sample alone      its loss is that of its logits      then nothing is added, and the pack is weighed wrongly
-                          it is not                           then something is added, here as there
-    other labels          the loss moves as the mean does     then every target weighs the same beside what is added
+    one sample alone      its loss is its logits' loss        then nothing is added, and the pack is weighed wrongly
+                          it is not                           then something is added, alone as in the pack
+    other labels          the loss moves as the mean does     then every target weighs the same next to the addition
 """
 
 from collections.abc import Iterator
@@ -23,10 +23,10 @@ from brimful.verify.report import Diagnosis, Finding, Status, not_supported
 from brimful.verify.setup import ModelOutput, PackingSetup, PerSampleReference, difference, shifted_left, targets_loss
 
 _SAME_LOSS = 1e-2
-"""Largest relative difference of a loss and that of the same logits: they differ by one rounding at most."""
+"""Largest relative difference between a model's loss and its logits' own: they differ by one rounding at most."""
 
 _WEIGHT_TOLERANCE = 1e-2
-"""Largest deviation of a target's weight from 1: it is a quotient of differences of two losses."""
+"""Largest deviation of a target's weight from 1: a quotient of differences of two losses."""
 
 _ALL_TARGETS = "sum over all targets of the step and divide by their number, over all ranks"
 
@@ -38,11 +38,11 @@ _NOT_SHIFTED = Diagnosis(
 
 @dataclass(frozen=True, slots=True)
 class AuxiliaryLoss:
-    """Part of a model's loss beside the language-model loss.
+    """Part of a model's loss besides the language-model loss.
 
     Attributes:
         size: the model's loss less the language-model loss.
-        depends_on_labels: as multi-token prediction and smoothing do, so that weights of targets cannot be told.
+        depends_on_labels: as multi-token prediction and smoothing do, so weights of targets cannot be measured.
         names: losses that the model's output names.
     """
 
@@ -73,7 +73,7 @@ def loss_difference(expected_loss: float, model_loss: float) -> float:
 def check_loss(
     setup: PackingSetup, reference: PerSampleReference, batch: CollatedBatch, output: ModelOutput
 ) -> tuple[Finding, AuxiliaryLoss | None]:
-    """Compare the language-model loss of a batch, and the model's own if it gives one, with those of the samples.
+    """Compare the language-model loss of a batch, and the model's own if it gives one, with the samples' losses.
 
     Args:
         setup: model and samples.
@@ -82,7 +82,7 @@ def check_loss(
         output: of the model for the batch.
 
     Returns:
-        The finding, and what the model adds to its loss; None if it adds nothing.
+        The finding, and the addition to the model's loss; None if it adds nothing.
     """
     limit, count = setup.parity_limit, setup.samples.num_targets
     if not count:
@@ -98,19 +98,19 @@ def check_loss(
         size = loss_difference(expected_loss, model_loss)
         return Finding("loss", Status.FAIL, "", size, limit, detail, cause, way_out)
 
-    # First the logits and targets: if their own mean is wrong, no weighing of the model's explains it.
+    # First the logits and targets: if their own mean is wrong, the model's weighing cannot explain it.
     language_size, weighing_size = loss_difference(expected_loss, language), loss_difference(language, model_loss)
     if language_size > limit or weighing_size <= min(limit, _SAME_LOSS):
         size = max(language_size, weighing_size)
         return (Finding("loss", Status.PASS, "", size, limit) if size <= limit else failed()), None
-    # Then the means that are known from trainers, the nearest of them.
+    # Then the means that trainers are known to take: the nearest one.
     if (mean := _other_mean(setup, batch, logits, model_loss)) is not None:
         return failed(*mean), None
     # What remains is an unknown weighing, or an addition; a sample alone tells.
     adds = _adds_to_loss(setup, reference)
     if not adds:
         cause = (
-            "the loss of a sample alone is that of its logits, and the loss of the batch is not: targets are weighed by "
+            "the loss of a sample alone is its logits' loss, and the batch's is not: targets are weighed by "
             "something else than their number"
             if adds is False
             else "targets are weighed by something else than their number, or the model adds to its loss (it gives none "
@@ -203,13 +203,13 @@ def _sample_loss(setup: PackingSetup, index: int, labels: Int64Array) -> float |
     try:
         with torch.no_grad():
             loss = setup.output({**setup.sample_kwargs(index), "labels": tensor}).loss
-    except Exception:  # an experiment: a loss that needs more than labels adds nothing that could be told
+    except Exception:  # an experiment: a loss that needs more than labels cannot be checked
         return None
     return None if loss is None or not torch.isfinite(loss) else float(loss)
 
 
 def _adds_to_loss(setup: PackingSetup, reference: PerSampleReference) -> bool | None:
-    """Return true if the model's loss of any sample alone is not that of its logits; None if it gives no loss."""
+    """Return true if the model's loss of any sample alone is not its logits' loss; None if it gives no loss."""
     differences = [
         loss_difference(reference.loss_sums[index] / segment.num_targets, loss)
         for index, segment in enumerate(setup.samples.segments)
@@ -221,10 +221,10 @@ def _adds_to_loss(setup: PackingSetup, reference: PerSampleReference) -> bool | 
 def _auxiliary_loss(
     setup: PackingSetup, batch: CollatedBatch, logits: torch.Tensor, size: float, names: tuple[str, ...]
 ) -> tuple[AuxiliaryLoss, str]:
-    """Describe what is added, and how targets are weighed wrongly beside it, if they are.
+    """Describe the addition, and how the remaining loss weighs targets wrongly, if it does.
 
-    The loss is taken again with other labels in one sample: what does not depend on labels falls out, and it must move
-    by what the cross-entropies of that sample move, divided by the targets of all.
+    The loss is taken again with other labels in one sample: parts without labels cancel; the loss must move
+    by the change of that sample's cross-entropies, divided by the number of all targets.
     """
     uneven_weights = {}
     for index in range(len(setup.samples.segments)):
@@ -233,12 +233,12 @@ def _auxiliary_loss(
             uneven_weights[index] = weight
     if not uneven_weights:
         return AuxiliaryLoss(size, False, names), ""
-    # A sample alone has no other targets to weigh against: an uneven weight there is an addition that has labels.
+    # A sample alone has no other targets to weigh against: an uneven weight of it means an addition that uses labels.
     if any(abs(_weight_alone(setup, index) - 1) > _WEIGHT_TOLERANCE for index in uneven_weights):
         return AuxiliaryLoss(size, True, names), ""
     index, weight = max(uneven_weights.items(), key=lambda item: abs(item[1] - 1))
     return AuxiliaryLoss(size, False, names), (
-        f"beside an auxiliary loss, targets of {setup.samples.segments[index].name} weigh {weight:.2f} times what they "
+        f"with an auxiliary loss, targets of {setup.samples.segments[index].name} weigh {weight:.2f} times what they "
         f"weigh in the mean over all targets"
     )
 
@@ -258,7 +258,7 @@ def _weight(setup: PackingSetup, batch: CollatedBatch, logits: torch.Tensor, ind
 
 
 def _weight_alone(setup: PackingSetup, index: int) -> float:
-    """Return the same for a sample alone; 1 if it cannot be told."""
+    """Return the same for a sample alone; 1 if it is unknown."""
     segment = setup.samples.segments[index]
     is_target = segment.labels != IGNORE_INDEX
     labels = segment.labels.copy()

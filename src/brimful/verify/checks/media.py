@@ -1,4 +1,4 @@
-"""Media of the batch: every picture, video and sound once, with its own features, in the order of its tokens."""
+"""Media of the batch: every image, video and audio clip once, with its own features, in the order of its tokens."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from brimful.verify.report import Finding, Status, failed
 from brimful.verify.setup import PackingSetup
 
 _TOLERANCE = 0.05
-"""Mean difference of features that are the same, by their mean size: decoders and resizers round differently."""
+"""Largest mean difference of equal features, relative to their mean size: decoders and resizers round differently."""
 
 
 class _Kind(NamedTuple):
@@ -25,19 +25,19 @@ class _Kind(NamedTuple):
 
 
 _KINDS = (
-    _Kind(MediaKind.IMAGE, "picture", "pixel_values", "image_grid_thw"),
+    _Kind(MediaKind.IMAGE, "image", "pixel_values", "image_grid_thw"),
     _Kind(MediaKind.VIDEO, "video", "pixel_values_videos", "video_grid_thw"),
-    _Kind(MediaKind.AUDIO, "sound", "input_features", "feature_attention_mask"),
+    _Kind(MediaKind.AUDIO, "audio clip", "input_features", "feature_attention_mask"),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """One medium, or all of a sample where nothing says which rows are whose.
+    """One medium, or all media of a sample if their rows cannot be told apart.
 
     Attributes:
         name: of the sample.
-        values: ``[rows, …]``: what its tower is given.
+        values: ``[rows, …]``: input of its tower.
         size: grid or mask; None if the model takes none.
     """
 
@@ -47,7 +47,7 @@ class _Item:
 
 
 def check_media(setup: PackingSetup) -> Finding:
-    """Compare what the towers are given of the batch with what they are given of each sample by itself.
+    """Compare the towers' inputs in the batch with their inputs for each sample alone.
 
     A tower does not know samples: it takes rows in their order, and the model puts them where placeholders stand.
     """
@@ -83,15 +83,15 @@ def _items(kind: _Kind, segment: Any) -> Iterator[_Item]:
 
 
 def _rows_of(sizes: npt.NDArray[Any] | None, count: int, num_rows: int) -> list[int] | None:
-    """Return the rows of each item: patches of a grid, or one; None if they cannot be told."""
+    """Return the rows of each item: patches of a grid, or one; None if unknown."""
     if sizes is not None and sizes.shape[1:] == (3,):
         return [int(rows) for rows in sizes.prod(axis=1)]
     return [1] * count if num_rows == count else None
 
 
 def _compare(kind: _Kind, expected: Sequence[_Item], values: Any, sizes: Any) -> Finding | None:
-    """Return the first fault of one kind of media; None if there is none."""
-    noun, way_out = kind.noun, "join the features of the samples in the order of their tokens, grids beside them"
+    """Return the first fault of one kind of media; None if they are right."""
+    noun, way_out = kind.noun, "join the features of the samples in the order of their tokens, with their grids"
     due_rows = sum(len(item.values) for item in expected)
     if values is None:
         detail = f"the batch has no {kind.values}, and its samples have {len(expected)} {noun}s"
@@ -114,7 +114,7 @@ def _compare(kind: _Kind, expected: Sequence[_Item], values: Any, sizes: Any) ->
     blocks = [rows[end - len(item.values) : end] for item, end in zip(expected, ends.tolist(), strict=True)]
     for number, (item, block) in enumerate(zip(expected, blocks, strict=True)):
         if not _is_same(block, item.values):
-            detail = f"{noun} {number} of the batch, of {item.name}, has other {kind.values} than by itself"
+            detail = f"{noun} {number} of the batch, of {item.name}, has other {kind.values} than alone"
             return failed("media", detail, _cause_of_values(noun, expected, blocks, number, rows), way_out)
     for number, item in enumerate(expected):
         if item.size is None or actual_sizes is None or np.array_equal(actual_sizes[number], item.size):
@@ -125,7 +125,7 @@ def _compare(kind: _Kind, expected: Sequence[_Item], values: Any, sizes: Any) ->
             for sibling in expected
             if sibling.size is not None and sibling is not item and np.array_equal(actual_sizes[number], sibling.size)
         ]
-        owner = f"that of {owners[0]}" if owners else "of no sample"
+        owner = f"{owners[0]}'s" if owners else "one of no sample"
         return failed(
             "media",
             f"{noun} {number} of the batch, of {item.name}, has another {kind.sizes}{sizes_text}",
@@ -138,9 +138,9 @@ def _compare(kind: _Kind, expected: Sequence[_Item], values: Any, sizes: Any) ->
 def _of_one_width(
     expected: Sequence[_Item], rows: npt.NDArray[Any], masks: npt.NDArray[Any]
 ) -> tuple[Sequence[_Item], npt.NDArray[Any], npt.NDArray[Any]]:
-    """Return sounds and masks with as many columns, 0 behind the end of each sound; as they are where all have as many.
+    """Return audio and masks padded to one width, with 0 after the end of each clip; unchanged if the widths are equal.
 
-    Batches for towers that read no column behind the end of a sound are as wide as their longest (Qwen2.5-Omni).
+    Towers that read no column after the end of a clip take batches as wide as the longest clip (Qwen2.5-Omni).
     """
     widths = {rows.shape[-1], *(item.values.shape[-1] for item in expected)}
     if len(widths) == 1 or any(item.size is None for item in expected) or len(masks) != len(rows):
@@ -160,7 +160,7 @@ def _widened(values: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:
 
 
 def _ended(values: npt.NDArray[Any], masks: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:
-    """Return spectrograms of a width with 0 in each column that their mask leaves out."""
+    """Return spectrograms of this width with 0 in each column outside their mask."""
     return _widened(np.where(masks[:, None, :] != 0, values, 0), width)
 
 
@@ -169,7 +169,7 @@ def _word(kind: _Kind) -> str:
 
 
 def _cause_of_count(kind: _Kind, expected: Sequence[_Item], rows: npt.NDArray[Any]) -> str:
-    """Say which medium is missing, or that there is one of no token."""
+    """Say which medium is missing, or that features belong to no token."""
     noun = kind.noun
     begin = 0
     for number, item in enumerate(expected):
@@ -179,26 +179,26 @@ def _cause_of_count(kind: _Kind, expected: Sequence[_Item], rows: npt.NDArray[An
             follows = len(rows) - begin == remainder
             if follows or len(rows) < begin + len(item.values) + remainder:
                 return f"one {noun} dropped: number {number}, of {item.name}, is not in the batch"
-            return f"features that belong to no token stand before the {noun} of {item.name}: of a text-only neighbour"
+            return f"features that belong to no token stand before the {noun} of {item.name}: of a text-only neighbor"
         begin += len(item.values)
     if begin < len(rows):
-        return f"features that belong to no token stand behind the last {noun}: of a text-only neighbour"
+        return f"features that belong to no token stand after the last {noun}: of a text-only neighbor"
     return f"{kind.sizes} has not one row for each {noun}"
 
 
 def _cause_of_values(
     noun: str, expected: Sequence[_Item], blocks: Sequence[npt.NDArray[Any]], number: int, rows: npt.NDArray[Any]
 ) -> str:
-    """Say what other features stand in the place of one medium's."""
+    """Say which other features replace one medium's."""
     item = expected[number]
     for other_number, sibling in enumerate(expected):
         if other_number != number and _begins_with(rows, blocks, number, sibling.values):
             if sibling.name == item.name:
                 return f"{noun}s of {item.name} in another order: number {other_number} stands at number {number}"
-            return f"{noun}s of two samples exchanged: that of {sibling.name} stands at the tokens of {item.name}"
+            return f"{noun}s of two samples exchanged: {sibling.name} has its own at the tokens of {item.name}"
     if _is_same(_row_sums(blocks[number]), _row_sums(item.values)):
         return f"patches in another order: {item.name} has its own, and not in the order of its tokens"
-    return f"another {noun}, or another processor: what {item.name} is given is of no sample"
+    return f"another {noun}, or another processor: the features of {item.name} belong to no sample"
 
 
 def _begins_with(

@@ -47,7 +47,7 @@ def check_padding(setup: PackingSetup) -> Finding:
 
 
 def check_padding_moves_nothing(setup: PackingSetup) -> Finding | None:
-    """Put other tokens into the padding; None if there is none, or if the collator pads with several tokens."""
+    """Put other tokens into the padding; None without padding, or if the collator pads with several tokens."""
     batch = setup.batch
     if not batch.padding.any():
         return None
@@ -56,7 +56,7 @@ def check_padding_moves_nothing(setup: PackingSetup) -> Finding | None:
     mask = torch.from_numpy(batch.padding.reshape(tuple(ids.shape))).to(ids.device)
     # Different tokens at every place: equal ones could move nothing by symmetry.
     ids[mask] = (ids[mask] + 1 + torch.arange(int(mask.sum()), device=ids.device)) % vocab
-    # A token of a medium would ask for one that is not there.
+    # A medium's token would require a medium that the batch does not have.
     for token in media_tokens(setup.config):
         ids[mask & (ids == token)] = 1
 

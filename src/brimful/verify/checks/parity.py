@@ -1,4 +1,4 @@
-"""Parity: logits, loss and gradients of the batch are those of the samples one by one."""
+"""Parity: logits, loss and gradients of the batch equal the samples' one by one."""
 
 from operator import itemgetter
 
@@ -14,7 +14,7 @@ from brimful.verify.setup import PackingSetup, PerSampleReference, difference
 def check_parity(
     setup: PackingSetup, reference: PerSampleReference, batch: CollatedBatch
 ) -> tuple[list[Finding], AuxiliaryLoss | None]:
-    """Compare logits, loss and gradients of a batch with those of the samples; the last two if it has targets.
+    """Compare logits, loss and gradients of a batch with the samples'; the last two if it has targets.
 
     Args:
         setup: model and samples.
@@ -22,7 +22,7 @@ def check_parity(
         batch: of the collator, or with a row for each sample.
 
     Returns:
-        Findings, and the part of the model's loss beside the language-model loss.
+        Findings, and the part of the model's loss besides the language-model loss.
     """
     with torch.set_grad_enabled(setup.with_gradients):
         output = setup.output(batch.kwargs)
@@ -41,7 +41,7 @@ def check_parity(
         finding, auxiliary = check_loss(setup, reference, batch, output)
         findings.append(finding)
         if setup.with_gradients:
-            # An auxiliary loss has gradients of its own, which are no fault of packing.
+            # An auxiliary loss has gradients of its own, which packing does not cause.
             loss = output.loss if auxiliary is None else None
             loss = language_loss(output.logits, batch) if loss is None else loss
             findings += check_gradients(setup, reference, loss)

@@ -1,4 +1,4 @@
-"""Positions of the batch: every sample numbered as it is by itself."""
+"""Positions of the batch: every sample numbered as it is alone."""
 
 from dataclasses import dataclass
 
@@ -12,13 +12,13 @@ from brimful.verify.setup import PackingSetup
 
 @dataclass(frozen=True, slots=True)
 class _Mismatch:
-    """A sample with other positions in the batch than by itself.
+    """A sample with other positions in the batch than alone.
 
     Attributes:
         name: of the sample.
         start: column of its first token.
         actual: ``int64[rows, n]``: positions in the batch.
-        expected: ``int64[rows, n]``: positions by itself.
+        expected: ``int64[rows, n]``: positions alone.
     """
 
     name: str
@@ -34,7 +34,7 @@ def position_rows(setup: PackingSetup) -> Int64Array | None:
 
 
 def check_positions(setup: PackingSetup) -> Finding:
-    """Compare the positions of every sample in the batch with those that it has by itself."""
+    """Compare the positions of every sample in the batch with its positions alone."""
     if not setup.accepts("position_ids"):
         return Finding("positions", Status.PASS, detail="the model takes none")
     mismatches = _mismatches(setup)
@@ -50,7 +50,7 @@ def check_positions(setup: PackingSetup) -> Finding:
 
 
 def _effective_rows(setup: PackingSetup) -> Int64Array:
-    """Return the positions of the batch, or those that the model makes itself if it has none."""
+    """Return the positions of the batch, or the model's own if it has none."""
     rows = position_rows(setup)
     if rows is None:
         start, shape = setup.position_start, setup.batch.ids.shape
@@ -59,7 +59,7 @@ def _effective_rows(setup: PackingSetup) -> Int64Array:
 
 
 def _mismatches(setup: PackingSetup) -> list[_Mismatch]:
-    """Return the samples whose positions are others than by themselves."""
+    """Return the samples whose positions differ from their positions alone."""
     rows = _effective_rows(setup)
     mismatches = []
     for index, place in setup.batch.located:
@@ -91,7 +91,7 @@ def _diagnose(setup: PackingSetup, mismatches: list[_Mismatch]) -> Diagnosis:
         return Diagnosis(
             "no position_ids: the model numbers the whole row, and nothing says where samples begin", way_out
         )
-    # A medium moves positions by less than its tokens, so those in space are off by some number of each sample.
+    # A medium moves positions by less than its tokens, so positions in space are off by another number in each sample.
     if len(rows) >= 3 and all(_runs_on(wrong) for wrong in mismatches):
         return Diagnosis(
             f"mRoPE over the whole row: all {len(rows)} rows of position_ids run on through the samples", way_out
@@ -102,15 +102,15 @@ def _diagnose(setup: PackingSetup, mismatches: list[_Mismatch]) -> Diagnosis:
     if (delay := _common_delay(setup, rows[0])) is not None:
         tokens = f"{counted(abs(delay), 'token')} {'late' if delay > 0 else 'early'}"
         return Diagnosis(
-            f"boundaries off by {'one' if abs(delay) == 1 else abs(delay)}: positions begin anew {tokens}, so that many "
-            f"tokens of one sample are numbered with the sample beside it",
+            f"boundaries off by {'one' if abs(delay) == 1 else abs(delay)}: positions start again {tokens}, so as many "
+            f"tokens of one sample are numbered with the neighboring sample",
             f"{way_out}, at its first token",
         )
-    return Diagnosis(f"positions begin elsewhere than at {start}, or are those of another sample", way_out)
+    return Diagnosis(f"positions begin elsewhere than at {start}, or belong to another sample", way_out)
 
 
 def _runs_on(wrong: _Mismatch) -> bool:
-    """Return true if time, height and width of a sample are those it has by itself, and one number more."""
+    """Return true if time, height and width of a sample differ from its own by one positive number."""
     surplus = wrong.actual[-3:] - wrong.expected[-3:]
     return bool((surplus == surplus[0, 0]).all() and surplus[0, 0] > 0)
 

@@ -1,10 +1,10 @@
-"""Samples in the batch: each there once, and left as the collator was given it."""
+"""Samples in the batch: each present once, and unchanged by the collator."""
 
 from brimful.verify.report import Finding, Status, failed, joined, not_supported
 from brimful.verify.setup import PackingSetup
 
 _MAX_NAMED_SAMPLES = 4
-"""Lost samples that one message names."""
+"""Maximum number of lost samples that one message names."""
 
 
 def check_inputs_unmodified(setup: PackingSetup) -> Finding:
@@ -31,7 +31,7 @@ def check_complete(setup: PackingSetup) -> Finding:
             "complete",
             "where the samples lie is not certain: the collator lays tokens that occur once out in another way, or "
             "refuses them, and the tokens of these samples fit into the batch in several ways",
-            "verify with samples of which none can be read out of others: no repeats, no sample of a single token",
+            "verify with samples that cannot be confused with others: no repeats, no sample of a single token",
         )
     absent = [segment for segment, place in zip(segments, batch.layout.places, strict=True) if place is None]
     num_foreign = int((batch.free & ~batch.padding).sum())
@@ -42,7 +42,7 @@ def check_complete(setup: PackingSetup) -> Finding:
         names = ", ".join(f"{segment.name} ({len(segment.ids)} tokens)" for segment in absent[:_MAX_NAMED_SAMPLES])
         remarks.append(f"{len(absent)} of {len(segments)} samples are not in the batch as a whole: {names}")
     if num_foreign:
-        remarks.append(f"{num_foreign} tokens belong to no sample and are no padding")
+        remarks.append(f"{num_foreign} tokens belong to no sample and are not padding")
     # A repeat explains foreign tokens, and usually also the sample whose place it took.
     if batch.layout.repeated:
         cause = f"{segments[batch.layout.repeated[0]].name} is repeated"

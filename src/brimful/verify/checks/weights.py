@@ -9,21 +9,21 @@ from brimful.verify.report import Diagnosis, Finding, compared, not_supported
 from brimful.verify.setup import PackingSetup, PerSampleReference, targets_loss
 
 _PER_PACK_MEAN = Diagnosis(
-    "per-pack mean: the loss ignores num_items_in_batch, so every micro-batch weighs the same whatever the number of its "
+    "per-pack mean: the loss ignores num_items_in_batch, so every micro-batch weighs the same with any number of "
     "targets",
     "divide the sum over targets by num_items_in_batch",
 )
 
 
 def check_weights(setup: PackingSetup, reference: PerSampleReference, auxiliary: AuxiliaryLoss | None) -> Finding:
-    """Run the first feature in one micro-batch and the others in a second, both told the targets of the whole step.
+    """Run the first feature in one micro-batch and the others in a second, both with the step's target count.
 
     ::
 
         2 targets | 6 targets     num_items_in_batch 8      loss = sum₁/8 + sum₂/8
         instead of                                          mean₁ + mean₂, where a target of the first weighs thrice
 
-    If the model adds an auxiliary loss, the same is asked of what the loss moves by with other labels.
+    If the model adds an auxiliary loss, the check compares the loss's change under other labels instead.
     """
     samples = setup.samples
     count = samples.num_targets
@@ -61,19 +61,19 @@ def check_weights(setup: PackingSetup, reference: PerSampleReference, auxiliary:
         logits = setup.logits(batch.kwargs)
         expected_loss += float(targets_loss(logits, targets) - targets_loss(logits, batch.targets)) / count
         total += (_micro_batch_loss(setup, kwargs, count) or 0.0) - loss
-    mean = f"over all {count} targets" if auxiliary is None else "of what other labels do to the loss"
+    mean = f"over all {count} targets" if auxiliary is None else "of the change by other labels"
     return compared(
         "weights",
         loss_difference(expected_loss, total),
         setup.parity_limit,
-        passed=f"2 micro-batches, {count} targets" + (", beside an auxiliary loss" if auxiliary is not None else ""),
+        passed=f"2 micro-batches, {count} targets" + (", with an auxiliary loss" if auxiliary is not None else ""),
         failed=f"two micro-batches add up to {total:.6f}, the mean {mean} is {expected_loss:.6f}",
         diagnosis=_PER_PACK_MEAN,
     )
 
 
 def _micro_batch_loss(setup: PackingSetup, kwargs: dict[str, object], count: int) -> float | None:
-    """Return the model's loss of a micro-batch; 0 if it has no target, None if the model gives no loss."""
+    """Return the model's loss of a micro-batch; 0 without targets, None if the model gives no loss."""
     with torch.no_grad():
         loss = setup.output({**kwargs, "num_items_in_batch": count}).loss
     if loss is None:
