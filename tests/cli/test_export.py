@@ -21,7 +21,7 @@ def test_an_export_that_is_checked(packs, tmp_path):
     """One command: what was written, how to train from it, and that it reads back."""
     lines = shown("export", packs, "--to", "jsonl", "-o", tmp_path / "a", "--check")
     assert "4 packs, 218 tokens, 6 segments, in 1 shard as jsonl; 1 written now" in lines[0]
-    assert lines[-1].startswith("4 packs read by json are those of the store: input_ids, loss_mask, cu_seqlens")
+    assert lines[-1].startswith("4 packs read by json equal the store's: input_ids, loss_mask, cu_seqlens")
     again = result_of("export", packs, "--to", "jsonl", "-o", tmp_path / "a", "--quiet")
     assert (again["shards_written"], again["checked_by"]) == (0, None)
 

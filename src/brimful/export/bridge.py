@@ -1,6 +1,6 @@
 """Packed Parquet of Megatron-Bridge, which its ``GPTSFTPackedParquetDataset`` reads.
 
-Bridge shifts by itself: of each segment the last token is no input and the first no label. Its ``loss_mask`` is of
+Bridge shifts labels itself: a segment's last token is not an input and its first not a label. Its ``loss_mask`` is of
 labels: entry i says whether token i + 1 of the segment is a target. So it is written one to the left of ours, and the
 last entry of each segment is 0. A row of Bridge has one token less for each segment than the pack.
 """
@@ -20,11 +20,11 @@ from brimful.shards import Pack
 from brimful.typing import LossMask
 
 METADATA = "packing_metadata.json"
-"""File with the extremes of all packs, by which Bridge pads ``cu_seqlens`` for CUDA graphs."""
+"""File with the extremes of all packs, which Bridge uses to pad ``cu_seqlens`` for CUDA graphs."""
 
 
 class BridgeLayout(Layout):
-    """Parquet with ``input_ids``, ``seq_start_id`` and ``loss_mask``; ``sample_ids`` and ``starts`` beside them."""
+    """Parquet with ``input_ids``, ``seq_start_id`` and ``loss_mask``; also ``sample_ids`` and ``starts``."""
 
     name = "bridge"
     summary = "Megatron-Bridge: packed Parquet (input_ids, seq_start_id, loss_mask)"
@@ -93,7 +93,7 @@ class BridgeLayout(Layout):
 
 
 def mask_of_labels(loss_mask: LossMask) -> LossMask:
-    """Return the mask of labels: entry i is that of token i + 1; the first of a segment is never a target.
+    """Return the mask of labels: entry i belongs to token i + 1; the first of a segment is never a target.
 
     >>> mask_of_labels(np.array([False, True, True, False, True])).astype(int).tolist()
     [1, 1, 0, 1, 0]
@@ -104,7 +104,7 @@ def mask_of_labels(loss_mask: LossMask) -> LossMask:
 
 
 class _Extremes:
-    """Extremes of some packs, counted as Bridge does: a segment has one input less than tokens."""
+    """Extremes of some packs, counted as Bridge does: a segment has one input fewer than tokens."""
 
     def __init__(self) -> None:
         self.longest_segment = self.most_segments = self.longest_pack = 0

@@ -1,4 +1,4 @@
-"""Check of an export: the reader of the other project gives, pack for pack, what the packs hold."""
+"""Check of an export: the other project's reader returns, pack for pack, what the packs hold."""
 
 import os
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from brimful.shards.pack import FingerprintedPacks
 
 @dataclass(frozen=True)
 class ExportCheck:
-    """Outcome of a check: everything was equal.
+    """Outcome of a check: everything matched.
 
     Attributes:
         layout: of the export.
@@ -33,7 +33,7 @@ class ExportCheck:
     reader: str
 
     def __str__(self) -> str:
-        return f"{self.packs:,} packs read by {self.reader} are those of the store: {', '.join(self.fields)}"
+        return f"{self.packs:,} packs read by {self.reader} equal the store's: {', '.join(self.fields)}"
 
 
 def check_export(
@@ -47,15 +47,15 @@ def check_export(
 
     Args:
         directory: of a finished export.
-        packs: that it was written from, or their path.
+        packs: packs that it was written from, or their path.
         source: the samples, for layouts that hold texts.
         progress: reports packs a second and the time left.
 
     Raises:
         MissingExtraError: the reader is not installed; names the package.
-        CorruptFileError: a pack differs; names it and the part that does.
-        StoreMismatchError: the export is of other packs.
-        UnfinishedStoreError: it is not finished.
+        CorruptFileError: a pack differs; names the pack and the part.
+        StoreMismatchError: the export was written from other packs.
+        UnfinishedStoreError: the export is not finished.
     """
     if isinstance(packs, (str, os.PathLike)):
         packs = open_packs(packs)
@@ -75,7 +75,9 @@ def check_export(
         else:
             for index, exported_pack in zip_longest(range(len(packs)), layout.read(str(directory), outcomes)):
                 if index is None or exported_pack is None:
-                    raise CorruptFileError(f"{records.store.url}: {len(packs):,} packs are due, and there are others")
+                    raise CorruptFileError(
+                        f"{records.store.url}: {len(packs):,} packs are due, but it has a different number"
+                    )
                 pack = packs[index]
                 fields = _compare(records.store.url, index, pack, exported_pack)
                 progress.advance(1, tokens=len(pack))

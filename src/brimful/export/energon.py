@@ -7,8 +7,8 @@
     task_encoder.py       segments of a pack as tensors, for training; needs nothing of brimful
     .nv-meta/             what `energon prepare` would write
 
-Media are members called ``000.image``, ``000.video`` or ``000.audio``: endings that Energon does not decode, for the
-processor of the model wants the bytes.
+Media are members called ``000.image``, ``000.video`` or ``000.audio``: Energon leaves these endings undecoded, as the
+model's processor needs the bytes.
 """
 
 import json
@@ -40,7 +40,7 @@ class EnergonLayout(Layout):
     """Tars with keys, offsets and metadata for Megatron-Energon."""
 
     name = "energon"
-    summary = "Megatron-Energon 5 to 7: tars with index and metadata, tokens and media, a task encoder beside them"
+    summary = "Megatron-Energon 5 to 7: tars with index and metadata, tokens and media, with a task encoder"
     takes_media = True
     reader: ClassVar[tuple[str, str]] = ("megatron.energon", "megatron-energon")
 
@@ -90,8 +90,8 @@ def write_pack_tar(
         shard: its number.
         plan: of the export.
         store: the directory.
-        kinds_as_endings: media end in ``.image``, which no reader decodes; else as their files do. Then there is no
-            index either.
+        kinds_as_endings: media end in ``.image``, which no reader decodes; else as their files do, without an
+            index.
     """
     tally = Tally()
 
@@ -116,7 +116,7 @@ def write_metadata(counts: Sequence[int], prefix: str, store: BlobStore, dataset
     """
     names = [shard_name(shard, prefix) for shard in range(len(counts))]
     shard_counts = dict(zip(names, counts, strict=True))
-    # Version 5 reads the one and version 7 the other. JSON is YAML, too, but version 5 was written for lines.
+    # Version 5 reads one and version 7 the other. JSON is valid YAML, but version 5 expects lines.
     files: dict[str, str] = {
         ".info.json": json.dumps({"shard_counts": shard_counts}, indent=2) + "\n",
         ".info.yaml": "shard_counts:\n" + "".join(f"  {name}: {count}\n" for name, count in shard_counts.items()),

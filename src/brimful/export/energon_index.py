@@ -37,9 +37,9 @@ _CHUNK = 1 << 20
 
 
 def write_index(tars: Sequence[str], store: BlobStore, key: str) -> list[str]:
-    """Write the index of some tars, of which only headers are read; return its key.
+    """Write the index of some tars, reading only their headers; return its key.
 
-    Behind a URL there is none: Energon needs it to read single samples by their keys, and not to train.
+    A remote store gets none: Energon needs it only to read single samples by their keys, not to train.
 
     Args:
         tars: keys of the tars, in the order of the data set.
@@ -92,6 +92,6 @@ def _samples(path: str) -> Iterator[tuple[str, int, int, list[tuple[str, int, in
 
 def _members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
     while (member := tar.next()) is not None:
-        # A tar file keeps every member that it read: a shard has many.
+        # A tar file keeps every member that it has read, and a shard has many.
         tar.members = []  # type: ignore[attr-defined]
         yield member

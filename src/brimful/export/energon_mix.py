@@ -9,7 +9,7 @@ from brimful.errors import SettingsError
 
 
 def energon_mix(weights: Mapping[str, float], path: str | Path, *, split: str = "train") -> None:
-    """Write the file by which Energon draws from several exports: a ``Metadataset``, for versions 5 to 7.
+    """Write the ``Metadataset`` file from which Energon draws several exports, for versions 5 to 7.
 
     Energon draws a data set in proportion to its weight, so weights are shares of packs.
 
@@ -41,7 +41,7 @@ def energon_mix(weights: Mapping[str, float], path: str | Path, *, split: str = 
         raise SettingsError(f"a mix needs data sets with weights above 0 and has {bad_weights or 'none'}")
     lines = ["__module__: megatron.energon", "__class__: Metadataset", "splits:", f"  {split}:", "    datasets:"]
     for name, weight in weights.items():
-        # A text in JSON is one in YAML: names may hold any character.
+        # A JSON string is also a YAML string: names may hold any character.
         lines += [f"    - path: {json.dumps(str(name))}", f"      weight: {float(weight)!r}"]
     with atomic_file(path) as file:
         file.write("\n".join([*lines, ""]).encode())

@@ -1,4 +1,4 @@
-"""The planner inside of Megatron-Energon: samples of its buffer that share a pack."""
+"""The planner inside Megatron-Energon: samples of its buffer that share a pack."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -29,7 +29,7 @@ def select_samples_to_pack(
         samples: Energon's buffer of encoded samples.
         capacity: most tokens of a pack.
         length_of: function from a sample to its number of tokens; ``len(sample.tokens)`` if None.
-        budgets: most of something else in a pack, and the function from a sample to how much it takes, by name:
+        budgets: by name, the limit of a pack and the function from a sample to its use:
             ``{"patches": (32_768, lambda sample: sample.num_patches)}``.
         seed: of the order of equally long samples.
 

@@ -1,7 +1,7 @@
 """Task encoder of Megatron-Energon, versions 5 to 7, for data sets that ``brimful export --to energon`` wrote.
 
-The file is complete: a copy of it lies beside every export. One sample of Energon is one pack; a batch is one row with
-the segments of its packs behind each other.
+The file is complete: every export includes a copy. One sample of Energon is one pack; a batch is one row with
+the segments of its packs one after the other.
 """
 
 from dataclasses import dataclass
@@ -27,16 +27,16 @@ class PackSample(Sample):
 
     Attributes:
         tokens: ``int64[1, T]``.
-        labels: ``int64[1, T]``, shifted: label i is what token i predicts, never of another segment; else -100.
-        loss_mask: ``float32[1, T]``, 1 where there is a label.
+        labels: ``int64[1, T]``, shifted: label i is the token that token i predicts in its segment; else -100.
+        loss_mask: ``float32[1, T]``, 1 at labels.
         is_target: ``bool[1, T]``, not shifted: true for tokens that are learned.
         position_ids: ``int64[1, T]``, from 0 in each segment.
         cu_lengths: ``int32[1, S + 1]``: where segments begin, and the end.
         max_lengths: ``int32[1]``, tokens of the longest segment.
         sample_ids: ``int64[S]``.
         starts: ``int64[S]``, first token of the sample in the segment.
-        media: of each picture, video and sound its bytes (``data``), ``kind``, ``name``, ``segment``, ``start`` and
-            ``length`` among the tokens of the row, and the numbers that it was packed with (``grid``, …).
+        media: of each image, video and audio clip its bytes (``data``), ``kind``, ``name``, ``segment``, ``start`` and
+            ``length`` among the tokens of the row, and its numbers from packing (``grid``, …).
     """
 
     tokens: torch.Tensor
@@ -85,7 +85,7 @@ class PackTaskEncoder(TaskEncoder):
 
     @stateless
     def batch(self, samples: list[PackSample]) -> PackSample:
-        """Put packs behind each other in one row: their segments stay apart by ``cu_lengths``."""
+        """Concatenate packs into one row; ``cu_lengths`` keeps their segments apart."""
         first = samples[0]
         edges, media = [first.cu_lengths[:, :1]], []
         num_tokens = num_segments = 0

@@ -1,4 +1,4 @@
-"""The task encoder as a file, to lie beside an export."""
+"""The task encoder as a file, to include in an export."""
 
 from pathlib import Path
 

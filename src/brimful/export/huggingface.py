@@ -20,7 +20,7 @@ class HuggingFaceLayout(Layout):
 
     ===============  ========================================================================
     ``input_ids``    list<int32>
-    ``labels``       list<int32>: the token where it is a target, else -100; not shifted
+    ``labels``       list<int32>: the token if it is a target, else -100; not shifted
     ``seq_lengths``  list<int32>: tokens of each segment; TRL makes positions of them
     ``sample_ids``   list<int64>
     ``starts``       list<int32>
@@ -50,7 +50,7 @@ class HuggingFaceLayout(Layout):
                 ("media_bytes", pa.list_(pa.large_binary())),
             ]
         )
-        # Named as the hub names the files of a split, by which `datasets` finds it.
+        # Named like a split's files on the hub, so that `datasets` finds them.
         key = f"data/train-{shard:05d}-of-{plan.num_shards:05d}.parquet"
         return write_parquet(packs, key, schema, _row, store)
 
@@ -60,7 +60,7 @@ class HuggingFaceLayout(Layout):
     def read(self, directory: str, outcomes: Sequence[ShardOutcome]) -> Iterator[ReadPack]:
         import datasets
 
-        # Streamed: a copy in the cache would take the disk a second time.
+        # Streamed: a copy in the cache would double the disk space.
         for row in datasets.load_dataset(directory, split="train", streaming=True):
             lengths = row["seq_lengths"]
             yield ReadPack(

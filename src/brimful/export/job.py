@@ -19,10 +19,10 @@ from brimful.serve import Pack, PackStore, open_packs
 from brimful.shards.pack import FingerprintedPacks
 
 _SHARD_BYTES = 64 << 20
-"""Bytes of the tokens of a shard, at 4 bytes each: as of pack stores."""
+"""Bytes of the tokens of a shard, at 4 bytes each: as in pack stores."""
 
 _USUAL_CAPACITY = 4096
-"""Tokens of a pack where packs do not say how many they hold: for the size of shards alone."""
+"""Tokens of a pack if packs do not state them; only used for the size of shards."""
 
 _IN_PROCESS_TOKENS = 30_000_000
 """Tokens below which one process writes an export sooner than several start."""
@@ -35,7 +35,7 @@ class ExportSummary:
     Attributes:
         directory, layout: of the export.
         packs, tokens, segments, media, shards: counts.
-        shards_written: by this call; the others were there.
+        shards_written: by this call; the others existed.
         advice: how to train from it.
     """
 
@@ -53,7 +53,7 @@ class ExportSummary:
         return f"ExportSummary({self.directory!r}, {counted(self.packs, 'pack')} as {self.layout})"
 
     def lines(self) -> list[str]:
-        """Return the summary for people."""
+        """Return the summary as lines of text."""
         media = f", media: {self.media:,}" if self.media else ""
         return [
             f"{self.directory}: {counted(self.packs, 'pack')}, {self.tokens:,} tokens, "
@@ -72,7 +72,7 @@ class _Shard(int):
 
 @dataclass(frozen=True)
 class _Context:
-    """Everything that a task needs beside the number of its shard; travels to worker processes."""
+    """Everything that a task needs except its shard number; sent to worker processes."""
 
     packs: FingerprintedPacks
     layout: str
@@ -93,7 +93,7 @@ def export_packs(
 ) -> ExportSummary:
     """Write packs in the layout of another project.
 
-    Files appear whole or not at all. Killed at any point, the same call writes what is missing; on a finished export it
+    Files appear whole or not at all. Killed at any point, the same call writes missing files; on a finished export it
     does nothing. The same packs give the same bytes. Memory does not grow with the number of packs.
 
     Args:
@@ -101,16 +101,16 @@ def export_packs(
         to: name of the layout, a key of ``LAYOUTS``.
         directory: of the export; a path or a URL.
         source: the samples, or anything that ``open_source`` takes, for the layouts that hold texts.
-        packs_per_shard: packs in one file; those of 64 MiB of tokens if None.
+        packs_per_shard: packs in one file; 64 MiB of tokens if None.
         num_proc: processes; all cores if None, one for small exports. Never changes a byte.
-        execution: ``ray``, for a cluster, or an ``Execution``, for one share of the shards. Packs and directory must lie where
+        execution: ``ray``, for a cluster, or an ``Execution``, for one share of the shards. Both paths must exist where
             all machines see them.
         progress: reports packs and tokens a second and the time left.
 
     Raises:
         SettingsError: no such layout, or one that cannot hold these packs.
         StoreMismatchError: the directory holds another export.
-        StoreFullError: no space left; the same call goes on when there is some.
+        StoreFullError: no space left; the same call continues once space is free.
         UnfinishedSharesError: the share of this call is done, and others are not.
         StoreError: a medium cannot be read; names the sample.
 
@@ -156,7 +156,7 @@ def export_packs(
                     outcomes[shard] = outcome
                     progress.advance(outcome.packs, tokens=outcome.tokens)
         if execution.is_share and len(outcomes) < plan.num_shards:
-            # Others may have ended since this call began, and the last of them removed the parts that it joined.
+            # Other calls may have ended since this call began; the last one removed the parts that it joined.
             outcomes = records.outcomes()
             if layout.joins_shards and records.is_finished():
                 outcomes = records.outcomes(trusts_records=True)
@@ -168,7 +168,7 @@ def export_packs(
                 crash_points.reach("before-export-end")
                 records.end({key: store.size(key) or 0 for key in files})
             except FileNotFoundError:
-                # Another call joined the same parts meanwhile and removed them: what it wrote is this export.
+                # Meanwhile another call joined the same parts and removed them: it wrote this export.
                 if not records.is_finished():
                     raise
         layout.clear(in_order, store)
@@ -186,10 +186,10 @@ def export_packs(
 
 
 def _plan(packs: FingerprintedPacks, layout: Layout, source: Any, packs_per_shard: int | None) -> ExportPlan:
-    """Return the facts of the export, after what the layout cannot hold was refused."""
+    """Return the facts of the export; refuse packs that the layout cannot hold."""
     num_packs = len(packs)
     if num_packs == 0:
-        raise SettingsError(f"{_title(packs)} has no packs: there is nothing to export")
+        raise SettingsError(f"{_title(packs)} has no packs, so nothing can be exported")
     if layout.takes_source:
         if source is None:
             raise SettingsError(
@@ -201,7 +201,7 @@ def _plan(packs: FingerprintedPacks, layout: Layout, source: Any, packs_per_shar
         source = source_of_packs(source, packs)
     elif source is not None:
         raise SettingsError(f"{layout.name} is written from tokens: leave out {setting('source')}")
-    # The first pack is looked at before the directory is claimed; the others when they are written.
+    # The first pack is checked before the directory is claimed; the others when they are written.
     _refuse_media(packs, layout, 0, packs[0])
     capacity = getattr(packs, "capacity", None)
     if packs_per_shard is None:
@@ -212,7 +212,7 @@ def _plan(packs: FingerprintedPacks, layout: Layout, source: Any, packs_per_shar
 
 
 def _identity(layout: Layout, plan: ExportPlan) -> dict[str, Any]:
-    """Return what two calls must share to write the same files."""
+    """Return the settings that two calls must share to write the same files."""
     return {
         "layout": layout.name,
         "plan": plan.fingerprint,
@@ -227,7 +227,7 @@ def _write_shard(context: _Context, shard: int) -> ShardOutcome:
     store = open_blob_store(context.directory)
     layout = LAYOUTS[context.layout]()
     outcome = layout.write_shard(_packs_of(context, layout, shard), shard, context.plan, store)
-    # Killed here, the files lie without a record, and the next run writes the same bytes over them.
+    # Killed here, the files have no record, and the next run overwrites them with the same bytes.
     crash_points.reach("after-export-shard")
     ExportRecords(store).commit(shard, outcome)
     return outcome

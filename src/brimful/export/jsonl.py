@@ -17,7 +17,7 @@ from brimful.typing import IGNORE_INDEX
 class JsonLinesLayout(Layout):
     """One object a line, ``packs_per_shard`` lines a chunk.
 
-    ``input_ids``, ``labels`` (-100 where nothing is learned, not shifted), ``position_ids`` (from 0 in each segment),
+    ``input_ids``, ``labels`` (-100 if not a target, not shifted), ``position_ids`` (from 0 in each segment),
     ``lengths`` of segments, ``pack_length``, ``num_samples``; and ``sample_ids`` and ``starts``.
     """
 

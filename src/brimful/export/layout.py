@@ -1,4 +1,4 @@
-"""The interface of a layout, and what it is given: one shard at a time, then all of them."""
+"""The interface of a layout, and its inputs: one shard at a time, then all of them."""
 
 import abc
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ class ExportPlan:
         capacity: largest number of tokens in a pack; None if the packs do not say.
         num_packs: in the export.
         packs_per_shard: in every shard but the last.
-        source: of the samples, for layouts that hold texts; else None.
+        source: of the samples, for layouts that hold texts; otherwise None.
     """
 
     fingerprint: Fingerprint
@@ -42,7 +42,7 @@ class ExportPlan:
         return range(first, min(first + self.packs_per_shard, self.num_packs))
 
     def key(self, index: int) -> str:
-        """Return the key of a pack: no other pack has it, not of another export either.
+        """Return the key of a pack: no other pack has it, even in another export.
 
         >>> ExportPlan("0123456789abcdef" * 2, 64, 5, 2).key(3)
         '01234567-000000003'
@@ -52,7 +52,7 @@ class ExportPlan:
 
 @dataclass(frozen=True)
 class ShardOutcome:
-    """Files of a finished shard, and what the end of the export needs to know of it.
+    """Files of a finished shard, and facts for the end of the export.
 
     Attributes:
         files: key of each file, with its size in bytes.
@@ -92,10 +92,10 @@ class Tally:
 
 @dataclass(frozen=True)
 class ReadPack:
-    """One pack as the reader of another project gives it; None for what its layout does not hold.
+    """One pack as the reader of another project gives it; None for parts that its layout does not hold.
 
     Attributes:
-        input_ids, loss_mask, cu_seqlens, sample_ids, starts: as of ``Pack``.
+        input_ids, loss_mask, cu_seqlens, sample_ids, starts: see ``Pack``.
         media: bytes of each medium.
     """
 
@@ -108,7 +108,7 @@ class ReadPack:
 
 
 class Layout(abc.ABC):
-    """One layout: a writer of shards, of what lies beside them, and the reader of the project that it is for."""
+    """One layout: a writer of shards and of the files next to them, and the reader of its project."""
 
     name: ClassVar[str]
     summary: ClassVar[str]
@@ -117,7 +117,7 @@ class Layout(abc.ABC):
     takes_source: ClassVar[bool] = False
     """True if the layout holds texts of samples, which packs do not."""
     joins_shards: ClassVar[bool] = False
-    """True if shards are parts that become one file in the end, and go then."""
+    """True if shards are parts that are joined into one file at the end, and then removed."""
     reader: ClassVar[tuple[str, str]]
     """Module whose reader checks the export, and the name of the package that has it."""
 
@@ -135,11 +135,11 @@ class Layout(abc.ABC):
         """
 
     def finish(self, outcomes: Sequence[ShardOutcome], plan: ExportPlan, store: BlobStore) -> list[str]:
-        """Write what lies beside the shards, after the last of them; return its keys. Safe to run twice."""
+        """Write the files next to the shards, after the last shard; return their keys. Safe to run twice."""
         return []
 
     def clear(self, outcomes: Sequence[ShardOutcome], store: BlobStore) -> None:
-        """Remove what only the shards of a finished export needed."""
+        """Remove the files that a finished export no longer needs."""
         return
 
     @abc.abstractmethod

@@ -1,4 +1,4 @@
-"""All layouts, by name."""
+"""All layouts."""
 
 from brimful.errors import SettingsError
 from brimful.export.bridge import BridgeLayout
@@ -30,7 +30,7 @@ def layout_of(name: str) -> Layout:
     """Return a layout by its name.
 
     Raises:
-        SettingsError: there is none; lists all.
+        SettingsError: no such layout; lists all.
 
     >>> layout_of("energon").name
     'energon'

@@ -19,7 +19,7 @@ def read_medium(pack: Pack, index: int, item: PlacedMedium) -> bytes:
         item: the medium.
 
     Raises:
-        StoreError: it is gone or was changed; names pack, sample and medium.
+        StoreError: the medium is gone or was changed; names pack, sample and medium.
     """
     try:
         return item.read()
@@ -29,12 +29,12 @@ def read_medium(pack: Pack, index: int, item: PlacedMedium) -> bytes:
 
 
 def suffix_of(item: PlacedMedium) -> str:
-    """Return the ending of a medium's name in small letters; its kind if the name has none."""
+    """Return the ending of a medium's name in lowercase; its kind if the name has none."""
     return suffix_of_name(item.medium.name, item.medium.kind.value)
 
 
 def suffix_of_name(name: str, default: str) -> str:
-    """Return the ending of a name in small letters, without its dot.
+    """Return the ending of a name in lowercase, without its dot.
 
     >>> suffix_of_name("a b.c.JPG", "image"), suffix_of_name("a.b c", "image")
     ('jpg', 'image')

@@ -1,8 +1,8 @@
-"""Indexed data set of Megatron-Core: tokens in ``packs.bin``, where they begin in ``packs.idx``.
+"""Indexed data set of Megatron-Core: tokens in ``packs.bin``, their offsets in ``packs.idx``.
 
 One sequence is one segment, and one document is one pack: ``document_indices`` are the boundaries of packs, and
-``sequence_lengths`` those of segments, so that nothing of a plan is lost. Which tokens are targets has no place in the
-format: ``packs_loss_mask.bin`` and ``.idx`` hold it, as a data set of ``uint8`` of the same shape.
+``sequence_lengths`` are the lengths of segments, so that nothing of a plan is lost. The format has no place for target
+masks: ``packs_loss_mask.bin`` and ``.idx`` hold them, as a data set of ``uint8`` of the same shape.
 """
 
 import struct
@@ -19,7 +19,7 @@ from brimful.ragged import offsets_of
 from brimful.shards import Pack
 
 _PARTS = ".brimful/parts"
-"""Folder of the parts of each shard, which become one file in the end."""
+"""Folder of the parts of each shard, which become one file at the end."""
 
 _CODES = {"uint8": 1, "int32": 4}
 """Numbers of types in the header of an index."""
@@ -98,7 +98,7 @@ def header(kind: str, num_sequences: int, num_documents: int) -> bytes:
     Args:
         kind: type of the values.
         num_sequences: that follow: their lengths (``int32``), then their first bytes (``int64``).
-        num_documents: behind them, the first sequence of each and the end (``int64[num_documents + 1]``).
+        num_documents: after the sequences, the first sequence of each and the end (``int64[num_documents + 1]``).
 
     >>> len(header("int32", 3, 2)), header("int32", 3, 2)[:9]
     (34, b'MMIDIDX\\x00\\x00')

@@ -41,7 +41,7 @@ def members_of(pack: Pack, index: int, ending: Callable[[PlacedMedium], str]) ->
         "starts": pack.starts.tolist(),
         "media": media,
     }
-    # Names of media may hold what is no Unicode: JSON of ASCII keeps every character.
+    # Names of media may hold invalid Unicode: ASCII JSON keeps every character.
     yield "json", json.dumps(facts, ensure_ascii=True, separators=(",", ":")).encode()
     yield "input_ids.npy", npy_bytes(pack.input_ids.astype(np.int32, copy=False))
     yield "loss_mask.npy", npy_bytes(pack.loss_mask.astype(np.uint8))

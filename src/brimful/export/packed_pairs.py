@@ -1,4 +1,4 @@
-"""The layouts after packing of LLaVA-OneVision-1.5: pictures by their position in the pack, questions and answers.
+"""The layouts after packing of LLaVA-OneVision-1.5: images by their position in the pack, questions and answers.
 
 A tar is a WebDataset whose members are the files of the layout; unpacked, they lie in one directory as its tools expect
 them. ``.nv-meta`` names the classes of its trainer, so that its loader takes the directory as it is.
@@ -34,7 +34,7 @@ sample_loader: sample_loader.py:sample_loader
 """Contents of ``dataset.yaml``: the sample class of the trainer of LLaVA-OneVision-1.5."""
 
 SAMPLE_LOADER = '''\
-"""Loads one pack: a picture for each sample, None for a text, a list for several."""
+"""Loads one pack: an image for each sample, None for a text, a list for several."""
 
 
 def sample_loader(sample):
@@ -56,20 +56,20 @@ def pictures(sample, names):
 def part_filter(part):
     return True
 '''
-"""Contents of ``sample_loader.py`` beside it."""
+"""Contents of ``sample_loader.py``, which ``dataset.yaml`` names."""
 
 
 class PackedChatsLayout(Layout):
-    """Packs of conversations of any number of turns, with or without pictures: nested lists."""
+    """Packs of conversations of any number of turns, with or without images: nested lists."""
 
     name = "packed-chats"
-    summary = "LLaVA-OneVision-1.5: packs ps_00000000 of conversations with pictures, or without"
+    summary = "LLaVA-OneVision-1.5: packs ps_00000000 of conversations with images, or without"
     takes_media = True
     takes_source = True
     reader: ClassVar[tuple[str, str]] = ("webdataset", "webdataset")
 
     is_flat: ClassVar[bool] = False
-    """True if each sample is one picture, one question and one answer."""
+    """True if each sample is one image, one question and one answer."""
 
     def write_shard(
         self, packs: Iterable[tuple[int, Pack]], shard: int, plan: ExportPlan, store: BlobStore
@@ -108,7 +108,7 @@ class PackedChatsLayout(Layout):
         source: Any,
         progress: Progress,
     ) -> tuple[str, ...]:
-        """Read all packs with webdataset, and compare their samples with those of the source.
+        """Read all packs with webdataset, and compare their samples with the source's.
 
         Raises:
             CorruptFileError: a sample differs.
@@ -145,7 +145,7 @@ class PackedChatsLayout(Layout):
                 members.append((name, _read(sample, medium)))
             if self.is_flat and (len(questions), len(names)) != (1, 1):
                 raise BadSampleError(
-                    f"has {len(questions):,} questions and {len(names):,} pictures, and {self.name} holds one of each: "
+                    f"has {len(questions):,} questions and {len(names):,} images, and {self.name} holds one of each: "
                     f"choose {setting('to', PackedChatsLayout.name)}",
                     sample_id=sample.sample_id,
                 )
@@ -158,15 +158,15 @@ class PackedChatsLayout(Layout):
 
 
 class PackedCaptionsLayout(PackedChatsLayout):
-    """Packs of captions, or of one question and answer on each picture: flat lists."""
+    """Packs of captions, or of one question and answer on each image: flat lists."""
 
     name = "packed-captions"
-    summary = "LLaVA-OneVision-1.5: packs ps_00000000 of captions, or single questions and answers on pictures"
+    summary = "LLaVA-OneVision-1.5: packs ps_00000000 of captions, or single questions and answers on images"
     is_flat = True
 
 
 def turns_of(sample: Sample) -> tuple[list[str], list[str]]:
-    """Return questions and answers of a chat; marks ``<image>`` stay in them but for the usual place, the very front.
+    """Return questions and answers of a chat; marks ``<image>`` stay in them except at the very beginning.
 
     Raises:
         BadSampleError: the layout has no place for something in the sample.
@@ -184,12 +184,12 @@ def turns_of(sample: Sample) -> tuple[list[str], list[str]]:
             "tools" if sample.tools else "turns of " + ", ".join(map(str, roles))
         )
         raise BadSampleError(
-            f"has {reason if messages else 'no turns'}, and the layout holds questions and answers in turn alone",
+            f"has {reason if messages else 'no turns'}, and the layout holds only alternating questions and answers",
             sample_id=sample.sample_id,
         )
     texts = [_text(message.get("content"), sample) for message in messages]
     marks = "<image>" * len(sample.media)
-    # In front of the first question marks say nothing that the list of pictures does not say.
+    # Marks before the first question only repeat the list of images.
     if marks and texts[0] == marks:
         texts[0] = ""
     elif marks and texts[0].startswith(f"{marks}\n") and len(texts[0]) > len(marks) + 1:
@@ -198,14 +198,14 @@ def turns_of(sample: Sample) -> tuple[list[str], list[str]]:
 
 
 def _text(content: Any, sample: Sample) -> str:
-    """Return a content with a mark for each picture."""
+    """Return a content with a mark for each image."""
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content or []
     for part in parts:
         if part["type"] not in ("text", "image"):
-            raise BadSampleError(f"has {part['type']}, and the layout holds pictures", sample_id=sample.sample_id)
+            raise BadSampleError(f"has {part['type']}, and the layout holds images", sample_id=sample.sample_id)
         if MARK.search(part.get("text") or ""):
             raise BadSampleError(
-                f"has {MARK.search(part['text'])[0]} as plain text, which would be read as a picture",  # type: ignore[index]
+                f"has {MARK.search(part['text'])[0]} as plain text, which would be read as an image",  # type: ignore[index]
                 sample_id=sample.sample_id,
             )
     return "".join(part["text"] if part["type"] == "text" else "<image>" for part in parts)
@@ -215,7 +215,7 @@ def _name(position: int, number: int, sample: Sample, medium: Medium) -> str:
     from brimful.export.medium_bytes import suffix_of_name
 
     if medium.kind is not MediaKind.IMAGE:
-        raise BadSampleError(f"has {medium.kind.value}, and the layout holds pictures", sample_id=sample.sample_id)
+        raise BadSampleError(f"has {medium.kind.value}, and the layout holds images", sample_id=sample.sample_id)
     ending = suffix_of_name(medium.name, "jpg")
     sub = f"_sub{number:03d}" if len(sample.media) > 1 else ""
     return f"img{position:03d}{sub}.{ending}"
@@ -229,7 +229,7 @@ def _read(sample: Sample, medium: Medium) -> bytes:
 
 
 def comparable(sample: Sample) -> Any:
-    """Return what the layout keeps of a sample: roles and texts with marks, and the bytes of its pictures."""
+    """Return what the layout keeps of a sample: roles and texts with marks, and the bytes of its images."""
     turns = [(message["role"], _text(message.get("content"), sample)) for message in sample.messages or ()]
     return turns, [medium.read() for medium in sample.media]
 

@@ -10,7 +10,7 @@ from brimful.export.layout import ShardOutcome, Tally
 from brimful.shards import Pack
 
 ROWS = 64
-"""Packs of a row group: readers fetch a whole group for one of its rows, and a few megabytes are read in a moment."""
+"""Packs of a row group: readers fetch a whole group for one of its rows, so it should be a few megabytes."""
 
 
 def write_parquet(

@@ -3,7 +3,7 @@
 ::
 
     .brimful/export.json      the header: layout and packs; written once
-    .brimful/00000000.json    one record a shard, behind its files: THE commit point
+    .brimful/00000000.json    one record a shard, written after its files: THE commit point
     .brimful/finished.json    nothing is missing
 """
 
@@ -73,7 +73,7 @@ class ExportRecords:
         self.store.put_atomic(_key(shard), _json(asdict(outcome)))
 
     def outcomes(self, *, trusts_records: bool = False) -> dict[int, ShardOutcome]:
-        """Return the finished shards: those whose files are all there with the size that they had, or all with a record."""
+        """Return the finished shards: all whose files still have their recorded sizes, or all with a record."""
         outcomes = {}
         for key in self.store.list(f"{_FOLDER}/"):
             if match := _RECORD.fullmatch(key):
@@ -86,13 +86,13 @@ class ExportRecords:
         try:
             return ShardOutcome(**json.loads(self.store.get(key)))
         except (ValueError, TypeError) as error:
-            raise CorruptFileError(f"{self.store.url}/{key} is no record of a shard: delete it ({error})") from error
+            raise CorruptFileError(f"{self.store.url}/{key} is not a record of a shard: delete it ({error})") from error
 
     def _are_there(self, files: Mapping[str, int]) -> bool:
         return all(self.store.size(file) == size for file, size in files.items())
 
     def is_finished(self) -> bool:
-        """Return true once what lies beside the shards is written, and still there."""
+        """Return true if the files next to the shards were written and still exist."""
         if self.store.size(_END) is None:
             return False
         try:
@@ -101,20 +101,19 @@ class ExportRecords:
             raise CorruptFileError(f"{self.store.url}/{_END} cannot be read: delete it ({error})") from error
 
     def end(self, files: Mapping[str, int]) -> None:
-        """Mark the export as finished; ``files`` lie beside its shards."""
+        """Mark the export as finished; ``files`` are next to its shards."""
         self.store.put_atomic(_END, _json({"files": dict(files)}))
 
     def finished_outcomes(self, num_shards: int, *, trusts_records: bool) -> list[ShardOutcome]:
         """Return all shards of a finished export, in order.
 
         Raises:
-            UnfinishedStoreError: it is not finished, or files of it are missing.
+            UnfinishedStoreError: the export is not finished, or files of it are missing.
         """
         outcomes = self.outcomes(trusts_records=trusts_records) if self.is_finished() else {}
         if len(outcomes) != num_shards:
             raise UnfinishedStoreError(
-                f"{self.store.url} is no finished export: run the command that writes it again, it goes on where it "
-                f"stopped"
+                f"{self.store.url} is not a finished export: run the command that writes it again to resume"
             )
         return [outcomes[shard] for shard in range(num_shards)]
 

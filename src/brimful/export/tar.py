@@ -7,7 +7,7 @@ from typing import Any
 _BLOCK = tarfile.BLOCKSIZE
 
 END_OF_TAR = bytes(2 * _BLOCK)
-"""Two empty blocks behind the last member."""
+"""Two empty blocks after the last member."""
 
 
 class TarWriter:

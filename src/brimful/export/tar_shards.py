@@ -1,4 +1,4 @@
-"""Shards as tars of samples with keys, and the file beside each that says where its samples begin."""
+"""Shards as tars of samples with keys, each with an index of the offsets of its samples."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
@@ -40,7 +40,7 @@ def write_tar(
                 writer.add(f"{key}.{ending}", content)
         offsets.append(writer.offset)
         writer.close()
-        # The index first: a tar without one would be a shard that loads nowhere.
+        # The index first: no reader could load a tar without one.
         if with_index:
             index = np.array(offsets, dtype="<u8").tobytes()
             store.put_atomic(f"{name}.idx", index)

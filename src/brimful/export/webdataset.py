@@ -1,4 +1,4 @@
-"""WebDataset: tars with one sample a pack, for ``webdataset`` and whatever reads its tars."""
+"""WebDataset: tars with one sample a pack, for ``webdataset`` and other readers of its tars."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,7 +13,7 @@ from brimful.shards import Pack
 
 
 class WebDatasetLayout(Layout):
-    """Tars of packs; media end as their files do, so that ``decode("pil")`` knows them."""
+    """Tars of packs; media end as their files do, so that ``decode("pil")`` recognizes them."""
 
     name = "webdataset"
     summary = "webdataset: tars with tokens and media, which end as their files do"

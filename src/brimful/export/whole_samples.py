@@ -1,4 +1,4 @@
-"""The samples of packs, for layouts that hold texts: each segment must be a whole one."""
+"""The samples of packs, for layouts that hold texts: each segment must be a whole sample."""
 
 from typing import Any
 
@@ -17,10 +17,10 @@ def source_of_packs(source: Any, packs: FingerprintedPacks) -> Source:
 
     Args:
         source: the samples, or anything that ``open_source`` takes.
-        packs: that were made of it.
+        packs: packs that were made of it.
 
     Raises:
-        StoreMismatchError: the packs are of other data.
+        StoreMismatchError: the packs were made of other data.
         SettingsError: the plan cut samples.
     """
     samples = source if isinstance(source, Source) else open_as_packed(source, packs)
@@ -41,11 +41,11 @@ def source_of_packs(source: Any, packs: FingerprintedPacks) -> Source:
 
 
 def open_as_packed(data: Any, packs: FingerprintedPacks, **options: Any) -> Source:
-    """Open data as it was opened for packing: with its media, or without if the packs are of that source.
+    """Open data as it was opened for packing: with its media, or without them if the packs were packed so.
 
     Args:
         data: anything that ``open_source`` takes.
-        packs: that were made of it.
+        packs: packs that were made of it.
         options: of ``open_source``.
     """
     samples = open_source(data, media=True, **options)
