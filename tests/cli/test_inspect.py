@@ -115,7 +115,7 @@ def test_inspect_finds_a_sample(home: Path) -> None:
 
 def test_inspect_refuses_what_it_cannot_show(home: Path) -> None:
     """Without it one of two wishes is dropped in silence."""
-    assert refused("inspect", home / "packs", "--sample", 5) == "--sample 5: there are samples 0 … 4"
+    assert refused("inspect", home / "packs", "--sample", 5) == "--sample 5: the samples are 0 … 4"
     assert (
         refused("inspect", home / "packs", "--sample", 1, "--pack", 0)
         == "--pack and --sample show two things: leave one out"

@@ -1,5 +1,5 @@
-"""Descriptions of lengths, plans, packs and stores, for people and for machines.
+"""Descriptions of lengths, plans, packs and stores, for readers and for machines.
 
-Three rooms: ``analysis`` computes and knows no medium; ``html`` draws a page of it and ``text`` lines for a terminal.
-Both read ``analysis`` and neither reads the other.
+Three packages: ``analysis`` computes, independent of any output; ``html`` draws a page and ``text`` terminal lines.
+Both import ``analysis``, and neither imports the other.
 """

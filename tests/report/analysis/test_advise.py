@@ -128,12 +128,12 @@ def test_one_is_said_in_the_singular():
     """ "1 data-parallel ranks" reads like a template nobody looked at."""
     advice = advice_for(plan=plan_of([10] * 100), world=1, accumulation=1, warmup_steps=20)
     text = "\n".join([*describe_advice(advice), *draw_choices(advice), *(note.text for note in advice.notes)])
-    assert "One pack is the smallest step there is. A capacity of about 10 tokens would bring it to 1 sample;" in text
+    assert "One pack is the smallest possible step. A capacity of about 10 tokens would bring it to 1 sample;" in text
     assert not re.search(r"(?<![\d.,])1 (samples|ranks|packs|steps|tokens)\b", text.replace(" steps of warm-up", ""))
     two = advice_for(plan=plan_of([10] * 100), world=2, accumulation=1)
     assert any("One pack on each of 2 ranks is" in note.text for note in two.notes)
     wide = advice_for(plan=plan_of([90, 10, 10, 10, 10, 10, 10, 10, 10, 10] * 9), world=1, accumulation=1)
-    assert any(note.text.endswith("smallest step there is. Scale the learning rate.") for note in wide.notes)
+    assert any(note.text.endswith("smallest possible step. Scale the learning rate.") for note in wide.notes)
 
 
 def test_learning_rates_and_warmup():

@@ -61,7 +61,7 @@ def test_a_dropped_sample_says_why() -> None:
     ]
     alone = find_sample(1, plan=plan, table=None)
     assert (alone.status, alone.tokens, alone.places) == ("dropped", None, ())
-    assert "lengths.arrow is not beside it" in alone.reason
+    assert "lengths.arrow is not next to the plan" in alone.reason
 
 
 def test_file_and_line_of_packed_dropped_and_rejected_rows(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_file_and_line_of_packed_dropped_and_rejected_rows(tmp_path: Path) -> No
     assert fates[2].reason.startswith("no JSON")
     assert (fates[0].targets, fates[2].tokens) == (table.targets.counts[0], None)
     path.write_text(rows[0] + "\n")
-    assert find_sample(3, plan=plan, table=table).where == f"row 3 of {path} as it was then"
+    assert find_sample(3, plan=plan, table=table).where == f"row 3 of {path} as it was when measured"
     path.unlink()
     assert find_sample(3, plan=plan, table=table).where == f"row 3 of {path}"
 
@@ -87,7 +87,7 @@ def test_file_and_line_of_packed_dropped_and_rejected_rows(tmp_path: Path) -> No
 def test_a_sample_that_is_not_there() -> None:
     """Without it a number too large ends in an IndexError of NumPy."""
     for sample_id in (-1, 4):
-        with pytest.raises(SettingsError, match=rf"sample={sample_id}: there are samples 0 … 3"):
+        with pytest.raises(SettingsError, match=rf"sample={sample_id}: the samples are 0 … 3"):
             find_sample(sample_id, plan=None, table=TABLE)
 
 

@@ -37,7 +37,7 @@ def test_a_table_that_knows_its_parts_needs_no_array():
     [
         (np.array([0, 1]), "one whole number for each of the 3 samples"),
         (np.array([0.0, 1.0, 1.0]), "float64"),
-        (np.array([0, 1, 2]), "names source 2, and there are 2 names"),
+        (np.array([0, 1, 2]), "names source 2, and only 2 have a name"),
         (np.array([0, 1, -1]), "names source -1"),
     ],
 )

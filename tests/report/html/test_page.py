@@ -97,12 +97,12 @@ def test_the_numbers_of_six_samples():
 def test_the_padding_of_an_alignment_is_told():
     """Without it the fill is lower for a reason that nobody sees, and a larger capacity promises what it cannot hold."""
     facts = six(capacity=18, alignment=Alignment(segment=4, total=8))
-    # Usable are 16: 4 4 8 (3 3 5) · 8 4 4 (6 1 1), 5 and 8 tokens behind segments, rows of 16 need none at their ends.
+    # Usable are 16: 4 4 8 (3 3 5) · 8 4 4 (6 1 1), 5 and 8 tokens after segments, rows of 16 need none at their ends.
     text, _, data = page_of(facts)
     assert data["plan"]["num_packs"] == 2
     assert data["plan"]["padding"] == {"behind_segments": 13, "at_ends_of_rows": 0}
-    assert "adds 13 tokens of padding behind segments and 0 at the ends of rows, 36.11 % of the packs" in text
-    assert "padding        36.11 %: 13 tokens behind segments, 0 at the ends of rows, as aligned" in describe_plan(
+    assert "adds 13 tokens of padding after segments and 0 at the ends of rows, 36.11 % of the packs" in text
+    assert "padding        36.11 %: 13 tokens after segments, 0 at the ends of rows, as aligned" in describe_plan(
         facts.plan
     )
     assert [(point["capacity"], point["num_packs"]) for point in data["sweep"]] == [(18, 2), (1024, 1)]

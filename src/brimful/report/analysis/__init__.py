@@ -1,1 +1,1 @@
-"""Numbers of a report, and sentences that rest on them: pure but for the lookup of files."""
+"""Numbers of a report, and sentences that rest on them: pure except for file lookups."""

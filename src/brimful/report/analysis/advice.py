@@ -1,15 +1,15 @@
-"""Advice on turning packing on: a step without it beside a step with it, and the settings to choose from."""
+"""Advice on turning packing on: a step without it compared with a step with it, and the settings to choose from."""
 
 from dataclasses import dataclass
 
 from brimful.messages import counted
 
 SAME_STEP_TOLERANCE = 0.1
-"""Share by which two steps may differ and still be called the same."""
+"""Share by which two steps may differ and still count as the same."""
 
 
 def is_same(ratio: float) -> bool:
-    """Return true if a step of this ratio to another is called the same.
+    """Return true if a step of this ratio to another counts as the same.
 
     >>> [is_same(ratio) for ratio in (1.0, 0.95, 1.09, 1.4, 7.66)]
     [True, True, True, False, False]
@@ -45,7 +45,7 @@ class PaddedRun:
         step_tokens: mean positions of a step, padding included.
         padding_ratio: positions that are padding ÷ all positions.
         compute_ratio: arithmetic on padding ÷ all arithmetic, by the cost model.
-        speedup: arithmetic of the padded epoch ÷ that of the packed one.
+        speedup: arithmetic of the padded epoch ÷ arithmetic of the packed epoch.
     """
 
     row_tokens: float
@@ -62,13 +62,13 @@ class Choice:
     Attributes:
         keeps: quantities of a step that are within a tenth of the unpacked run's: ``samples`` (and so real tokens),
             ``padded tokens`` (and so about the time of a step), or ``settings``.
-        nearest_to: of ``samples`` and ``padded tokens``, those it comes nearest to of all choices without keeping them.
+        nearest_to: those of ``samples`` and ``padded tokens`` that it misses but comes nearest to of all choices.
         packs_per_micro_batch, gradient_accumulation_steps: to set.
         step: size of a step with these settings.
-        batch_ratio: samples a step ÷ those of the unpacked run.
+        batch_ratio: samples a step ÷ samples a step of the unpacked run.
         linear_lr_ratio: factor of the learning rate by linear scaling (SGD; Goyal et al., 2017).
         sqrt_lr_ratio: factor of the learning rate by square root scaling (Adam; Malladi et al., 2022).
-        warmup_steps: steps that see the samples of the unpacked run's warm-up; None if that is unknown.
+        warmup_steps: steps that see the samples of the unpacked run's warm-up; None if unknown.
     """
 
     keeps: tuple[str, ...]
@@ -104,7 +104,7 @@ class Note:
 
 @dataclass(frozen=True)
 class Advice:
-    """The unpacked run beside the packed one, and the choices of settings.
+    """The unpacked run compared with the packed one, and the choices of settings.
 
     Attributes:
         dp_world_size, micro_batch_size, gradient_accumulation_steps, packs_per_micro_batch: of the run.
@@ -120,7 +120,7 @@ class Advice:
         choices: ways to set the packed run, fewest packs a step first.
         recommended: index of the choice nearest to the samples a step.
         loss_tokens_are_most: true if cuts may have taken some of the loss tokens that are counted.
-        notes: settings to change and reasons, the most important first.
+        notes: settings to change and reasons, most important first.
     """
 
     dp_world_size: int

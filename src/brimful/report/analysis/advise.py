@@ -1,6 +1,6 @@
 """Advice on a step that packing changes: samples a step, steps an epoch, and settings that keep training the same.
 
-Most reports that "packing made my model worse" are a change of the step in disguise: with unchanged settings, n samples a
+Most reports that "packing made my model worse" are caused by a change of the step: with unchanged settings, n samples a
 step become n packs a step, so the batch grows by the packing factor and the epoch shrinks by it::
 
     8 ranks, micro-batch 1, accumulation 4, 8.4 samples a pack
@@ -28,7 +28,7 @@ from brimful.report.analysis.training_run import TrainingRun
 from brimful.typing import Float64Array
 
 _MAX_CHOICES = 6
-"""Choices offered at most: those that are nearest to something, filled up with doublings between them."""
+"""Maximum number of choices: the nearest to each quantity, and doublings between them."""
 
 
 def advise(
@@ -61,7 +61,7 @@ def advise(
         longest of two         2 with probability 2/4 · 1/3 = 1/6, else 4: 3.67 tokens a row on average
 
     Args:
-        lengths: the table that was planned, for its ``loss_tokens``; None if there is none.
+        lengths: the table that was planned, for its ``loss_tokens``; None without a table.
         plan: the packs.
         dp_world_size: data-parallel ranks.
         micro_batch_size: samples of one forward of the unpacked run.
@@ -102,7 +102,7 @@ def advise(
 def advise_run(lengths: LengthTable | None, plan: Plan, run: TrainingRun) -> Advice:
     """Compare the run without packing to the run with it, as ``advise`` does for loose settings."""
     if not plan.num_packs:
-        raise SettingsError("the plan has no packs: there is nothing to compare")
+        raise SettingsError("the plan has no packs, so nothing can be compared")
     rows = Histogram.of(plan.lengths)
     loss_tokens = _loss_tokens(lengths, plan)
 
@@ -195,7 +195,7 @@ def _loss_tokens(lengths: LengthTable | None, plan: Plan) -> int | None:
     if len(lengths) != plan.ledger.samples_in:
         raise PlanMismatchError(
             f"the plan is for {plan.ledger.samples_in:,} samples and the length table has {len(lengths):,}: "
-            f"plan these lengths anew"
+            f"plan these lengths again"
         )
     column = lengths.budgets.get("loss_tokens")
     if column is None:
@@ -250,7 +250,7 @@ def _nearest(packs: float, packs_per_forward: int) -> int:
 
 def _ladder(numbers: set[int], start: int, end: int) -> list[int]:
     """Return the numbers in order, with doublings of ``start`` below ``end`` up to ``_MAX_CHOICES`` in all."""
-    # The largest doubling stays below the end, which is in the ladder by itself.
+    # The largest doubling stays below the end, which the ladder already holds.
     powers = range(1, max(1, end // start).bit_length())
     doublings = [start << power for power in powers if start << power < end and start << power not in numbers]
     room = max(0, _MAX_CHOICES - len(numbers))

@@ -1,4 +1,4 @@
-"""Fill of packs in each budget: tokens, and what was measured of media beside them."""
+"""Fill of packs in each budget: tokens, and measured columns of media."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from brimful.messages import percent
 from brimful.plan import Plan
 
 _FOR_COSTS = ("patch_blocks",)
-"""Columns that only models of cost read: shown if somebody limits them."""
+"""Columns that only cost models read: shown only if they are limited."""
 
 
 @dataclass(frozen=True)

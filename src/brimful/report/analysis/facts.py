@@ -23,7 +23,7 @@ from brimful.shards import MediaCensus
 from brimful.typing import AnyIntArray
 
 _MAX_REJECTS = 20
-"""Rejected rows that a report lists."""
+"""Maximum number of rejected rows that a report lists."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,10 @@ class Facts:
         sweep: other capacities.
         shares: of the sources.
         work: cost on ranks and steps.
-        budgets: fill in each budget, if there is more than tokens.
+        budgets: fill in each budget, if tokens are not the only one.
         shown: some packs as they are.
-        mixed: shares of the sources of a mixture, asked for and realised.
-        media: those in the packs.
+        mixed: shares of the sources of a mixture, requested and realized.
+        media: media in the packs.
     """
 
     title: str
@@ -102,12 +102,12 @@ def gather_facts(
 
     Args:
         title: subject of the report.
-        table: lengths of the samples; without them there is no sweep, and lengths are those of the plan's segments.
-        plan: packs; without them there is no advice.
+        table: lengths of the samples; without them the sweep is missing, and lengths are the plan's segments.
+        plan: packs; without them the advice is missing.
         run: the training run.
-        sources: ``int[num_samples]`` and names; if None, those that the table names (``sources_of_table``).
+        sources: ``int[num_samples]`` and names; if None, the table's own (``sources_of_table``).
         shown: packs to show as they are (``show_packs``).
-        media: those in the packs of a store.
+        media: media in the packs of a store.
 
     Raises:
         PlanMismatchError: a table of another number of samples than the plan's.
@@ -128,7 +128,7 @@ def gather_facts(
         assert plan is not None
         items = Histogram.of(plan.lengths)
 
-    # Advice comes first of all that can refuse: it checks the run, and that plan and table belong together.
+    # Advice comes first, because it checks the run, and that plan and table belong together.
     advice = work = variety = None
     if plan is not None and plan.num_packs:
         advice = advise_run(table, plan, run)
@@ -139,7 +139,7 @@ def gather_facts(
             loss_tokens=None,
             steps=None,
         )
-        # One rank waits for nobody.
+        # A single rank never waits.
         if run.dp_world_size > 1:
             work = measure_rank_balance(plan, run, table)
     if table is not None:

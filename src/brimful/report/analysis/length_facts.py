@@ -38,7 +38,7 @@ class LengthFacts:
 
     @classmethod
     def of_items(cls, items: Histogram, table: LengthTable | None) -> LengthFacts | None:
-        """Summarize lengths; None if there are none."""
+        """Summarize lengths; None without items."""
         if not items.num_items:
             return None
         shortest, p5, median, p95, p99, longest = percentiles(items, (0.0, 5.0, 50.0, 95.0, 99.0, 100.0))

@@ -12,7 +12,7 @@ from brimful.media.images import image_size
 from brimful.media.videos import video_header
 
 _MAX_NAME = 80
-"""Characters of a name that are shown: it is any text, and may be a whole path."""
+"""Maximum number of characters of a name that are shown: a name is any text, and may be a whole path."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class MediumFacts:
             problem = str(error)
         return cls(
             kind=item.medium.kind.value,
-            # A name of a file need not be Unicode, and what is shown has to be.
+            # A file name need not be valid Unicode, but shown text must be.
             name=item.medium.name.encode("utf-8", "backslashreplace").decode(),
             segment=item.segment,
             start=item.start,
@@ -71,12 +71,12 @@ class MediumFacts:
         return f"{self.kind} {name!r}" if name else self.kind
 
     def describe(self) -> str:
-        """Return the medium in brackets, for a text in which it stands.
+        """Return the medium in brackets, as it appears in a text.
 
         >>> MediumFacts("image", "a.jpg", 0, 5, 391, 1564, (1, 34, 46), "640×480", 0, "").describe()
         "[image 'a.jpg' 640×480, 391 tokens, 34×46 patches]"
-        >>> MediumFacts("audio", "", 0, 5, 25, 0, None, "", 0, "there is no such file").describe()
-        '[audio: there is no such file, 25 tokens]'
+        >>> MediumFacts("audio", "", 0, 5, 25, 0, None, "", 0, "no such file").describe()
+        '[audio: no such file, 25 tokens]'
         """
         title = f"{self.title}: {self.problem}" if self.problem else f"{self.title} {self.size}"
         parts = [title, f"{self.length:,} tokens"]
@@ -95,7 +95,7 @@ class MediumFacts:
 
 
 def _size(item: PlacedMedium) -> str:
-    """Return width and height of a picture or a video, and seconds of what has a time."""
+    """Return width and height of an image or a video, and seconds of video and audio."""
     if item.medium.kind is MediaKind.IMAGE:
         return "{}×{}".format(*image_size(item.medium))
     if item.medium.kind is MediaKind.AUDIO:

@@ -1,4 +1,4 @@
-"""Cost models of well-known model sizes, for reports that are made before there is a model."""
+"""Cost models of well-known model sizes, for reports that are made before the model exists."""
 
 import json
 import os
@@ -34,7 +34,7 @@ _SIZES = {
 MODELS: Mapping[str, Mapping[str, int]] = MappingProxyType(
     {name: dict(zip(_CONFIG_KEYS, sizes, strict=True)) for name, sizes in _SIZES.items()}
 )
-"""Numbers of their ``config.json`` that a cost model needs."""
+"""Keys of ``config.json`` that a cost model needs."""
 
 DEFAULT_MODEL = "qwen3-8b"
 """Model of a report that names none."""
@@ -62,10 +62,10 @@ def cost_model_from_config(path: str | os.PathLike[str]) -> CostModel:
 
     Raises:
         SourceNotFoundError: no such file.
-        SettingsError: no JSON object, or one that ``CostModel.of_model`` cannot use.
+        SettingsError: not a JSON object, or one that ``CostModel.of_model`` cannot use.
     """
     name = os.fspath(path)
-    # Saved models have their config beside their weights.
+    # Saved models have their config next to their weights.
     if os.path.isdir(name):
         name = os.path.join(name, "config.json")
     try:
@@ -74,7 +74,7 @@ def cost_model_from_config(path: str | os.PathLike[str]) -> CostModel:
     except FileNotFoundError as error:
         raise SourceNotFoundError(f"{setting('model_config', name)}: no such file") from error
     except ValueError as error:
-        raise SettingsError(f"{setting('model_config', name)} is no JSON: {error}") from error
+        raise SettingsError(f"{setting('model_config', name)} is not JSON: {error}") from error
     if not isinstance(config, dict):
         raise SettingsError(f"{setting('model_config', name)} holds no JSON object: give the config.json of a model")
     try:

@@ -16,7 +16,7 @@ _TOO_FAR = f"That leaves nothing of a beta1 of {_ADAM_BETA1}: so large a ratio i
 
 
 def write_notes(advice: Advice) -> list[Note]:
-    """Write the notes of one advice, the most important first."""
+    """Write the notes of one advice, most important first."""
     return [
         _unchanged_settings(advice),
         *_same_batch(advice),
@@ -27,7 +27,7 @@ def write_notes(advice: Advice) -> list[Note]:
             "loss",
             "Take the mean of the loss over all targets of a step, not the mean of the means of its packs: packs have "
             "different numbers of targets.",
-            "arithmetic; transformers.Trainer does so by itself",
+            "arithmetic; transformers.Trainer does so automatically",
         ),
         *_time(advice),
     ]
@@ -60,7 +60,7 @@ def _unchanged_settings(advice: Advice) -> Note:
 
 
 def _same_batch(advice: Advice) -> list[Note]:
-    """Describe the recommended settings; nothing if they are the present ones."""
+    """Describe the recommended settings; none if they equal the current ones."""
     if advice.nothing_to_set:
         return []
     best = advice.best
@@ -76,7 +76,7 @@ def _same_batch(advice: Advice) -> list[Note]:
 
 
 def _smallest_step(advice: Advice) -> list[Note]:
-    """Name the way out if one pack on every rank is a larger step than the unpacked one."""
+    """Say what to change if one pack on every rank is a larger step than the unpacked one."""
     best = advice.best
     packs = best.packs_per_micro_batch * best.gradient_accumulation_steps
     if packs > 1 or best.batch_ratio <= 1 + SAME_STEP_TOLERANCE:
@@ -85,16 +85,16 @@ def _smallest_step(advice: Advice) -> list[Note]:
     capacity = round(advice.capacity / best.batch_ratio)
     is_one_rank = advice.dp_world_size == 1
     ranks = "" if is_one_rank else f"on each of {advice.dp_world_size:,} ranks "
-    text = f"One pack {ranks}is the smallest step there is. "
+    text = f"One pack {ranks}is the smallest possible step. "
     if capacity >= advice.longest:
         text += (
-            f"A capacity of about {counted(capacity, 'token')} would bring it to {_samples(advice.unpacked.samples)}; else "
-            f"scale the learning rate."
+            f"A capacity of about {counted(capacity, 'token')} would bring it to {_samples(advice.unpacked.samples)}; "
+            f"otherwise scale the learning rate."
         )
     elif is_one_rank:
         text += "Scale the learning rate."
     else:
-        text += "Fewer data-parallel ranks would make it smaller; else scale the learning rate."
+        text += "Fewer data-parallel ranks would make it smaller; otherwise scale the learning rate."
     return [Note("smallest step", text, COUNTED)]
 
 
@@ -154,14 +154,14 @@ def _time(advice: Advice) -> list[Note]:
     # A micro-batch of one is its own longest row.
     if advice.micro_batch_size == 1:
         text = (
-            "One sample a forward needs no padding; what packing saves there are many small forwards, which arithmetic "
+            "One sample a forward needs no padding; what packing saves is many small forwards, which arithmetic "
             "does not show"
         )
     else:
         text = (
             f"Padded to the longest of each micro-batch, {100 * to_longest.padding_ratio:.0f} % of the positions and "
             f"{100 * to_longest.compute_ratio:.0f} % of the arithmetic are padding: packed is {to_longest.speedup:.2f} times "
-            f"as fast if arithmetic is what takes the time"
+            f"as fast if arithmetic is the bottleneck"
         )
     return [
         Note(

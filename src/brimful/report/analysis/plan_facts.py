@@ -16,11 +16,11 @@ from brimful.plan.order.diversity import Variety
 from brimful.report.analysis.bins import Bin, count_bins, percentiles, ratio_edges, step_edges
 
 MAX_ALIKENESS = 1.5
-"""Alikeness of the segments of a pack above which mixing is recommended; 1 is what chance gives."""
+"""Likeness of a pack's segments above which mixing is recommended; 1 is the likeness by chance."""
 
 _FILL_BINS = 20
 _FILL_WIDTHS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
-"""Widths of a bin of fill, percent; the widest shows everything."""
+"""Widths of a bin of fill, percent; the widest covers everything."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Losses:
         tokens_ratio: ``tokens`` ÷ all tokens.
         cut: samples that lost their beginning or end.
         why: the reason in words.
-        warning: one sentence without its full stop; None if the loss is small.
+        warning: one sentence without its period; None if the loss is small.
     """
 
     samples: int
@@ -57,7 +57,7 @@ class Losses:
         '60.00 % of the tokens are lost, with 33.33 % of the samples: longer than 8 tokens, overflow policy drop'
         """
         ledger = plan.ledger
-        # Reasons are noted by name only with several budgets or with samples without a target.
+        # Reasons are recorded only for several budgets or for samples without a target.
         reasons = [f"{count:,} {drop_reason(name)}" for name, count in plan.outcome.dropped_by.items()]
         why = f"dropped {', '.join(reasons)}" if reasons else f"longer than {counted(plan.capacity, 'token')}"
         why = f"{why}, overflow policy {plan.settings.overflow_policy.value}"

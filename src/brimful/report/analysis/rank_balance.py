@@ -1,4 +1,4 @@
-"""Cost of each rank at each step, in the order of the packs and with packs exchanged for balance."""
+"""Cost of each rank at each step, in seeded order and with packs exchanged for balance."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from brimful.report.analysis.training_run import TrainingRun
 from brimful.typing import Float64Array, Int64Array
 
 _NOTABLE = 0.01
-"""Share of a part's time that an order of all parts may lose to one of this part alone before it is said."""
+"""Share of a part's time that an order for all parts may lose to one for this part alone before a note says so."""
 
 _MAX_SPANS = 48
 """Steps of an epoch that are listed one by one, evenly spread."""
@@ -21,7 +21,7 @@ _MAX_SPANS = 48
 
 @dataclass(frozen=True)
 class StepSpan:
-    """Cost of the cheapest and of the most costly rank at one step, ÷ the mean over all steps and ranks."""
+    """Cost of the cheapest and of the costliest rank at one step, ÷ the mean over all steps and ranks."""
 
     step: int
     least: float
@@ -58,7 +58,7 @@ class PartBalance:
         share: its cost ÷ all cost.
         as_it_comes: in seeded order.
         balanced: with packs exchanged by the costs of all parts.
-        alone: with packs exchanged by the cost of this part alone, which no order of all parts can be below for long.
+        alone: with packs exchanged by the cost of this part alone, a practical lower bound for orders of all parts.
     """
 
     part: Part
@@ -74,11 +74,11 @@ class RankBalance:
 
     Attributes:
         num_steps: full ones; packs that fill no step are left out.
-        pack_cost_spread: cost of the most costly pack ÷ mean cost of a pack.
+        pack_cost_spread: cost of the costliest pack ÷ mean cost of a pack.
         attention_ratio: cost of attention over squares ÷ all cost of the language model.
         as_it_comes, balanced: in seeded order, and exchanged by cost.
-        parts: towers and language model, if towers have work; they run one after the other, each behind its barriers.
-        notes: sentences on what one order cannot balance, and on what was not counted.
+        parts: towers and language model, if towers have work; they run in turn, each ending at its barriers.
+        notes: sentences on parts that one order cannot balance, and on costs that were not counted.
     """
 
     num_steps: int
@@ -98,7 +98,7 @@ def measure_rank_balance(plan: Plan, run: TrainingRun, table: LengthTable | None
     Args:
         plan: the packs.
         run: the shape of its steps, and the costs of packs.
-        table: what towers are given; without it the language model alone is weighed.
+        table: inputs of the towers; without it only the language model is counted.
 
     Returns:
         None if the plan has too few packs for one full step.
@@ -163,7 +163,7 @@ def measure_rank_balance(plan: Plan, run: TrainingRun, table: LengthTable | None
         for one in balances
         if one.balanced > one.alone + _NOTABLE
     ]
-    # Attention is the part of the cost that does not grow with tokens alone.
+    # Attention is the part of the cost that does not depend on the token count alone.
     linear = run.cost_model.linear * plan.pack_tokens.astype(np.float64)
     language = costs[:, parts.index(Part.LANGUAGE_MODEL)] if Part.LANGUAGE_MODEL in parts else 0 * totals
     return RankBalance(
@@ -180,7 +180,7 @@ def measure_rank_balance(plan: Plan, run: TrainingRun, table: LengthTable | None
 def _costs_of_parts(
     plan: Plan, run: TrainingRun, table: LengthTable | None
 ) -> tuple[Float64Array, list[Part], list[str]]:
-    """Return costs ``[num_packs, parts]`` of the parts that have work, their names, and what was not counted."""
+    """Return costs ``[num_packs, parts]`` of the parts that have work, their names, and notes on uncounted costs."""
     model, notes = run.cost_model, []
     costs = plan.costs(model)[:, None]
     parts = [Part.LANGUAGE_MODEL]
@@ -188,12 +188,12 @@ def _costs_of_parts(
         for part, column in ((Part.VISION_TOWER, "patches"), (Part.AUDIO_TOWER, "audio_frames")):
             if part not in model.parts and column in table.budgets and (table.budgets[column] > 0).any():
                 notes.append(
-                    f"the model has no {_words(part)}, and the samples have {column.replace('_', ' ')}: what it costs is not "
+                    f"the model has no {_words(part)}, and the samples have {column.replace('_', ' ')}: that cost is not "
                     f"counted; name the config.json of your model with {setting('model_config')}"
                 )
         try:
             all_costs = plan.costs(model, table)
-        except SettingsError as error:  # a table of before, which measured less
+        except SettingsError as error:  # an older table, which measured less
             return costs, parts, [*notes, f"towers are not counted: {error.message}"]
         columns = [column for column in range(all_costs.shape[1]) if all_costs[:, column].any()]
         if columns:
@@ -202,7 +202,7 @@ def _costs_of_parts(
 
 
 def _slowest_over_mean(schedule: Int64Array, costs: Float64Array) -> float:
-    """Return the sum over all micro-batches of the slowest rank's cost ÷ that of the mean rank."""
+    """Return the sum over all micro-batches of the slowest rank's cost ÷ the mean rank's."""
     work = costs[schedule].sum(axis=3)  # [steps, ranks, micro-batches]
     mean = float(work.mean(axis=1).sum())
     return float(work.max(axis=1).sum()) / mean if mean else 1.0

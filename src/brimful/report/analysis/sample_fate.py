@@ -1,4 +1,4 @@
-"""The fate of one sample: its origin, and the packs that hold it or the reason why none does."""
+"""The fate of one sample: its origin, and the packs that hold it, or why no pack does."""
 
 from dataclasses import dataclass
 
@@ -78,7 +78,7 @@ def find_sample(sample_id: int, *, plan: Plan | None, table: LengthTable | None)
         table: lengths of the samples; None if they are missing, and with them file and line.
 
     Raises:
-        SettingsError: there is no such sample, or neither a plan nor a table.
+        SettingsError: no such sample, or neither a plan nor a table.
 
     >>> from brimful.plan import plan_packs
     >>> table = LengthTable.from_lengths([3, 9, 4])
@@ -87,10 +87,10 @@ def find_sample(sample_id: int, *, plan: Plan | None, table: LengthTable | None)
     'truncated      1 of its 9 tokens are in no pack'
     """
     if plan is None and table is None:
-        raise SettingsError(f"{setting('sample', sample_id)}: there is neither a plan nor a length table to find it in")
+        raise SettingsError(f"{setting('sample', sample_id)}: no plan and no length table to find it in")
     count = len(table) if table is not None else plan.ledger.samples_in if plan is not None else 0
     if not 0 <= sample_id < count:
-        raise SettingsError(f"{setting('sample', sample_id)}: there are samples 0 … {count - 1:,}")
+        raise SettingsError(f"{setting('sample', sample_id)}: the samples are 0 … {count - 1:,}")
     origin, tokens, targets = "", None, None
     if table is not None:
         rejects = {int(rejected_id): (place, reason) for rejected_id, place, reason in table.rejects}
@@ -122,7 +122,7 @@ def _status(
             return "dropped", why_dropped(plan, table, sample_id)
         # Without the lengths only the totals of the plan are known.
         dropped_by = ", ".join(f"{count:,} for {name}" for name, count in plan.outcome.dropped_by.items())
-        return "dropped", f"by the plan ({dropped_by or 'longer than a pack'}); lengths.arrow is not beside it"
+        return "dropped", f"by the plan ({dropped_by or 'longer than a pack'}); lengths.arrow is not next to the plan"
     packed_tokens = sum(place.tokens for place in places)
     if tokens is not None and packed_tokens < tokens:
         return "truncated", f"{tokens - packed_tokens:,} of its {tokens:,} tokens are in no pack"
@@ -140,8 +140,8 @@ def _places(plan: Plan, sample_id: int) -> tuple[Place, ...]:
 
 
 def _origin(table: LengthTable, sample_id: int) -> str:
-    """Return file and line of a sample by the present file, or its row if that file was replaced since."""
-    # Samples are numbered through all files of a source; rows begin anew in each.
+    """Return file and line of a sample by the present file, or its row number if that file has been replaced."""
+    # Samples are numbered through all files of a source; row numbers start again in each.
     row = sample_id
     for title, count in table.provenance.get("parts", ()):
         if row < count:
@@ -149,6 +149,6 @@ def _origin(table: LengthTable, sample_id: int) -> str:
                 source = open_source(title)
             except (BrimfulError, OSError):
                 return f"row {row:,} of {title}"
-            return source.where(row) if len(source) == count else f"row {row:,} of {title} as it was then"
+            return source.where(row) if len(source) == count else f"row {row:,} of {title} as it was when measured"
         row -= count
     return ""

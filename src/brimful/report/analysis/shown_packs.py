@@ -21,10 +21,10 @@ from brimful.shards import Pack, PackSequence
 from brimful.typing import TokenIds
 
 _PACKS, _CANDIDATES = 3, 64
-"""Packs that are shown, of so many evenly spread ones."""
+"""Number of packs that are shown, and of evenly spread packs that they are chosen from."""
 
 _MEDIA = 48
-"""Media of all shown packs that are drawn; of others stands the name."""
+"""Maximum number of media that are drawn in all shown packs; the others appear by title."""
 
 _SIDE = 112
 """Pixels of the longer side of a thumbnail, of 2 to 5 kB as JPEG."""
@@ -33,19 +33,19 @@ _PEAKS = 96
 """Points of a waveform."""
 
 _CHARACTERS = 500
-"""Characters that are shown of the text between two media."""
+"""Maximum number of characters shown of the text between two media."""
 
 _SEGMENTS = 24
-"""Segments that are shown of a pack; the strip shows all."""
+"""Maximum number of segments shown of a pack; the strip shows all."""
 
 _MAX_BYTES, _MAX_PIXELS, _MAX_SAMPLES = 1 << 26, 50_000_000, 1 << 25
-"""Bytes of a file, pixels of a picture or frame, samples of a sound: a larger medium is not decoded to be drawn."""
+"""Limits of bytes in a file, pixels of an image or frame, audio samples: larger media are not drawn."""
 
 _COLUMNS = 480
 """Columns of the strip of a pack."""
 
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-"""Characters that a terminal or a page obeys, those of the direction of text among them; data must not."""
+"""Control characters, including text direction, which a terminal or a page obeys; data must not contain them."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,9 @@ class ShownMedium:
 
     Attributes:
         facts: its name, size and tokens.
-        thumbnail: JPEG of a picture or of the first frame of a video; empty for sounds, and if it cannot be drawn.
+        thumbnail: JPEG of an image or of the first frame of a video; empty for audio, and if it cannot be drawn.
         width, height: of the thumbnail, in pixels.
-        peaks: loudest sample of each of equal parts of a sound, from 0 to 1.
+        peaks: loudest sample of each of equal parts of an audio clip, from 0 to 1.
         note: why it is not drawn; empty if it is.
     """
 
@@ -78,7 +78,7 @@ class ShownMedium:
 
 @dataclass(frozen=True)
 class ShownSegment:
-    """A segment of a pack: its sample, first token, tokens, targets, and what stands in it."""
+    """A segment of a pack: its sample, first token, tokens, targets, and its texts and media."""
 
     sample_id: int
     first: int
@@ -111,7 +111,7 @@ class ShownPack:
     hidden: int
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the numbers of a pack for JSON, without pictures and texts."""
+        """Return the numbers of a pack for JSON, without images and texts."""
         media = [part.facts for segment in self.segments for part in segment.parts if isinstance(part, ShownMedium)]
         return {
             "pack": self.index,
@@ -126,13 +126,13 @@ class ShownPack:
 def show_packs(
     packs: PackSequence, *, budgets: dict[str, int], decode: Callable[[TokenIds], str] | None
 ) -> list[ShownPack]:
-    """Return a few packs with media: the fullest in patches or sounds, the middle one, and the emptiest that has any.
+    """Return a few packs with media: the fullest in patches or audio, the middle one, and the emptiest that has any.
 
-    They are chosen of at most 64 packs, evenly spread, so that a large store is not read for its report.
+    They are chosen from at most 64 packs, evenly spread, so that a large store is not read for its report.
 
     Args:
         packs: a store.
-        budgets: capacities by name, ``tokens`` among them.
+        budgets: capacity of each budget, ``tokens`` included.
         decode: tokens to text; None for no text.
 
     Raises:
@@ -180,7 +180,7 @@ def _show(
 
 
 def _strip(pack: Pack, capacity: int) -> tuple[str, ...]:
-    """Return the kind of equal parts of a pack: the most frequent of its tokens, the rarer one of two as frequent."""
+    """Return the kind of equal parts of a pack: the most frequent of its tokens; media and targets win ties."""
     names = ("padding", "text", "target", *(kind.value for kind in MediaKind))
     kinds = np.zeros(capacity, dtype=np.int8)
     kinds[: len(pack)] = np.where(pack.loss_mask, 2, 1)
@@ -239,7 +239,7 @@ def _drawn(item: PlacedMedium) -> ShownMedium:
     try:
         if item.medium.num_bytes > _MAX_BYTES:
             return ShownMedium(facts, note=f"not drawn: it has {item.medium.num_bytes / 1e6:,.0f} MB")
-        # The bytes that were packed: a picture that was exchanged since would be shown beside the text of another.
+        # The bytes that were packed: an image replaced since then would be shown next to another image's text.
         medium = replace(item.medium, data=item.read())
         if medium.kind is MediaKind.AUDIO:
             header = audio_header(medium)
@@ -264,7 +264,7 @@ def _drawn(item: PlacedMedium) -> ShownMedium:
 
 
 def _peaks(waveform: Any) -> tuple[float, ...]:
-    """Return the loudest sample of each of equal parts, of the loudest of all."""
+    """Return the loudest sample of each of equal parts, relative to the loudest of all."""
     parts = np.array_split(np.abs(waveform), min(_PEAKS, max(1, len(waveform))))
     peaks = np.array([part.max(initial=0.0) for part in parts])
     return tuple(round(float(peak), 3) for peak in peaks / max(float(peaks.max()), 1e-9))

@@ -1,6 +1,6 @@
 """Shares of each source in the samples and tokens, before packing and after it.
 
-Long sources lose most to dropping and cutting, so the packed mixture may differ from the one that was set.
+Sources of long samples lose most to dropping and cutting, so the packed mixture may differ from the requested one.
 """
 
 from collections.abc import Sequence
@@ -55,10 +55,10 @@ def source_shares(
             f"{sources.shape} of {sources.dtype}"
         )
     if len(sources) and not 0 <= int(sources.min()) <= int(sources.max()) < len(names):
-        # Of two wrong numbers the negative one is named: it is a mistake at any number of names.
+        # Of two wrong numbers, name the negative one: it is wrong for any number of names.
         wrong = int(sources.max()) if int(sources.min()) >= 0 else int(sources.min())
         raise SettingsError(
-            f"{setting('sources')} names source {wrong}, and there are {len(names)} names: add {setting('source_names')}"
+            f"{setting('sources')} names source {wrong}, and only {len(names)} have a name: add {setting('source_names')}"
         )
 
     def total(source_ids: AnyIntArray, tokens: AnyIntArray | None = None) -> list[int]:

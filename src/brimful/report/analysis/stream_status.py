@@ -1,4 +1,4 @@
-"""State of a stream for people: what is produced, and how far each training on it is."""
+"""State of a stream, for display: its production, and the progress of each training on it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class ProducerStatus:
-    """One producer: counts of what it has committed.
+    """One producer: counts of its commits.
 
     Attributes:
         name: of the producer.
@@ -33,7 +33,7 @@ class RankStatus:
     Attributes:
         dp_rank: the rank.
         step: that it acknowledged last.
-        steps_behind: steps that the first of the ranks is ahead of it.
+        steps_behind: steps by which the first of the ranks is ahead of it.
         skipped: damaged packs that it skipped.
     """
 
@@ -45,7 +45,7 @@ class RankStatus:
 
 @dataclass(frozen=True)
 class TrainingStatus:
-    """One training, a group of ranks, by its last acknowledgement: what a checkpoint holds is trained, and no more.
+    """One training, a group of ranks, by its last acknowledgement: only packs in a checkpoint count as trained.
 
     Attributes:
         group: its name.
@@ -92,7 +92,7 @@ class StreamStatus:
         is_ended: true if nothing will follow.
         seconds_without_shard: since a shard was last seen to appear; None before one was.
         packs_per_second, tokens_per_second: appended over the last minutes; None at the first look.
-        producers, trainings: by name.
+        producers, trainings: one for each name.
     """
 
     url: str

@@ -20,10 +20,10 @@ _RATE_SECONDS = 300.0
 
 
 class StreamWatch:
-    """Looks at a stream; each look reads what is new.
+    """Observer of a stream; each look reads only new records.
 
-    Whatever it says is durable: what was produced comes from the log, and what was trained from acknowledgements. So it is
-    exact at every moment, whichever process is killed, and costs the processes that produce and train nothing. The growth
+    Everything it reports is durable: production comes from the log, and training progress from acknowledgements.
+    So it is exact at every moment, even if a process is killed, and costs producers and trainers nothing. The growth
     of the log is timed by the monotonic clock of this process; the speed of a training by the clock of the machine that
     acknowledges.
 
@@ -52,7 +52,7 @@ class StreamWatch:
         self._acks: dict[tuple[str, int], tuple[dict[str, Any], dict[str, Any]]] = {}
 
     def look(self) -> StreamStatus:
-        """Read what is new, and return the status.
+        """Read new records, and return the status.
 
         Raises:
             CorruptFileError: a record of the log is damaged.
@@ -88,7 +88,7 @@ class StreamWatch:
     def _read_records(self, now: float) -> None:
         """Take in the records that came since the last look."""
         shards = self._log.shards
-        # What was there when the watch began appeared at a time that is not known.
+        # Shards that existed when the watch began appeared at an unknown time.
         num_known = len(self._cum_bytes) - 1
         if self._history and len(shards) > num_known:
             self._grown_at = now
@@ -114,7 +114,7 @@ class StreamWatch:
     def _producer_statuses(self) -> tuple[ProducerStatus, ...]:
         self._registrations += self._producers.since(len(self._registrations))
         for producer in self._registrations:
-            # Closed is closed for ever: what is known is not asked again.
+            # A closed producer stays closed, so its status is not read again.
             if producer.number not in self._closed and self._producers.is_closed(producer):
                 self._closed.add(producer.number)
         return tuple(map(self._producer_status, self._registrations))
@@ -153,7 +153,7 @@ class StreamWatch:
                 eta = behind / rate
             elif gain is not None and gain > 0:
                 dry = behind / gain
-        # Ranks of a larger run before this one acknowledge no more.
+        # Ranks of an earlier, larger run no longer acknowledge.
         own = {rank: facts for rank, facts in sorted(acks.ranks().items()) if rank < notes["dp_world_size"]}
         steps = {rank: int(facts["packs_delivered"]) // lanes for rank, facts in own.items()}
         first = max(steps.values(), default=0)

@@ -1,4 +1,4 @@
-"""Other capacities and other algorithms beside one plan."""
+"""Other capacities and other algorithms, compared with one plan."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -76,7 +76,7 @@ def compare_plans(
 
 
 def _plans(table: LengthTable, plan: Plan, capacities: set[int]) -> Iterator[Plan]:
-    """Yield one plan after the other, so that one is in memory beside the plan itself."""
+    """Yield one plan after the other, so that only one is in memory with the plan itself."""
     settings = plan.settings
     policy = settings.overflow_policy
     for capacity in sorted(capacities):
@@ -87,7 +87,7 @@ def _plans(table: LengthTable, plan: Plan, capacities: set[int]) -> Iterator[Pla
             yield plan
         # Textbook algorithms know one budget: with several, `auto` is compared at each capacity.
         for algorithm in ("auto",) if settings.budgets else _ALGORITHMS:
-            # The plan itself was the first.
+            # The plan itself was yielded first.
             if capacity == plan.capacity and algorithm == settings.algorithm:
                 continue
             other_settings = PlanSettings(

@@ -17,7 +17,7 @@ def _percent_axis(label: str, max_ratio: float) -> Axis:
 
 
 def _share_bar(begin: float, end: float, span: str, number: int, total: int, noun: str) -> Bar:
-    """Return a bar as high as a share in per cent; its title says what lies in its span."""
+    """Return a bar as high as a share in percent; its title describes its span."""
     return Bar(begin, end, 100 * number / total, f"{span}: {counted(number, noun)}, {percent(number / total)}")
 
 
@@ -54,7 +54,7 @@ def lengths_section(lengths: LengthFacts, capacity: int | None) -> str:
     ]
     words = f"{counted(number, singular)} {'holds' if number == 1 else 'hold'} {counted(tokens, 'token')}."
     if plural == "segments":
-        words += " There is no length table here, so these are the segments of the plan, after dropping and cutting."
+        words += " The length table is missing, so these are the segments of the plan, after dropping and cutting."
     svg = figure(chart, "chart-lengths", [("one", f"share of {plural}"), ("two", "share of tokens")])
     return section("lengths", "Lengths", paragraph(words), _pair(svg, table(["length", "tokens"], rows)))
 
@@ -79,7 +79,7 @@ def _fill(fill: FillFacts, num_packs: int) -> str:
     edges = fill.edges
     chart = Chart(
         "Fill of packs",
-        f"Bars are packs by fill, the line is the share of packs at most so full: the further right, the less padding. "
+        f"Bars are packs by fill, the line is the share of packs up to a fill: the further right, the less padding. "
         f"{percent(fill.full / num_packs)} are full to the last token; packs emptier than the axis shows: {fill.below:,}.",
         Axis("fill of a pack", edges[0], edges[-1], round_ticks(edges[0], edges[-1], 6), "{:g} %".format),
         _percent_axis("share of packs", 1.0),
@@ -92,7 +92,7 @@ def _fill(fill: FillFacts, num_packs: int) -> str:
     # The line begins with the packs that are emptier than the axis shows.
     cumulative = accumulate(fill.packs, initial=fill.below)
     chart.line("two", [(edge, 100 * packs / num_packs) for edge, packs in zip(edges, cumulative, strict=True)])
-    return figure(chart, "chart-fill", [("one", "packs of this fill"), ("two", "packs at most so full")])
+    return figure(chart, "chart-fill", [("one", "packs of this fill"), ("two", "packs up to this fill")])
 
 
 def _sizes(sizes: SizeFacts, num_packs: int) -> str:
@@ -169,7 +169,7 @@ def capacity_section(points: list[CapacityPoint], packs_per_step: int, capacity:
     return section(
         "capacities",
         "Other capacities",
-        paragraph("The same lengths planned anew, best fit decreasing, leaving out what is longer than the capacity."),
+        paragraph("The same lengths planned again, best fit decreasing, without samples longer than the capacity."),
         warning(f"Too long, and so left out, of all tokens: {', '.join(large_losses)}.") if large_losses else "",
         _pair(figure(fill, "chart-capacity", [("one", "packed"), ("two", "padded")]), figure(steps, "chart-steps")),
         table_of(columns, points),
@@ -182,7 +182,7 @@ def work_section(work: RankBalance, model: str) -> str:
     orders = [("one", "in seeded order", work.as_it_comes), ("two", "balanced by cost", work.balanced)]
     legend = [(colour, name) for colour, name, _ in orders]
     words = (
-        f"{model}: attention over squares is {percent(work.attention_ratio)} of the cost, and the most costly pack "
+        f"{model}: attention over squares is {percent(work.attention_ratio)} of the cost, and the costliest pack "
         f"costs {work.pack_cost_spread:.2f} times the mean. {counted(work.num_steps, 'full step')} on {counted(ranks, 'rank')}."
     )
     heads = ["order of packs", "mean wait", "99 % of steps below", "worst step", "ranks meet once a step"]
@@ -192,7 +192,7 @@ def work_section(work: RankBalance, model: str) -> str:
         ratios = (costs.mean, costs.p99, costs.worst, costs.mean_at_step, *loads)
         rows.append([name, *(f"{ratio:.3f}" for ratio in ratios)])
     reading = (
-        "Slowest rank ÷ mean rank: 1.000 is no waiting. The first three columns are for sharded parameters (FSDP, ZeRO-3), "
+        "Slowest rank ÷ mean rank: 1.000 = no wait. The first three columns are for sharded parameters (FSDP, ZeRO-3), "
         "where ranks meet at every micro-batch. The last two: most ÷ mean over the ranks, of an epoch."
     )
     step_figure = figure(_costs_by_step(work, orders), "chart-steps-cost", legend)
@@ -229,7 +229,7 @@ def _part_rows(work: RankBalance) -> list[str]:
 
 
 def _costs_by_step(work: RankBalance, orders: list[tuple[str, str, OrderCosts]]) -> Chart:
-    """Draw the cheapest and the most costly rank of each step, one bar for each order of packs."""
+    """Draw the cheapest and the costliest rank of each step, one bar for each order of packs."""
     spans = [span for _, _, costs in orders for span in costs.spans]
     num_spans, last = len(work.balanced.spans), work.num_steps - 1
     width = work.num_steps / num_spans

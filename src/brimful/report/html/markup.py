@@ -28,24 +28,24 @@ def section(name: str, title: str, *parts: str) -> str:
 
 
 def warning(text: str) -> str:
-    """Return one paragraph on a loss, in the colour of loss."""
+    """Return one paragraph on a loss, in the color of loss."""
     return f'<p class="warning"><strong>Warning:</strong> {escape(text)}</p>'
 
 
 def loss(ratio: float) -> Cell:
-    """Return the cell of a lost share, in the colour of loss if it is large."""
+    """Return the cell of a lost share, in the color of loss if it is large."""
     return percent(ratio, 2) if ratio < MUCH_LOST else ("", f'<span class="lost">{percent(ratio, 2)}</span>')
 
 
 def share(ratio: float, colour: str) -> Cell:
     """Return the cell of a share: its percentage above a bar of that length."""
-    # A bar never leaves its cell, whatever rounding did to the ratio.
+    # A bar never leaves its cell, even after rounding.
     width = 100 * min(max(ratio, 0), 1)
     return percent(ratio), f'<span class="share"><i class="{colour}" style="width:{width:.2f}%"></i></span>'
 
 
 def tile(name: str, value: str, remark: str, much_lost: bool = False) -> str:
-    """Return a big number under its name, with a remark; ``much_lost`` puts it in the colour of loss."""
+    """Return a big number under its name, with a remark; ``much_lost`` puts it in the color of loss."""
     kind = ' class="lost"' if much_lost else ""
     return f"<div{kind}><dt>{escape(name)}</dt><dd><b>{escape(value)}</b><span>{escape(remark)}</span></dd></div>"
 
@@ -77,7 +77,7 @@ def _cell(cell: Cell) -> str:
 
 
 def figure(chart: Chart, name: str, legend: Sequence[tuple[str, str]] = ()) -> str:
-    """Return a chart with its heading, the meaning of its colours, and a sentence on how to read it."""
+    """Return a chart with its heading, the meaning of its colors, and a sentence on how to read it."""
     keys = "".join(f'<li><i class="{colour}"></i>{escape(label)}</li>' for colour, label in legend)
     colours = f'<ul class="legend">{keys}</ul>' if keys else ""
     return (

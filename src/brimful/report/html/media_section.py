@@ -26,9 +26,7 @@ def media_section(media: MediaCensus) -> str:
         ("largest", lambda row: largest(row[1])),
     ]
     words = f"Their bytes: {'; '.join(media.places())}."
-    return section(
-        "media", "Pictures, videos and sounds", paragraph(words), table_of(columns, list(media.kinds.items()))
-    )
+    return section("media", "Images, videos and audio", paragraph(words), table_of(columns, list(media.kinds.items())))
 
 
 def _number(count: int | None) -> str:

@@ -1,4 +1,4 @@
-"""A few packs as pictures: a strip of each, and its segments with their texts, targets and media."""
+"""A few packs as drawings: a strip of each, and its segments with their texts, targets and media."""
 
 from base64 import b64encode
 from html import escape
@@ -12,9 +12,9 @@ from brimful.report.html.markup import Cell, Column, paragraph, section, share, 
 _LEGEND = {
     "text": "text",
     "target": "targets of the loss",
-    "image": "pictures",
+    "image": "images",
     "video": "videos",
-    "audio": "sounds",
+    "audio": "audio",
     "padding": "free",
 }
 """Kinds of a strip, in words."""
@@ -39,7 +39,7 @@ def budgets_section(fills: list[BudgetFill]) -> str:
         ("fullest pack", lambda fill: whole(fill.most)),
         ("in all packs", lambda fill: whole(fill.total)),
     ]
-    words = "A pack is full when one of its budgets is: the other ones may have room left."
+    words = "A pack is full when one of its budgets is: the others may have room left."
     return section("budgets", "Budgets", paragraph(words), table_of(columns, fills))
 
 
@@ -116,7 +116,7 @@ def _medium(part: ShownMedium) -> str:
         )
     elif part.peaks:
         drawing = _wave(part.peaks, title)
-    # Its colour says the kind; without the quotation marks of its title a name is all that is bold.
+    # The color shows the kind; only the name is bold, without the quotation marks of the title.
     name = repr(facts.name)[1:-1] or facts.kind
     name = name if len(name) <= 48 else f"…{name[-40:]}"
     words = escape(f"{size}{counted(facts.length, 'token')}")
@@ -124,7 +124,7 @@ def _medium(part: ShownMedium) -> str:
 
 
 def _wave(peaks: tuple[float, ...], title: str) -> str:
-    """Draw a sound as bars around its middle."""
+    """Draw a waveform as bars around its middle."""
     bars = "".join(
         f'<rect x="{number}" y="{20 - 19 * peak:.1f}" width="0.7" height="{max(0.6, 38 * peak):.1f}"/>'
         for number, peak in enumerate(peaks)

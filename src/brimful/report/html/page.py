@@ -19,7 +19,7 @@ DATA_ID = "report-data"
 
 
 def render_page(facts: Facts) -> str:
-    """Return one HTML page. Equal facts give equal pages: there is no date in it.
+    """Return one HTML page. Equal facts give equal pages: it contains no date.
 
     The page forbids itself to load or run anything (``Content-Security-Policy``), so it can be mailed, kept with a
     checkpoint, and opened without a network.
@@ -57,10 +57,10 @@ def render_page(facts: Facts) -> str:
         parts.append(shares_section(facts.shares, has_plan=facts.plan is not None and not is_mixed))
     if facts.work is not None:
         parts.append(work_section(facts.work, run.model))
-    # The style sheet is inside the page: the policy below forbids to load one.
+    # The style sheet is inside the page: the policy below forbids loading one.
     style = files("brimful.report.html").joinpath("page.css").read_text(encoding="utf-8")
     title, body = escape(facts.title), "\n".join(parts)
-    # Pictures are inside of the page too, and only a page that has some may show them.
+    # Images are inside the page too, and only a page that has some may show them.
     images = "; img-src data:" if facts.shown else ""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -76,7 +76,7 @@ def render_page(facts: Facts) -> str:
 
 def _as_json(value: Any) -> str:
     """Return JSON in which nothing can end the element around it."""
-    # Escapes of JSON itself: the text stays valid JSON for whoever reads the element.
+    # Escapes of JSON itself: the text stays valid JSON for a reader of the element.
     text = json.dumps(value, ensure_ascii=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 

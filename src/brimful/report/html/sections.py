@@ -47,7 +47,7 @@ def _plan_tiles(facts: PlanFacts) -> list[str]:
     if sizes is not None:
         spread = f"median {whole(sizes.median)}, most {whole(sizes.most)}"
         numbers.append(tile("samples a pack", f"{sizes.mean:,.1f}", spread))
-    # Of dropped and cut samples only those are named that there are; "0 dropped" if there are neither.
+    # Name dropped and cut samples only if they exist; "0 dropped" if neither do.
     remarks = []
     if losses.samples or not losses.cut:
         remarks.append(f"{counted(losses.samples, 'sample')} ({percent(losses.samples_ratio, 2)}) dropped")
@@ -58,7 +58,7 @@ def _plan_tiles(facts: PlanFacts) -> list[str]:
 
 
 def advice_section(advice: Advice, model: str) -> str:
-    """Return the unpacked run beside the packed one, the choices, and the notes."""
+    """Return the unpacked run compared with the packed one, the choices, and the notes."""
     # A run is its name, its step, and the positions of a step: padded rows, or packs with their alignment.
     runs = [
         ("unpacked, padded to the longest", advice.unpacked, advice.padded_to_longest.step_tokens),
@@ -99,9 +99,7 @@ def advice_section(advice: Advice, model: str) -> str:
         table_of(columns, runs, strong=len(runs) - 1),
         f"<h3>What you can set</h3>{_choices(advice)}",
         f'<dl class="notes">{notes}</dl>',
-        paragraph(
-            f"Arithmetic is that of {model}, by its cost model; kernels and networks have their own limits.", "fine"
-        ),
+        paragraph(f"Arithmetic is by the cost model of {model}; kernels and networks have their own limits.", "fine"),
     )
 
 
@@ -161,8 +159,8 @@ def ledger_section(facts: PlanFacts, lengths: LengthTable | None, rejects: Seque
     if behind_segments or at_row_ends:
         ratio = (behind_segments + at_row_ends) / (plan.num_packs * plan.capacity)
         text = (
-            f"Alignment adds {counted(behind_segments, 'token')} of padding behind segments and {whole(at_row_ends)} at the "
-            f"ends of rows, {percent(ratio, 2)} of the packs: that much lower is the fill."
+            f"Alignment adds {counted(behind_segments, 'token')} of padding after segments and {whole(at_row_ends)} at the "
+            f"ends of rows, {percent(ratio, 2)} of the packs, which lowers the fill by as much."
         )
         parts.append(paragraph(text, "fine"))
     if rejects:
@@ -185,7 +183,7 @@ def _why_dropped(facts: PlanFacts, longer: str) -> str:
 def _targets(ledger: Ledger, num_mismatches: int) -> list[str]:
     """Return the account of the targets of the loss; nothing if they were not measured.
 
-    Of KTO as many samples as there are mismatches have none by design; some of both may have been dropped.
+    Mismatches of KTO have no targets by design; some of them, and of others without targets, may have been dropped.
     """
     if ledger.targets_in is None:
         return []
@@ -209,20 +207,20 @@ def _targets(ledger: Ledger, num_mismatches: int) -> list[str]:
 
 
 def _account(no_target: Counter[str], unread_columns: Counter[str], num_samples: int) -> list[str]:
-    """Return samples without targets by reason, and columns of the rows that nobody read."""
+    """Return samples without targets by reason, and columns of the rows that were not read."""
     parts = []
     if no_target:
         rows = [[whole(count), reason] for reason, count in no_target.most_common()]
         parts += ["<h3>Samples without a target of their own</h3>", table(["samples", "why"], rows)]
     if unread_columns:
         names = ", ".join(f"{name} ({percent(count / num_samples, 0)})" for name, count in unread_columns.most_common())
-        text = f"Columns of the rows that nobody read, with the share of samples that have them: {names}."
+        text = f"Columns of the rows that were not read, with the share of samples that have them: {names}."
         parts.append(paragraph(text, "fine"))
     return parts
 
 
 def mixture_section(sources: list[SourceDraws]) -> str:
-    """Return the share of each source of a mixture: asked for and realised."""
+    """Return the share of each source of a mixture: requested and realized."""
     columns: list[Column[SourceDraws]] = [
         ("source", lambda source: source.source),
         ("asked for", lambda source: share(source.requested, "one")),
@@ -234,7 +232,7 @@ def mixture_section(sources: list[SourceDraws]) -> str:
     ]
     if any(source.factor is not None for source in sources):
         columns.append(("targets count", lambda source: f"{source.factor or 0:.4g}"))
-    words = "Shares that were asked for, and those in the packs; samples that are left come in later epochs."
+    words = "Shares that were requested, and shares in the packs; the remaining samples come in later epochs."
     return section("mixture", "Mixture", paragraph(words), table_of(columns, sources))
 
 
@@ -253,13 +251,13 @@ def shares_section(shares: list[SourceShare], has_plan: bool) -> str:
         ("tokens", lambda source: whole(source.tokens)),
         ("of all", ratio("tokens", "two")),
         ("of those packed", ratio("tokens_packed", "two")),
-        # A source that loses much stands out, even if the whole plan loses little.
+        # A source that loses much is marked, even if the whole plan loses little.
         ("tokens lost", lambda source: loss((source.tokens - source.tokens_packed) / max(1, source.tokens))),
     ]
     # Without a plan nothing is packed or lost.
     if not has_plan:
         columns = [column for column in columns if column[0] not in ("of those packed", "tokens lost")]
     words = (
-        "Share of each source before packing and in the packs: where they differ, dropping and cutting changed the mix."
+        "Share of each source before packing and in the packs: if they differ, dropping and cutting changed the mix."
     )
     return section("sources", "Sources", paragraph(words), table_of(columns, shares))

@@ -1,8 +1,8 @@
 """Charts as inline SVG: bars, lines, ranges and marks on linear or logarithmic axes.
 
-Colours come from the classes of the page, so a chart follows its light and dark theme; texts are texts, so they can
+Colors come from the classes of the page, so a chart follows its light and dark theme; texts are texts, so they can
 be selected, searched and read aloud. Nothing is loaded and nothing runs. ``docs/adr/0012-report-pages.md`` says why
-this is no plotting library.
+this is not a plotting library.
 """
 
 import math
@@ -47,7 +47,7 @@ def round_ticks(begin: float, end: float, max_ticks: int = 7, whole: bool = Fals
 
     Args:
         begin, end: of the range, which need not be round.
-        max_ticks: most marks; from six on there are at least two, unless they must be whole.
+        max_ticks: most marks; six or more always give at least two, unless they must be whole.
         whole: true if only whole numbers have a meaning.
 
     >>> round_ticks(50, 100), round_ticks(13, 21, whole=True), round_ticks(3, 4, whole=True)
@@ -77,7 +77,7 @@ def _tidy(tick: float) -> float:
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis: its range, its marks, and the words beside it.
+    """One axis: its range, its marks, and its label.
 
     Attributes:
         label: with the unit.
@@ -181,7 +181,7 @@ class Chart:
     _marks: list[str] = field(default_factory=list)
 
     def bars(self, colour: str, bars: Sequence[Bar], gap: float = 1.0, min_height: float = 1.0) -> None:
-        """Draw rectangles in a colour of the page, each with its title under the pointer."""
+        """Draw rectangles in a color of the page, each with its title as a tooltip."""
         for bar in bars:
             begin, end = self._x(bar.begin) + gap / 2, self._x(bar.end) - gap / 2
             top, bottom = self._y(bar.high), self._y(bar.low)
@@ -247,7 +247,7 @@ class Chart:
                 f'<line class="tick" x1="{x:.1f}" x2="{x:.1f}" y1="{bottom}" y2="{bottom + 4}"/>'
                 f'<text x="{x:.1f}" y="{bottom + 19}" text-anchor="middle">{escape(self.x.show(tick))}</text>'
             )
-        # The vertical label is above its axis: letters are larger on a narrow screen, and nothing meets there.
+        # The vertical label is above its axis: letters are larger on a narrow screen, and nothing overlaps there.
         parts.append(
             f'<line class="axis" x1="{_LEFT}" x2="{right}" y1="{bottom}" y2="{bottom}"/>'
             f'<text class="label" x="{(_LEFT + right) / 2}" y="{_HEIGHT - 8}" text-anchor="middle">'

@@ -69,7 +69,7 @@ def draw_choices(advice: Advice) -> list[str]:
         )
     lines.append("")
     for note in advice.notes:
-        # The topic is in front of the first line alone.
+        # Only the first line starts with the topic.
         topic, indent = f"{note.topic:<15}", " " * 15
         lines += wrap(f"{note.text} [{note.source}]", _NOTE_WIDTH, initial_indent=topic, subsequent_indent=indent)
     return lines

@@ -47,7 +47,7 @@ def show_pack(
 
 
 def pack_as_dict(pack: Pack, index: int, capacity: int, decode: Callable[[TokenIds], str] | None) -> dict[str, Any]:
-    """Return a pack for JSON: its segments, with their texts if there is a tokenizer."""
+    """Return a pack for JSON: its segments, with their texts if a tokenizer is given."""
     segments = []
     for span, facts in _segments(pack):
         segment = {name: value for name, value in facts.items() if name != "number"}
@@ -71,7 +71,7 @@ def _segments(pack: Pack) -> Iterator[tuple[slice, dict[str, Any]]]:
 def _segment_text(
     pack: Pack, span: slice, media: list[MediumFacts], decode: Callable[[TokenIds], str], full: bool
 ) -> str:
-    """Return the text of a segment, with a medium in the place of its tokens, which are one word many times."""
+    """Return the text of a segment, with each medium in place of its tokens, which are one token repeated."""
     texts = []
     begin = span.start
     for medium in media:

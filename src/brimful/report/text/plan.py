@@ -42,7 +42,7 @@ def describe_plan(plan: Plan) -> list[str]:
         )
         if ledger.samples_without_target:
             lines.append(
-                f"without any    {ledger.samples_without_target:,} samples in the packs: they teach nothing, but as mismatches of KTO"
+                f"without any    {ledger.samples_without_target:,} samples in the packs: they teach nothing, except as mismatches of KTO"
             )
     warning = Losses.of(plan).warning
     return lines + ([f"warning        {warning}"] if warning else []) + _record(plan)
@@ -70,7 +70,7 @@ _KEYS_WITH_A_LINE = (
 
 
 def _record(plan: Plan) -> list[str]:
-    """Describe the requested options, and what came of them."""
+    """Describe the requested options, and their results."""
     outcome = plan.outcome
     pairs = (f"{key} {_words(value)}" for key, value in plan.record.items() if key not in _KEYS_WITH_A_LINE)
     lines = [f"settings       {', '.join(pairs)}"]
@@ -80,7 +80,7 @@ def _record(plan: Plan) -> list[str]:
     lines += [f"phase          {line}" for line in outcome.phase_reports]
     lines += [f"dropped for    {name}: {counted(count, 'sample')}" for name, count in outcome.dropped_by.items()]
     if outcome.groups is not None:
-        lines.append(f"groups         {short(outcome.groups)}, each side by side in one pack")
+        lines.append(f"groups         {short(outcome.groups)}, each contiguous in one pack")
     if outcome.packs_below_min_fill is not None:
         num_before, num_after = outcome.packs_below_min_fill
         lines.append(
@@ -90,13 +90,13 @@ def _record(plan: Plan) -> list[str]:
 
 
 def _padding(plan: Plan) -> list[str]:
-    """Describe the cost of alignment: without it, a lower fill has no visible reason."""
+    """Describe the cost of alignment: without this line, a lower fill has no visible reason."""
     if plan.alignment.is_none or not plan.num_packs:
         return []
     after_segments, at_row_ends = plan.padding
     share = (after_segments + at_row_ends) / (plan.num_packs * plan.capacity)
     return [
-        f"padding        {100 * share:.2f} %: {counted(after_segments, 'token')} behind segments, {at_row_ends:,} at the ends of rows, as aligned"
+        f"padding        {100 * share:.2f} %: {counted(after_segments, 'token')} after segments, {at_row_ends:,} at the ends of rows, as aligned"
     ]
 
 

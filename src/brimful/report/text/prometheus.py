@@ -1,7 +1,7 @@
 """A stream in the text format of Prometheus, version 0.0.4, for the textfile collector of node-exporter.
 
 https://prometheus.io/docs/instrumenting/exposition_formats: for each name its help, its type, and a line for each set of
-labels. The values are those of one look at a stream.
+labels. The values come from one look at a stream.
 """
 
 from __future__ import annotations
@@ -75,5 +75,5 @@ def _block(name: str, lines: list[str]) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return the value of a label with what would end it escaped."""
+    """Return the value of a label, with characters escaped that would end it."""
     return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')

@@ -1,11 +1,11 @@
-"""A stream as lines: once in full, and in one line for a log."""
+"""A stream as lines: in full, and as one line for a log."""
 
 from brimful.messages import counted, percent, size_of
 from brimful.progress import clock
 from brimful.report.analysis.stream_status import ProducerStatus, StreamStatus, TrainingStatus
 
 _MAX_RANKS = 8
-"""Ranks that are named in one line, the last of them first."""
+"""Maximum number of ranks named in one line, the slowest first."""
 
 
 def describe_stream(stream: StreamStatus) -> list[str]:
@@ -86,7 +86,7 @@ def _speed(training: TrainingStatus) -> str:
 
 
 def _rate(value: float) -> str:
-    """Return a rate with three digits, as people read them.
+    """Return a rate with three digits, for display.
 
     >>> _rate(0.0), _rate(0.01234), _rate(3.21), _rate(12_345.6)
     ('0', '0.0123', '3.2', '12,346')
