@@ -1,4 +1,4 @@
-"""For tests, ours and yours: toys, slow reference algorithms, strategies, faults, and one line that checks packing."""
+"""For our tests and yours: toys, slow reference algorithms, strategies, faults, and one line that checks packing."""
 
 from brimful.testing.assertions import assert_packing_is_right
 

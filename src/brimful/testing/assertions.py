@@ -1,6 +1,6 @@
 """Assertion for your own tests: packing is right with a model, a collator and data, or the test fails with the reason."""
 
-from __future__ import annotations  # or naming the report would load torch in every process that uses a toy
+from __future__ import annotations  # otherwise the report's type would load torch in every process that uses a toy
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -34,7 +34,7 @@ def assert_packing_is_right(
         The report, for further assertions.
 
     Raises:
-        AssertionError: something failed, or nothing could be shown; the message is the table.
+        AssertionError: a check failed, or nothing could be shown; the message is the table.
     """
     report = brimful.verify_packing(
         model, collator, samples, attention=attention, tolerance=tolerance, gradients=gradients

@@ -1,6 +1,6 @@
-"""Contracts of the three things that others can add: a source of rows, a blob store, and a dialect.
+"""Contracts of the three things that users can add: a source of rows, a blob store, and a dialect.
 
-Each contract is a class of tests. Derive from it in a test module, say how one of yours is made, and pytest runs all
+Each contract is a class of tests. Derive from it in a test module, define how to make your object, and pytest runs all
 of its tests on it::
 
     from brimful.testing.contracts import RowsContract
@@ -44,10 +44,10 @@ class RowsContract(abc.ABC):
     """Tests of a class that derives from ``brimful.sources.rows.Rows``.
 
     Attributes:
-        texts: the texts of the rows that the small tests store; override it where the storage cannot hold one of them.
+        texts: the texts of the rows that the small tests store; override it if the storage cannot hold one of them.
         num_rows: rows of the large tests: more than one block.
-        knows_prefixes: whether ``prefix_fingerprints`` finds what the source was before rows were appended. Without it a
-            data set that grows is measured anew as a whole.
+        knows_prefixes: whether ``prefix_fingerprints`` finds the fingerprint before rows were appended. Without it a
+            growing data set is measured again as a whole.
     """
 
     texts: Sequence[str] = ("a", "two words", "é 漢 🙂", "quotes \"' and \\", "a", "tab\tand, comma")
@@ -59,7 +59,7 @@ class RowsContract(abc.ABC):
         """Store one row for each text in an empty folder, and open them."""
 
     def text_of(self, row: Any) -> str:
-        """Return the text that a row was made of."""
+        """Return the text that a row was made from."""
         return str(row["text"])
 
     def _read(self, rows: Rows) -> list[str]:
@@ -71,7 +71,7 @@ class RowsContract(abc.ABC):
         return self.make_rows(folder, texts)
 
     def test_rows_come_in_order(self, tmp_path: Path) -> None:
-        """A source that loses, doubles or reorders rows trains on another data set than it names."""
+        """A source that loses, repeats or reorders rows trains on another data set than it names."""
         rows = self.make_rows(tmp_path, self.texts)
         assert len(rows) == len(self.texts)
         assert self._read(rows) == list(self.texts)
@@ -86,14 +86,14 @@ class RowsContract(abc.ABC):
         assert [self.text_of(rows.get(index)) for index in range(len(rows))] == list(self.texts)
 
     def test_two_readings_at_once_do_not_disturb_each_other(self, tmp_path: Path) -> None:
-        """A reader that keeps one position for all would skip rows as soon as two packs are built at once."""
+        """A reader that shares one position would skip rows as soon as two packs are built at once."""
         rows = self.make_rows(tmp_path, self.texts)
         first, second = rows.read(0, len(rows)), rows.read(0, len(rows))
         found = [(self.text_of(a), self.text_of(b)) for a, b in zip(first, second, strict=True)]
         assert found == [(text, text) for text in self.texts]
 
     def test_every_row_has_a_place_of_its_own(self, tmp_path: Path) -> None:
-        """An error names the row by ``where``: two rows of one name send a person to the wrong line."""
+        """An error names the row by ``where``: two rows with one name point to the wrong line."""
         rows = self.make_rows(tmp_path, self.texts)
         places = [rows.where(index) for index in range(len(rows))]
         assert len(set(places)) == len(places)
@@ -106,7 +106,7 @@ class RowsContract(abc.ABC):
         assert sum(count for _, count in rows.members) == len(rows)
 
     def test_blocks_cut_all_rows(self, tmp_path: Path) -> None:
-        """Blocks are the tasks of measuring: a gap is a sample that nobody measures."""
+        """Blocks are the tasks of measuring: a gap is a sample that is never measured."""
         rows = self._large(tmp_path, "rows", [f"row {number}" for number in range(self.num_rows)])
         blocks = list(rows.blocks)
         assert [block.start for block in blocks] == [0, *(block.stop for block in blocks[:-1])]
@@ -115,7 +115,7 @@ class RowsContract(abc.ABC):
         assert len({block.fingerprint for block in blocks}) == len(blocks)
 
     def test_fingerprints_are_of_content(self, tmp_path: Path) -> None:
-        """A fingerprint of a path or a date measures the same data again, or serves lengths of other data."""
+        """Fingerprints of a path or a date measure the same data again, or serve lengths of other data."""
         changed = [*self.texts[:-1], "changed"]
         swapped = [self.texts[1], self.texts[0], *self.texts[2:]]
         names = ("one", "two", "changed", "swapped", "shorter")
@@ -136,7 +136,7 @@ class RowsContract(abc.ABC):
         assert before[-1].fingerprint != after[-1].fingerprint
 
     def test_appended_rows_are_seen_as_appended(self, tmp_path: Path) -> None:
-        """Without it a data set that grows every night is measured anew every night."""
+        """Without it a data set that grows every night is measured from scratch every night."""
         shorter = self._large(tmp_path, "shorter", self.texts[:-2])
         longer = self._large(tmp_path, "longer", self.texts)
         assert longer.fingerprint in longer.prefix_fingerprints(len(longer))
@@ -147,7 +147,7 @@ class RowsContract(abc.ABC):
         assert shorter.fingerprint not in other.prefix_fingerprints(len(shorter))
 
     def test_rows_behind_a_change_are_its_own_or_refused(self, tmp_path: Path) -> None:
-        """A job reads for hours: new rows under the old fingerprint would be trained as what they are not."""
+        """A job reads for hours: new rows must not be trained under the old fingerprint."""
         rows = self.make_rows(tmp_path, self.texts)
         assert rows.fingerprint
         pickled = pickle.dumps(rows)
@@ -164,7 +164,7 @@ class RowsContract(abc.ABC):
     def test_worker_processes_open_the_same(self, tmp_path: Path) -> None:
         """Processes get the source by pickle: an open file in it ends every job with ``num_proc`` above 1."""
         rows = self.make_rows(tmp_path, self.texts)
-        for _ in range(2):  # the second time what has been read from is pickled, with its files open
+        for _ in range(2):  # the second time, a source that has been read from is pickled, with its files open
             assert pickle.dumps(rows)
             reopened = copy.deepcopy(rows)  # by the protocol of pickle; nothing here unpickles bytes
             assert self._read(reopened) == list(self.texts)
@@ -175,7 +175,7 @@ class RowsContract(abc.ABC):
 class BlobStoreContract:
     """Tests of a class that derives from ``brimful.blobs.BlobStore``.
 
-    Override the fixture ``store``, by one that yields where something is to be removed afterwards.
+    Override the fixture ``store``; use one that yields if something must be removed afterwards.
     """
 
     @pytest.fixture
@@ -206,7 +206,7 @@ class BlobStoreContract:
             store.get("log/1")
 
     def test_a_range_is_a_part_of_the_blob(self, store: BlobStore) -> None:
-        """A picture must not cost the whole file that holds it."""
+        """Reading an image must not read the whole file that holds it."""
         store.put_atomic("media/a", b"abcdef")
         assert store.get_range("media/a", 2, 5) == b"cde"
         assert store.get_range("media/a", 4, 6) == b"ef"
@@ -234,7 +234,7 @@ class BlobStoreContract:
             return [number for number, is_winner in enumerate(threads.map(put, range(8))) if is_winner]
 
     def test_a_blob_is_written_in_pieces_and_appears_when_it_is_published(self, store: BlobStore) -> None:
-        """A shard is named by its hash, which is known at its end: nothing may be seen of it before."""
+        """A shard is named by its hash, which is known at its end: nothing of it may be visible before."""
         pieces = [b"ab", bytes(200_000), b"", b"c" * 70_000, b"end"]
         with store.blob("a shard") as blob:
             for piece in pieces:
@@ -248,13 +248,13 @@ class BlobStoreContract:
         assert store.list("tmp/") == []
 
     def test_a_blob_that_is_not_published_leaves_nothing(self, store: BlobStore) -> None:
-        """Without it every failed job would leave a shard that nobody names."""
+        """Without it every failed job would leave a shard without a reference."""
         with store.blob("a shard") as blob:
             blob.write(bytes(200_000))
         assert store.list("shards/") == store.list("tmp/") == []
 
     def test_a_published_blob_replaces_what_was_there(self, store: BlobStore) -> None:
-        """A damaged shard is healed by writing it again under its name."""
+        """A damaged shard is repaired by writing it again under its name."""
         store.put_atomic("shards/a", b"damaged")
         with store.blob("a shard") as blob:
             blob.write(b"whole")
@@ -277,14 +277,14 @@ class BlobStoreContract:
             store.get_many(["log/1", "log/3"])
 
     def test_a_job_may_say_that_it_works_here(self, store: BlobStore) -> None:
-        """Leftovers of jobs in ``tmp/`` go at the end, and nothing that was published goes with them."""
+        """Leftovers of jobs in ``tmp/`` are removed at the end, and published blobs are not."""
         with store.used("encoded"):
             store.put_atomic("log/1", b"1")
         assert store.get("log/1") == b"1"
         assert store.list("tmp/") == []
 
     def test_a_local_path_leads_to_the_bytes(self, store: BlobStore) -> None:
-        """Readers map shards into memory by it; a store without local files says None."""
+        """Readers use it to map shards into memory; a store without local files returns None."""
         store.put_atomic("shards/a", b"bytes")
         path = store.local_path("shards/a")
         assert path is None or Path(path).read_bytes() == b"bytes"
@@ -296,13 +296,13 @@ _PACKS = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4), min_size=
 class DialectContract(abc.ABC):
     """Tests of one dialect, read as its trainer reads it: boundaries, loss tokens and targets.
 
-    The reader takes nothing but the batch, and nothing from the dialect's own code: it is the second opinion.
+    The reader uses only the batch, and none of the dialect's own code: it is a second opinion.
 
     Attributes:
         dialect: the name in ``DIALECTS``.
-        shapes: the keys of a batch of one row of 12 tokens, and of each its dtype and shape, or its value. The row holds
-            segments of 3 and 2 tokens, each with padding up to 4 behind it, and 4 tokens of padding at the end.
-        knows_gaps: whether the dialect can say that padding behind a segment is no part of it.
+        shapes: the keys of a batch of one row of 12 tokens, each with its dtype and shape, or its value. The row holds
+            segments of 3 and 2 tokens, each followed by padding up to 4, and 4 tokens of padding at the end.
+        knows_gaps: whether the dialect can say that padding after a segment does not belong to it.
     """
 
     dialect: str
@@ -315,7 +315,7 @@ class DialectContract(abc.ABC):
 
     @abc.abstractmethod
     def targets(self, batch: Mapping[str, Any]) -> list[tuple[int, int]]:
-        """Return each token that has to predict, with the token that it has to predict, in order."""
+        """Return each predicting token with the token that it must predict, in order."""
 
     @abc.abstractmethod
     def loss_tokens(self, batch: Mapping[str, Any]) -> int:
@@ -326,7 +326,7 @@ class DialectContract(abc.ABC):
         return brimful.PackCollator(dialect=self.dialect, padding=padding)(packs)
 
     def test_keys_dtypes_and_shapes(self) -> None:
-        """A trainer takes its keys by name and its kernels by dtype: int64 where int32 is expected is another kernel."""
+        """A trainer selects keys by their names and kernels by dtype: int64 instead of int32 is another kernel."""
         batch = self.collate([toy_pack([3, 2])], Padding(to=12, segment_multiple_of=4))
         assert _described(batch) == dict(self.shapes)
 
@@ -335,7 +335,7 @@ class DialectContract(abc.ABC):
     def test_each_sample_is_read_with_its_tokens_and_targets(
         self, packs: list[list[int]], unit: int, is_fixed: bool
     ) -> None:
-        """Each sample is there with its tokens and none of the padding; targets are those of the samples one by one."""
+        """Each sample is present with its tokens and without padding; targets equal the samples' one by one."""
         made = [toy_pack(lengths, first_sample=10 * number, seed=number) for number, lengths in enumerate(packs)]
         batch = self.collate(made, Padding(to=160 if is_fixed else None, segment_multiple_of=unit))
         samples = [pack.segment(place).tolist() for pack in made for place in range(pack.num_segments)]
@@ -351,18 +351,18 @@ class DialectContract(abc.ABC):
         if self.knows_gaps:
             assert found == samples
             return
-        # Padding behind a segment belongs to it here.
+        # Padding after a segment belongs to it here.
         assert [len(segment) for segment in found] == [-(-len(each) // unit) * unit for each in samples]
         assert [segment[: len(sample)] for segment, sample in zip(found, samples, strict=True)] == samples
 
     def test_the_first_label_of_a_segment_is_never_a_target(self) -> None:
-        """Not even if a sample says so: nothing before it may predict it."""
+        """Not even if a sample labels it: no token before it may predict it."""
         rows = [{"input_ids": [5, 6, 7], "labels": [5, 6, 7]}, {"input_ids": [8, 9], "labels": [8, 9]}]
         assert self.targets(self.collate(rows)) == [(5, 6), (6, 7), (8, 9)]
 
 
 def _described(value: Any) -> Any:
-    """Return a batch with each tensor as its dtype and shape, and everything else as it is."""
+    """Return a batch with each tensor as its dtype and shape, and everything else unchanged."""
     if isinstance(value, Mapping):
         return {key: _described(inner) for key, inner in value.items()}
     if isinstance(value, list):

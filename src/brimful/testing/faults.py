@@ -1,4 +1,4 @@
-"""Planted faults: processes that die at a labelled place, full disks, power cuts, and networks that fail.
+"""Planted faults: processes that die at a labeled place, full disks, power cuts, and networks that fail.
 
 >>> with full_disk(after_bytes=3):
 ...     pass
@@ -50,7 +50,7 @@ EXPORT_CRASH_POINTS = (*CRASH_POINTS[:6], "after-export-shard", "before-export-e
 
 
 def die_at(name: str, occurrence: int) -> None:
-    """Kill this process (SIGKILL, no clean-up) the n-th time it passes a crash point. Call it in a child process."""
+    """Kill this process (SIGKILL, no clean-up) the nth time it passes a crash point. Call it in a child process."""
     assert name in (*MEDIA_CRASH_POINTS, *EXPORT_CRASH_POINTS), name
     num_passed = 0
 
@@ -69,8 +69,8 @@ def full_disk(*, after_bytes: int, folder: str | os.PathLike[str] | None = None)
     """Let ``os.write`` fail with ENOSPC after this number of bytes, counted over all files.
 
     Args:
-        after_bytes: that are written before.
-        folder: the disk; files elsewhere have room, such as those of other threads. Where the system does not tell the
+        after_bytes: bytes that are written first.
+        folder: the disk; files elsewhere have room, such as files of other threads. If the system does not give the
             path of an open file (``/proc``), every file is on the disk.
     """
     real, room = os.write, after_bytes
@@ -86,7 +86,7 @@ def full_disk(*, after_bytes: int, folder: str | os.PathLike[str] | None = None)
 
     def write(descriptor: int, data: bytes | memoryview) -> int:
         nonlocal room
-        # Standard output and error are no files on the disk.
+        # Standard output and error are not files on the disk.
         if descriptor <= 2 or not is_on_disk(descriptor):
             return real(descriptor, data)
         if room <= 0:
@@ -100,17 +100,17 @@ def full_disk(*, after_bytes: int, folder: str | os.PathLike[str] | None = None)
 
 
 class FaultyFileSystem:
-    """A file system of fsspec behind a network that fails, in a fixed order and never for ever.
+    """A file system of fsspec over a network that fails, in a fixed order and never permanently.
 
     Args:
         filesystem: the real one.
-        short_reads: every second answer to a read has half of the bytes.
+        short_reads: every second answer to a read has half the bytes.
         fails: requests of each kind, name and thread that get no answer and do nothing, before one that does.
         loses_answers: writes of each name that succeed and whose answer is lost.
-        ignores_conditions: creations replace what exists, as on servers that do not know conditions.
+        ignores_conditions: creations replace existing files, as on servers without conditional writes.
 
     Attributes:
-        num_faults: that were planted so far.
+        num_faults: faults planted so far.
 
     >>> import fsspec
     >>> filesystem = FaultyFileSystem(fsspec.filesystem("memory"), loses_answers=1)
@@ -140,14 +140,14 @@ class FaultyFileSystem:
         self.num_faults = 0
 
     def _count(self, kind: str, path: str) -> int:
-        """Return how often this was counted before."""
+        """Return the count before this call."""
         with self._lock:
             number = self._counts.get((kind, path), 0)
             self._counts[kind, path] = number + 1
             return number
 
     def _reach(self, kind: str, path: str) -> None:
-        """Let a request fail before it does anything, unless its turn is over; then its turns begin anew."""
+        """Let a request fail before it does anything, unless its failures are used up; then they start again."""
         if self._count(f"{kind} {threading.get_ident()}", path) % (self._fails + 1) < self._fails:
             self.num_faults += 1
             raise TimeoutError("no answer (planted)")
@@ -184,10 +184,10 @@ class FaultyFileSystem:
 
 
 class PowerCut:
-    """Record of what of a directory has reached the device, and the loss of all the rest.
+    """Record of the parts of a directory that reached the device, and the loss of the rest.
 
-    Files count as written when they were flushed, and names when their directory was, since the block began. POSIX
-    promises no more; file systems keep more on most days.
+    Files count as written when they were flushed, and names when their directory was, after the block began. POSIX
+    promises no more; file systems usually keep more.
 
     >>> import tempfile
     >>> folder = tempfile.mkdtemp()
@@ -239,7 +239,7 @@ class PowerCut:
         self._names.setdefault(os.path.realpath(path.parent), []).append((str(path), before))
 
     def cut(self) -> None:
-        """Lose what is not on the device: names that were not flushed, and the bytes of files."""
+        """Lose everything that is not on the device: unflushed names, and unflushed bytes of files."""
         for changes in self._names.values():
             for path, before in reversed(changes):
                 if before is None:
@@ -254,13 +254,13 @@ class PowerCut:
 
 
 class LateStore(BlobStore):
-    """A view of a store on which the blobs of others appear late, each after looks of its own number.
+    """A view of a store in which blobs of other writers appear late, each after its own number of looks.
 
-    So network mounts answer that keep listings and absent names for seconds. What this view wrote it sees at once.
+    Network mounts that cache listings and absent names for seconds behave like this. Own writes are visible at once.
 
     Args:
         store: the real one.
-        most: looks at one key, at most, before it is seen.
+        most: maximum number of looks at one key before it is visible.
 
     >>> from brimful.blobs import open_blob_store
     >>> import tempfile
@@ -276,7 +276,7 @@ class LateStore(BlobStore):
         self._looks: dict[str, int] = {}
 
     def _is_seen(self, key: str) -> bool:
-        """Count a look at a key, and return true if it is seen."""
+        """Count a look at a key, and return true if it is visible."""
         looks = self._looks[key] = self._looks.get(key, 0) + 1
         return looks > zlib.crc32(key.encode()) % (self._most + 1)
 
@@ -288,34 +288,34 @@ class LateStore(BlobStore):
         return self._store.blob(title)
 
     def put_atomic(self, key: str, data: bytes | memoryview) -> None:
-        """Publish a blob, which this view sees at once."""
+        """Publish a blob, which is visible in this view at once."""
         self._store.put_atomic(key, data)
         self._write(key)
 
     def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
-        """Publish a blob unless the key exists, seen or not."""
+        """Publish a blob unless the key exists, visible or not."""
         is_ours = self._store.put_if_absent(key, data)
         self._write(key)
         return is_ours
 
     def get(self, key: str) -> bytes:
-        """Return the bytes of a blob that is seen."""
+        """Return the bytes of a visible blob."""
         if not self._is_seen(key):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), key)
         return self._store.get(key)
 
     def get_range(self, key: str, start: int, stop: int) -> bytes:
-        """Return some bytes of a blob that is seen."""
+        """Return some bytes of a visible blob."""
         if not self._is_seen(key):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), key)
         return self._store.get_range(key, start, stop)
 
     def size(self, key: str) -> int | None:
-        """Return the size of a blob that is seen."""
+        """Return the size of a visible blob."""
         return self._store.size(key) if self._is_seen(key) else None
 
     def list(self, prefix: str) -> Sequence[str]:  # type: ignore[override]
-        """Return the keys that are seen."""
+        """Return the visible keys."""
         return [key for key in self._store.list(prefix) if self._is_seen(key)]
 
     def folders(self, prefix: str) -> Sequence[str]:  # type: ignore[override]

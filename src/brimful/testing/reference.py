@@ -40,7 +40,7 @@ def first_fit_decreasing(lengths: Sequence[int], capacity: int) -> list[list[int
 
 
 def worst_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
-    """Pack items in order, each into the pack with the most room; the first opened of equals."""
+    """Pack items in order, each into the emptiest pack with room; the first opened of equals."""
     return _any_fit(range(len(lengths)), lengths, capacity, lambda room: -room)
 
 
@@ -59,7 +59,7 @@ def next_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
 
 def concat_split(lengths: Sequence[int], capacity: int) -> list[list[tuple[int, int]]]:
     """Cut the stream of tokens, each as (sample, position), into packs of ``capacity`` tokens."""
-    # The stream has no boundaries: a pack may begin and end inside of a sample.
+    # The stream has no boundaries: a pack may begin and end inside a sample.
     tokens = [(sample, position) for sample, length in enumerate(lengths) for position in range(length)]
     return [tokens[begin : begin + capacity] for begin in range(0, len(tokens), capacity)]
 
@@ -79,7 +79,7 @@ def lookahead(
             # Only the last pack can still grow.
             emission = packs[:-1] or packs
         else:
-            # Fullest packs leave first: half of the window at least, all that are full enough, and all due items.
+            # Fullest packs leave first: at least half of the window, all that are full enough, and all due items.
             loads = [sum(lengths[item] for item in pack) for pack in packs]
             emission, num_items = [], 0
             for pack in sorted(range(len(packs)), key=lambda pack: (-loads[pack], min(packs[pack]))):
@@ -132,7 +132,7 @@ def _any_fit(
 def step_loss(
     losses: Sequence[Sequence[float]], masks: Sequence[Sequence[bool]], mean: str, constant: float = 1
 ) -> float:
-    """Return the loss of a step on one device in one batch, by the formulae of verl and TRL, number by number.
+    """Return the loss of a step on one device in one batch, by the formulas of verl and TRL, number by number.
 
     ::
 

@@ -1,4 +1,4 @@
-"""Kit that stops a loader at every step, goes on from its state, and says whether the same batches came.
+"""Kit that stops a loader at every step, resumes from its state, and says whether it served the same batches.
 
 It takes any loader that is iterable and has ``state_dict`` and ``load_state_dict``, ours or not. One loader stands for each
 rank, all in this process, so a world of any size costs no more than its batches::
@@ -25,11 +25,11 @@ __all__ = ["Place", "ResumeCase", "ResumeRow", "ResumeTable", "check_resume", "r
 
 @dataclass(frozen=True)
 class Place:
-    """One rank of one run, which the factory makes a loader for.
+    """One rank of one run, for which the factory makes a loader.
 
     Attributes:
-        dp_rank, dp_world_size: the rank among those of the run.
-        micro_batches: batches that each rank takes in a step, so that every world has global batches of one size.
+        dp_rank, dp_world_size: the rank, and the number of ranks of the run.
+        micro_batches: batches that each rank takes in a step, so that every world has global batches of the same size.
         num_workers: worker processes of the loader.
     """
 
@@ -41,11 +41,11 @@ class Place:
 
 @dataclass(frozen=True)
 class ResumeCase:
-    """Runs one after another, each from the state of the one before.
+    """Runs one after another, each from the state of the previous one.
 
     Attributes:
         name: in the table.
-        runs: ranks and workers of each run; the first is that of the expected batches.
+        runs: ranks and workers of each run; the first one gives the expected batches.
         is_late: the state is loaded after the loader has begun to serve, when workers have batches ahead.
     """
 
@@ -61,7 +61,7 @@ class ResumeRow:
     Attributes:
         case: that was run.
         verdict: ``exact``; ``same samples, other batches``; ``repeats n, loses m samples``; ``unequal ranks``; ``refused``,
-            if a state was not taken; ``fails``, with an error while serving; or ``no state``.
+            if a state was refused; ``fails``, with an error while serving; or ``no state``.
         stop: number of steps before the first stop that was not exact; None if all were.
         reason: the message of an error.
     """
@@ -73,7 +73,7 @@ class ResumeRow:
 
     @property
     def is_exact(self) -> bool:
-        """True if every stop was as if there had been none."""
+        """True if no stop changed the batches."""
         return self.verdict == "exact"
 
 
@@ -100,7 +100,7 @@ class ResumeTable:
 
 
 def resume_cases(dp_world_size: int = 2, num_workers: Iterable[int] = (0, 2)) -> list[ResumeCase]:
-    """Return the cases of one world: same, half and twice the ranks, again, late, and with other workers.
+    """Return the cases of one world: same, half and twice the ranks, resumed twice, late, and with other workers.
 
     >>> [case.name for case in resume_cases(num_workers=[0])][:3]
     ['same ranks', 'half the ranks', 'twice the ranks']
@@ -132,20 +132,20 @@ def check_resume(
     cases: Sequence[ResumeCase] | None = None,
     stops: Sequence[int] | None = None,
 ) -> ResumeTable:
-    """Stop a loader at every step, go on from its state, and compare the global batches with those without a stop.
+    """Stop a loader at every step, resume from its state, and compare the global batches with a run without stops.
 
     Args:
         make_loader: returns a new loader for a ``Place``; iterable, with ``state_dict`` and ``load_state_dict``. One that
             ends is iterated again: it serves the next epoch.
-        samples_of: names of the samples of a batch, without those that only fill it.
+        samples_of: names of the samples of a batch, without filler samples.
         title: of the table.
-        num_steps: of the run without a stop; over the end of an epoch, if the loader has so few.
+        num_steps: of the run without a stop; beyond the end of an epoch, if the loader has fewer.
         micro_batches: batches of each rank in a step of the first world; even, if twice the ranks are among the cases.
         cases: ``resume_cases()`` if None.
         stops: steps before the first stop; all from 0 to ``num_steps - 1`` if None.
 
     Raises:
-        SettingsError: a world that does not divide the batches of a step.
+        SettingsError: a world size that does not divide the batches of a step.
 
     >>> from brimful import PackLoader
     >>> from brimful.testing.toys import toy_packs
@@ -183,7 +183,7 @@ def check_resume(
 
 
 class _NotServed(Exception):
-    """A run that ended otherwise than by its batches."""
+    """A run that failed instead of serving its batches."""
 
     def __init__(self, verdict: str, error: BaseException | str) -> None:
         text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
@@ -199,7 +199,7 @@ class _Kit:
     is_late: bool
 
     def run(self, runs: Sequence[tuple[int, int]], ends: Sequence[int]) -> list[Counter[Hashable]]:
-        """Serve up to each end by one run after the other, and return the samples of each step."""
+        """Serve up to each end with one run after the other, and return the samples of each step."""
         steps: list[Counter[Hashable]] = []
         states: list[Any] = []
         for number, ((world_size, num_workers), end) in enumerate(zip(runs, ends, strict=True)):
@@ -208,7 +208,7 @@ class _Kit:
             try:
                 while len(steps) < end and (step := self._step(ranks)) is not None:
                     steps.append(step)
-                # Nobody goes on from the last run.
+                # No run resumes from the last one.
                 states = [self._state(loader) for loader in loaders] if number < len(runs) - 1 else []
             finally:
                 for rank in ranks:
@@ -230,7 +230,7 @@ class _Kit:
             begun = iter(loader) if self.is_late else None
             if begun is not None:
                 next(begun, None)
-            # Of ranks that saved different states, the nearest one.
+            # Ranks may have saved different states: take the nearest.
             state = copy.deepcopy(states[rank * len(states) // world_size])
             try:
                 loader.load_state_dict(state)

@@ -1,6 +1,6 @@
 """Hypothesis strategies for tests of packing: lengths and conversations.
 
-They shrink to small, readable cases, and mix in the corners: lengths of 1, of exactly the capacity, many equal.
+They shrink to small, readable cases, and include edge cases: lengths of 1, of exactly the capacity, many equal.
 """
 
 from operator import itemgetter
@@ -19,7 +19,7 @@ def capacities_and_lengths(
 ) -> tuple[int, list[int]]:
     """Draw a capacity and lengths of samples, some above the capacity if ``oversized``."""
     capacity = draw(st.integers(1, max_capacity))
-    # Faults hide at the corners: a full pack, and two samples that just fill one or just exceed it.
+    # Faults hide at the edges: a full pack, and two samples that just fill one or just exceed it.
     top = 3 * capacity if oversized else capacity
     corners = st.sampled_from([1, capacity, max(1, capacity // 2), max(1, capacity // 2 + 1), top])
     corners = corners.filter(lambda length: length <= top)
@@ -41,7 +41,7 @@ def conversations(draw: st.DrawFn, *, max_turns: int = 6) -> list[dict[str, Any]
 
 @st.composite
 def _plan_options(draw: st.DrawFn, capacity: int) -> dict[str, Any]:
-    """Options of ``plan_packs`` that go with each other and with any lengths; ``split`` keeps every sample."""
+    """Draw compatible options of ``plan_packs`` for any lengths; ``split`` keeps every sample."""
     # ``optimal`` needs a solver and seconds, and proves what ``auto`` finds for so few samples.
     algorithm = draw(st.sampled_from([name for name in ALGORITHMS if name != "optimal"]))
     options: dict[str, Any] = {
@@ -66,14 +66,14 @@ def _plan_options(draw: st.DrawFn, capacity: int) -> dict[str, Any]:
 
 @st.composite
 def lengths_and_plans(draw: st.DrawFn, *, max_capacity: int = 64, max_samples: int = 40) -> tuple[list[int], Plan]:
-    """Lengths of samples, some above the capacity, with a plan of them under random options."""
+    """Draw lengths of samples, some above the capacity, with a plan of them under random options."""
     capacity, lengths = draw(capacities_and_lengths(max_capacity=max_capacity, max_samples=max_samples, oversized=True))
     return lengths, plan_packs(lengths, **draw(_plan_options(capacity)))
 
 
 def plans(*, max_capacity: int = 64, max_samples: int = 40) -> st.SearchStrategy[Plan]:
-    """Plans of random lengths, by any algorithm but ``optimal``, under options that go with each other.
+    """Return a strategy of plans of random lengths, by any algorithm but ``optimal``, under compatible options.
 
-    A plan may be empty, where every sample was dropped.
+    A plan may be empty, if every sample was dropped.
     """
     return lengths_and_plans(max_capacity=max_capacity, max_samples=max_samples).map(itemgetter(1))

@@ -1,4 +1,4 @@
-"""Toys that behave like the real objects: an encoder without a tokenizer, packs without files, streams by hand."""
+"""Toys that behave like the real objects: an encoder without a tokenizer, packs without files, streams in steps."""
 
 import io
 import os
@@ -123,7 +123,7 @@ def toy_media_tokenizer() -> Any:
 
 
 def toy_picture(width: int, height: int) -> bytes:
-    """Return a black picture as PNG.
+    """Return a black image as PNG.
 
     >>> toy_picture(2, 3)[:4]
     b'\\x89PNG'
@@ -166,7 +166,7 @@ def toy_packs(count: int) -> ToyPacks:
 
 
 def toy_records(packs: Sequence[int]) -> list[ShardRecord]:
-    """Return the records of shards with so many packs, without the shards.
+    """Return the records of shards with these numbers of packs, without the shards.
 
     >>> [record.cum_packs for record in toy_records([3, 2])]
     [3, 5]
@@ -179,7 +179,7 @@ def toy_records(packs: Sequence[int]) -> list[ShardRecord]:
 
 
 class ToyProducer:
-    """A producer of a stream of packs like those of ``toy_packs``, shard by shard; a test decides when.
+    """A producer of a stream of ``toy_packs``, shard by shard, when a test says so.
 
     Args:
         directory: path or URL of the stream.
@@ -193,7 +193,7 @@ class ToyProducer:
         self._log.begin(toy, {})
 
     def append(self, num_packs: int, *, seq: int | None = None) -> None:
-        """Write and commit one shard; nothing if it is not the next, as another producer may have seen to."""
+        """Write and commit one shard; nothing if ``seq`` is not the next, as when another producer has written it."""
         records, _ = self._log.records()
         if seq not in (None, len(records)):
             return
@@ -233,7 +233,7 @@ class ToyProducer:
 
 
 def toy_stream(directory: str | os.PathLike[str], packs: Sequence[int], *, lanes: int = 1) -> str:
-    """Write a finished stream whose shards have so many packs; pack ``i`` holds sample ``i``. Return its directory."""
+    """Write a finished stream with these packs per shard; pack ``i`` holds sample ``i``. Return its directory."""
     producer = ToyProducer(directory, lanes=lanes)
     for num_packs in packs:
         producer.append(num_packs)
