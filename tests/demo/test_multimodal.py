@@ -48,7 +48,7 @@ def test_a_second_run_goes_on(tmp_path: Path) -> None:
 def test_files_that_are_there_are_left_alone(tmp_path: Path) -> None:
     """Without it a demo writes between the files of its user."""
     (tmp_path / "chats.jsonl").write_text("mine")
-    with pytest.raises(SettingsError, match="there are files already, and not of this demo"):
+    with pytest.raises(SettingsError, match="has files already, and not of this demo"):
         run_multimodal_demo(tmp_path, print)
     assert (tmp_path / "chats.jsonl").read_text() == "mine"
     with pytest.raises(SettingsError, match="is a file"):

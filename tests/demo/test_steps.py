@@ -55,7 +55,7 @@ def test_a_short_demo_runs_end_to_end(tmp_path) -> None:
 
 def test_files_that_are_there_are_left_alone(tmp_path) -> None:
     (tmp_path / "chats.jsonl").write_text("mine")
-    with pytest.raises(SettingsError, match="there are files already"):
+    with pytest.raises(SettingsError, match="has files already"):
         run_demo(tmp_path, print)
     assert (tmp_path / "chats.jsonl").read_text() == "mine"
 

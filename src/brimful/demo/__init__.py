@@ -1,4 +1,4 @@
-"""Demo of the whole flow on real text that is on every machine: ``brimful demo``. No network, no GPU.
+"""Demo of the whole flow on real text that every machine has: ``brimful demo``. No network, no GPU.
 
 ::
 

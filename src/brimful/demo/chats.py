@@ -1,6 +1,6 @@
-"""Chats from the docstrings of Python's standard library: real text that is on every machine.
+"""Chats from the docstrings of Python's standard library: real text that every machine has.
 
-Source files are read with ``ast``; no module is imported, so nothing of the library runs. The lengths have the
+Source files are read with ``ast``; no module is imported, so no code of the library runs. The lengths have the
 heavy tail of real data: most answers are a line, a few are whole manuals.
 """
 
@@ -24,13 +24,13 @@ _Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 _SKIPPED_FOLDERS = frozenset(
     {"site-packages", "dist-packages", "test", "tests", "idle_test", "idlelib", "lib2to3", "ensurepip", "lib-dynload"}
 )
-"""Folders of an installation that hold packages of others, tests, or no text worth asking for."""
+"""Folders of an installation that hold third-party packages, tests, or no useful text."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-"""Half of a pair, which is no character by itself."""
+"""Half of a surrogate pair, which alone is not a character."""
 
 _MIN_CHATS = 500
-"""Chats that a standard library with its sources gives at least."""
+"""Minimum number of chats that a standard library with its sources gives."""
 
 
 def make_chats(directory: str | os.PathLike[str] | None = None, *, limit: int | None = None) -> list[Chat]:
@@ -39,11 +39,11 @@ def make_chats(directory: str | os.PathLike[str] | None = None, *, limit: int | 
     ==============================  ===========================================================================
     a module                        what it is for
     a function                      what it does: its signature and docstring
-    a class                         what it is for, then one turn more for each of its documented methods
+    a class                         what it is for, then one more turn for each of its documented methods
     a method                        how to call it: its signature and the first line of its docstring
     ==============================  ===========================================================================
 
-    The order is by module and then as in the file: the same Python, the same chats.
+    Ordered by module and then as in the file: the same Python gives the same chats.
 
     Args:
         directory: of Python sources; the standard library of this Python if None.
@@ -53,7 +53,7 @@ def make_chats(directory: str | os.PathLike[str] | None = None, *, limit: int | 
         Rows of the format ``messages``; several thousand for a whole standard library.
 
     Raises:
-        SourceNotFoundError: there are too few sources, as in installations that keep compiled files only.
+        SourceNotFoundError: too few sources, as in installations that keep compiled files only.
     """
     root = Path(directory if directory is not None else sysconfig.get_path("stdlib"))
     chats = [chat for name, path in _modules(root) for chat in _module_chats(name, path) if _is_writable(chat)]
@@ -88,7 +88,7 @@ def _module_chats(name: str, path: Path) -> Iterator[Chat]:
     """Yield the chats about a module, its classes and its functions."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # old escapes in docstrings are not our business
+            warnings.simplefilter("ignore")  # old escapes in docstrings do not matter here
             tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):
         return  # a template or a broken link among the sources
@@ -105,7 +105,7 @@ def _module_chats(name: str, path: Path) -> Iterator[Chat]:
 
 def _class_chats(name: str, node: ast.ClassDef) -> Iterator[Chat]:
     """Yield one chat about a class with a turn for each of its methods, then one about each method."""
-    # A class without any text says nothing; one whose methods have some is described by their names.
+    # A class without any docstring is skipped; a class with documented methods is described by their names.
     methods = [member for member in node.body if _is_documented(member)]
     text = (ast.get_docstring(node) or "").strip()
     if not text and not methods:
@@ -134,14 +134,14 @@ def _is_documented(node: ast.stmt) -> TypeGuard[_Function]:
 
 
 def _constructor(name: str, node: ast.ClassDef) -> str:
-    """Return the call that makes an object, as the source has it."""
+    """Return the call that makes an object, as written in the source."""
     functions = (member for member in node.body if isinstance(member, ast.FunctionDef))
     signatures = (_signature(name, function, bound=True) for function in functions if function.name == "__init__")
     return next(signatures, f"class {name}")
 
 
 def _signature(name: str, node: _Function, *, bound: bool = False) -> str:
-    """Return ``name(arguments) -> result`` as the source has it, without ``self`` if the call has none."""
+    """Return ``name(arguments) -> result`` as written in the source, without ``self`` if the call has none."""
     arguments = deepcopy(node.args)
     decorators = {ast.unparse(decorator) for decorator in node.decorator_list}
     if bound and "staticmethod" not in decorators:
@@ -159,5 +159,5 @@ def _chat(*turns: tuple[str, str]) -> Chat:
 
 
 def _is_writable(chat: Chat) -> bool:
-    """Return true for text that UTF-8 can hold; a docstring may show half of a surrogate pair."""
+    """Return true for text that UTF-8 can encode; a docstring may show half of a surrogate pair."""
     return not any(_SURROGATE.search(turn["content"]) for turn in chat["messages"])

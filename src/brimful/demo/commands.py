@@ -1,4 +1,4 @@
-"""Directory, titles and commands of a demo; commands are run as they are printed."""
+"""Directory, titles and commands of a demo; commands run as printed."""
 
 import json
 import os
@@ -13,10 +13,10 @@ from brimful.errors import SettingsError, TaskFailedError
 from brimful.messages import setting
 
 Say = Callable[[str], object]
-"""Function that takes each line."""
+"""Function that receives each line."""
 
 _MARK = "demo.json"
-"""File by which a directory is known as that of this demo."""
+"""File that marks a directory as belonging to this demo."""
 
 
 def show_title(say: Say, number: int, text: str) -> None:
@@ -26,13 +26,13 @@ def show_title(say: Say, number: int, text: str) -> None:
 
 
 def run_command(say: Say, home: Path, arguments: Sequence[str], max_lines: int | None = None) -> None:
-    """Show a command, run it in the directory of the demo, and show what it printed.
+    """Show a command, run it in the directory of the demo, and show its output.
 
     Raises:
-        TaskFailedError: it failed, and said why.
+        TaskFailedError: the command failed, and printed the reason.
     """
     say(f"$ brimful {' '.join(arguments)}")
-    # The cache belongs to the demo too, and nothing asks the hub.
+    # The cache belongs to the demo too, and no command contacts the hub.
     environment = {**os.environ, "BRIMFUL_CACHE": str(home / "cache"), "HF_HUB_OFFLINE": "1", "PYTHONUTF8": "1"}
     process = subprocess.run(
         [sys.executable, "-m", "brimful", *arguments],
@@ -46,7 +46,7 @@ def run_command(say: Say, home: Path, arguments: Sequence[str], max_lines: int |
     for line in lines[:max_lines]:
         say(line)
     if max_lines is not None and len(lines) > max_lines:
-        say(f"(trimmed here: {len(lines) - max_lines:,} lines more)")
+        say(f"(trimmed here: {len(lines) - max_lines:,} more lines)")
     if process.returncode:
         raise TaskFailedError(f"`brimful {' '.join(arguments)}` ended with exit code {process.returncode}; see above")
 
@@ -60,7 +60,7 @@ def claim(home: Path, mark: Mapping[str, Any]) -> Path:
         mark_file = home / _MARK
         if not mark_file.is_file() or mark_file.read_text(encoding="utf-8") != text:
             raise SettingsError(
-                f"{setting('directory', str(home))}: there are files already, and not of this demo; name a new directory"
+                f"{setting('directory', str(home))} has files already, and not of this demo; name a new directory"
             )
     home.mkdir(parents=True, exist_ok=True)
     write_file(home / _MARK, text.encode())
@@ -68,7 +68,7 @@ def claim(home: Path, mark: Mapping[str, Any]) -> Path:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a file unless it is there with this content: its date tells others whether it changed."""
+    """Write a file unless it has this content already: its date shows whether it changed."""
     if path.is_file() and path.read_bytes() == content:
         return
     path.parent.mkdir(parents=True, exist_ok=True)

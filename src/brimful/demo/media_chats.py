@@ -1,4 +1,4 @@
-"""Chats about drawn pictures and tones, with texts between them, from a seed."""
+"""Chats about drawn images and tones, with texts between them, from a seed."""
 
 import io
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from brimful.optional import optional
 from brimful.rng import RandomStream, generator
 
 _SIDES = (56, 224)
-"""Least and most pixels of a side: 2 to 8 tokens of 28 pixels."""
+"""Minimum and maximum pixels of a side: 2 to 8 tokens of 28 pixels."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class MediaChats:
     Attributes:
         chats: rows with ``messages`` and ``images``; rows of text have no images.
         tones: rows with ``messages`` and ``audios``.
-        files: contents by name: PNG and WAV.
+        files: content of each file name: PNG and WAV.
     """
 
     chats: list[dict[str, Any]]
@@ -29,12 +29,12 @@ class MediaChats:
 
 
 def make_media_chats(*, num_chats: int = 360, num_tones: int = 60, seed: int = 0) -> MediaChats:
-    """Make chats with none, one or several pictures, and chats with tones; the same seed gives the same chats.
+    """Make chats with no, one or several images, and chats with tones; the same seed gives the same chats.
 
-    Of eight chats three are about one picture, two about several, two have several turns on one, and one is text.
+    Of eight chats three are about one image, two about several, two have several turns on one, and one is text.
 
     Args:
-        num_chats: rows of pictures and texts.
+        num_chats: rows of images and texts.
         num_tones: rows of tones.
         seed: of everything that is drawn.
 
@@ -93,7 +93,7 @@ def _several(scenes: list[Scene]) -> list[tuple[str, str]]:
     descriptions = " ".join(f"Picture {number} shows {scene.thing}." for number, scene in enumerate(scenes[:-1], 1))
     colours = [scene.colour for scene in scenes]
     answer = "all of one colour" if len(set(colours)) == 1 else f"not of one colour: {', '.join(colours)}"
-    # The last picture stands in the second turn: media are in several turns of one chat.
+    # The last image is in the second turn, so that several turns of one chat have media.
     return [
         (f"{'<image>' * (len(scenes) - 1)}\nWhat do you see?", descriptions),
         ("And with this one: <image> are they of one colour?", f"They are {answer}."),

@@ -23,7 +23,7 @@ TOKENS = {
     "image_token_id": "<|image_pad|>",
     "video_token_id": "<|video_pad|>",
 }
-"""Marks of Qwen2-VL around and in the place of pictures, by the name of the model's setting."""
+"""Marks of Qwen2-VL around and in place of images, by the model's setting."""
 
 
 class _Sample(NamedTuple):
@@ -44,9 +44,9 @@ def compare_media_training(
     packs_per_step: int = 4,
     samples_per_batch: int = 8,
 ) -> tuple[TrainingRun, TrainingRun]:
-    """Train the same model on the same samples with pictures, packed and padded.
+    """Train the same model on the same samples with images, packed and padded.
 
-    Pixels are made beforehand, as the workers of a loader make them, so that times are those of the model.
+    Pixels are made beforehand, as loader workers would make them, so that times measure only the model.
 
     Args:
         directory: directory of a pack store of the family ``qwen2-vl``.
@@ -66,7 +66,7 @@ def compare_media_training(
     dataset = PackedDataset(directory)
     features = MediaFeatures(processor, "qwen2-vl")
     choice = list(islice(steps_of(dataset, packs_per_step), steps))
-    # A pack is known by its samples: loaders give new objects.
+    # A pack is identified by its samples: loaders return new objects.
     by_samples = {tuple(pack.sample_ids.tolist()): pack for step in [*choice, [dataset[0]]] for pack in step}
     extras = {key: features(pack) for key, pack in by_samples.items()}
 
@@ -88,7 +88,7 @@ def compare_media_training(
     trainings = []
     with torch.random.fork_rng(devices=[]), _one_thread():
         for run, layout in ((packed, lay_out_packed), (padded, lay_out_padded)):
-            # The first step of a process is slow in any layout: a model of its own warms up, and is not counted.
+            # The first step of a process is slow in any layout: a separate model warms up, and is not counted.
             make_training(_make_model(processor, dataset), layout, TrainingRun("warm-up"))([dataset[0]], 0)
             trainings.append(make_training(_make_model(processor, dataset), layout, run))
         take_turns(trainings, choice)
@@ -97,7 +97,7 @@ def compare_media_training(
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """Let PyTorch compute in one thread: operations are so small here that threads mostly wait for each other."""
+    """Let PyTorch compute in one thread: operations are so small that threads mostly wait for each other."""
     import torch
 
     num_threads = torch.get_num_threads()
@@ -126,7 +126,7 @@ def _make_model(processor: str | os.PathLike[str], dataset: PackedDataset) -> An
         "rope_parameters": {"rope_type": "default", "mrope_section": [4, 6, 6], "rope_theta": 10_000.0},
         "bos_token_id": None,
         "eos_token_id": None,
-        "use_cache": False,  # training needs none, and the padded run shall not pay for one
+        "use_cache": False,  # training needs no cache, and the padded run must not pay for one
     }
     vision = {"depth": 2, "embed_dim": 32, "hidden_size": 128, "num_heads": 2, "mlp_ratio": 2, "patch_size": 14}
     ids = {name: tokenizer.convert_tokens_to_ids(token) for name, token in TOKENS.items()}
@@ -147,7 +147,7 @@ def _samples(pack: Pack, extras: Any) -> Iterator[_Sample]:
     owners = np.zeros(0, dtype=np.int32)
     if pictures is not None:
         grids, pixels, owners = pictures.arrays["image_grid_thw"], pictures.arrays["pixel_values"], pictures.segments
-    # Pixels of all pictures stand one behind the other; those of one are as many as its grid has patches.
+    # Pixels of all images are concatenated; an image has as many rows as its grid has patches.
     ends = np.append(0, np.cumsum(grids.prod(axis=1)))
     for segment, (start, end) in enumerate(pairwise(pack.cu_seqlens.tolist())):
         indices = np.flatnonzero(owners == segment).tolist()

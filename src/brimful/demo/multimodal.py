@@ -1,4 +1,4 @@
-"""Steps of the demo on pictures and tones, in the order that they are shown. A second run goes on where it was stopped."""
+"""Steps of the demo on images and tones, in the order shown. A second run resumes a stopped one."""
 
 import importlib.util
 import json
@@ -15,13 +15,13 @@ from brimful.errors import missing_extra
 from brimful.serve import PackStore, open_packs
 
 _CAPACITY, _MAX_PATCHES = 512, 768
-"""Tokens and patches of a pack: either may be what fills it."""
+"""Tokens and patches of a pack: either may fill it."""
 
 _MAX_LINES_OF_PACK = 36
-"""Lines of the inspected pack that are shown; the others are counted."""
+"""Maximum number of lines shown of the inspected pack; the others are counted."""
 
 _PACKAGES = {"tokenizers": "text", "transformers": "text", "torch": "torch", "PIL": "media", "soundfile": "media"}
-"""Packages that are needed, and the extra that has each."""
+"""Required packages, each with its extra."""
 
 _TEMPLATE = (
     "{%- for message in messages -%}{{ '<|im_start|>' + message['role'] + '\\n' }}"
@@ -32,7 +32,7 @@ _TEMPLATE = (
     "{%- else -%}{{ part['text'] }}{%- endif -%}{%- endfor -%}{%- endif -%}{{ '<|im_end|>\\n' }}{%- endfor -%}"
     "{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\\n' }}{%- endif -%}"
 )
-"""Chat template that knows pictures and sounds, with the marks of Qwen2-VL and Qwen2-Audio."""
+"""Chat template that supports images and audio, with the marks of Qwen2-VL and Qwen2-Audio."""
 
 MARKS = (
     "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>", "<|audio_bos|>", "<|audio_eos|>", "<|AUDIO|>",
@@ -60,21 +60,21 @@ _SOUNDS = {
 def run_multimodal_demo(
     directory: str | os.PathLike[str], say: Say = print, *, num_chats: int = 360, num_tones: int = 60, steps: int = 10
 ) -> tuple[TrainingRun, TrainingRun]:
-    """Draw pictures and tones, pack chats about them, report, inspect, and train a tiny model packed and padded.
+    """Draw images and tones, pack chats about them, report, inspect, and train a tiny model packed and padded.
 
     Args:
-        directory: new, empty, or that of an earlier run, which goes on.
-        say: takes each line.
-        num_chats, num_tones: rows of pictures and texts, and of tones.
+        directory: new, empty, or of an earlier run, which it resumes.
+        say: receives each line.
+        num_chats, num_tones: rows of images and texts, and of tones.
         steps: optimizer steps of each training.
 
     Returns:
         The packed run and the padded one.
 
     Raises:
-        MissingExtraError: something that is needed is not installed.
-        SettingsError: there are files of somebody else in the directory.
-        TaskFailedError: one of the commands failed; it said why.
+        MissingExtraError: a required package is not installed.
+        SettingsError: the directory has files of another origin.
+        TaskFailedError: a command failed, and printed the reason.
     """
     for package, extra in _PACKAGES.items():
         if importlib.util.find_spec(package) is None:
@@ -83,10 +83,10 @@ def run_multimodal_demo(
     start = time.monotonic()
     say(f"Everything goes to {home}. Nothing is downloaded.")
 
-    show_title(say, 1, "Pictures and tones: drawn from a seed, with chats about them and texts between")
+    show_title(say, 1, "Images and tones: drawn from a seed, with chats about them and texts between")
     result = make_media_chats(num_chats=num_chats, num_tones=num_tones)
     num_bytes = write_media_chats(result, home)
-    say(f"pictures/      {sum(len(chat.get('images', ())) for chat in result.chats):,} pictures in {num_chats:,} chats")
+    say(f"pictures/      {sum(len(chat.get('images', ())) for chat in result.chats):,} images in {num_chats:,} chats")
     say(f"tones/         {num_tones:,} tones; {num_bytes / 1e6:.1f} MB in all. Two of the rows:")
     for row in (result.chats[3], result.tones[0]):
         say(f"               {json.dumps(row)[:160]} …")
@@ -97,7 +97,7 @@ def run_multimodal_demo(
     say("processor/     of Qwen2-VL: patches of 14 pixels, four of them a token")
     say("sounds/        of Qwen2-Audio: spectrograms, 25 tokens a second")
 
-    show_title(say, 3, f"Pack pictures and texts: at most {_CAPACITY:,} tokens and {_MAX_PATCHES:,} patches in a pack")
+    show_title(say, 3, f"Pack images and texts: at most {_CAPACITY:,} tokens and {_MAX_PATCHES:,} patches in a pack")
     say(f"$ cd {home}")
     say("$ export BRIMFUL_CACHE=$PWD/cache")
     limits = ["--max-length", str(_CAPACITY), "--max-patches", str(_MAX_PATCHES)]
@@ -112,7 +112,7 @@ def run_multimodal_demo(
     index = _readable_pack(open_packs(home / "packs"))
     run_command(say, home, ["inspect", "packs", "--pack", str(index)], max_lines=_MAX_LINES_OF_PACK)
 
-    show_title(say, 6, "Report: a page with packs as pictures")
+    show_title(say, 6, "Report: a page with packs as drawings")
     run_command(say, home, ["report", "packs", "-o", "packs.html"], max_lines=12)
     run_command(say, home, ["report", "packs-of-tones", "-o", "tones.html"], max_lines=1)
 
@@ -144,11 +144,11 @@ def run_multimodal_demo(
 
 
 def write_media_chats(made: MediaChats, home: Path) -> int:
-    """Write rows and files that are not there yet, each whole or not at all; return the bytes of all.
+    """Write rows and files that are missing, each whole or not at all; return the bytes of all.
 
     Args:
         made: the chats.
-        home: gets ``chats.jsonl``, ``tones.jsonl``, ``pictures/`` and ``tones/``.
+        home: receives ``chats.jsonl``, ``tones.jsonl``, ``pictures/`` and ``tones/``.
     """
     contents = dict(made.files)
     for name, rows in (("chats.jsonl", made.chats), ("tones.jsonl", made.tones)):
@@ -159,7 +159,7 @@ def write_media_chats(made: MediaChats, home: Path) -> int:
 
 
 def write_processors(texts: Iterable[str], home: Path) -> None:
-    """Write ``processor/`` with the tokenizer, ``sounds/``, and ``tones.yaml``; what is there already stays.
+    """Write ``processor/`` with the tokenizer, ``sounds/``, and ``tones.yaml``; existing files stay.
 
     Args:
         texts: text that the tokenizer learns from.
@@ -184,7 +184,7 @@ def write_processors(texts: Iterable[str], home: Path) -> None:
 
 
 def _readable_pack(packs: PackStore) -> int:
-    """Return the pack of fewest segments that has pictures and a segment without."""
+    """Return the pack with the fewest segments that has a segment with images and one without."""
     mixture_of_packs = [
         (pack.num_segments, index)
         for index, pack in enumerate(packs)

@@ -1,4 +1,4 @@
-"""Small pictures of shapes and digits, and tones, drawn from a seed: media of which we know what they show."""
+"""Small images of shapes and digits, and tones, drawn from a seed: media with known content."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COLOURS = {
     "purple": (130, 75, 160),
     "orange": (226, 124, 48),
 }
-"""Colours by name, as red, green and blue."""
+"""RGB of each color."""
 
 SHAPES = ("circle", "square", "triangle", "digit")
 NOTES = {"C": 261.63, "D": 293.66, "E": 329.63, "F": 349.23, "G": 392.0, "A": 440.0, "B": 493.88}
@@ -46,12 +46,12 @@ _BARS = {
 
 
 class Scene(NamedTuple):
-    """Content of a picture.
+    """Content of an image.
 
     Attributes:
-        width, height: of the picture in pixels.
+        width, height: of the image in pixels.
         shape: one of ``SHAPES``.
-        digit: the digit that is shown, if it is one.
+        digit: the digit shown, if the shape is a digit.
         colour: a name of ``COLOURS``.
         copies: of the shape, side by side.
     """
@@ -78,7 +78,7 @@ class Scene(NamedTuple):
 
 
 def draw_scene(scene: Scene) -> Image.Image:
-    """Return the picture of a scene.
+    """Return the image of a scene.
 
     Raises:
         MissingExtraError: Pillow is not installed.

@@ -1,4 +1,4 @@
-"""Steps of the demo, in the order that they are shown. Its commands are run as they are printed."""
+"""Steps of the demo, in the order shown. Its commands run as printed."""
 
 import importlib.util
 import json
@@ -20,7 +20,7 @@ _CAPACITY = 2048
 """Tokens of a pack."""
 
 _MAX_LINES_OF_PACK = 40
-"""Lines of the inspected pack that are shown; the others are counted."""
+"""Maximum number of lines shown of the inspected pack; the others are counted."""
 
 _PACKAGES = ("tokenizers", "transformers", "torch")
 
@@ -31,8 +31,9 @@ def run_demo(
     """Make chats and a tokenizer, pack, report, inspect, and train a tiny model packed and padded.
 
     Args:
-        directory: new, empty, or of an earlier run, which goes on; gets everything: ``chats.jsonl``, ``tokenizer/``, ``packs/``, ``model/``, ``cache/``.
-        say: takes each line.
+        directory: new, empty, or of an earlier run, which it resumes; receives ``chats.jsonl``, ``tokenizer/``,
+            ``packs/``, ``model/`` and ``cache/``.
+        say: receives each line.
         limit: largest number of chats; None for all.
         steps: optimizer steps of each training.
 
@@ -40,10 +41,10 @@ def run_demo(
         The packed run and the padded one.
 
     Raises:
-        MissingExtraError: something to train with is not installed.
-        SettingsError: there are files of others in the directory.
+        MissingExtraError: a package for training is not installed.
+        SettingsError: the directory has files of another origin.
         SourceNotFoundError: this Python has no sources of its library.
-        TaskFailedError: one of the commands failed; it said why.
+        TaskFailedError: a command failed, and printed the reason.
     """
     for package in _PACKAGES:
         if importlib.util.find_spec(package) is None:
@@ -81,10 +82,10 @@ def run_demo(
     show_title(say, 6, "Train: a tiny model with random weights, the same samples at every step, packed and padded")
     say("packed         4 packs a step, one a forward")
     say("padded         the samples of the same packs, shuffled, 8 a forward, padded to the longest of the 8")
-    # With its tokenizer, as the models of the hub: the code of the docs trains it.
+    # Saved with its tokenizer, like models of the hub: the code in the docs trains it.
     make_model(vocab_size).save_pretrained(home / "model")
     shutil.copytree(home / "tokenizer", home / "model", dirs_exist_ok=True)
-    say("model/         its first weights, and the tokenizer: the model that the code of the docs loads")
+    say("model/         its initial weights, and the tokenizer: the model that the code in the docs loads")
     runs = compare_training(home / "packs", vocab_size=vocab_size, steps=steps)
     for line in (
         "",
@@ -109,6 +110,6 @@ def _short_one(chats: Sequence[Chat]) -> Chat:
 
 
 def _readable_pack(packs: PackStore) -> int:
-    """Return the first full pack of three to six segments; the first of all if there is none."""
+    """Return the first full pack of three to six segments; the first pack if none is."""
     full = (index for index, pack in enumerate(packs) if 3 <= pack.num_segments <= 6 and len(pack) == packs.capacity)
     return next(full, 0)

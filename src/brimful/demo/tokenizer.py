@@ -1,4 +1,4 @@
-"""Training of a small tokenizer, so that there is nothing to download."""
+"""Training of a small tokenizer, so that nothing has to be downloaded."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -32,9 +32,9 @@ def train_tokenizer(
 
     Args:
         texts: text to learn from.
-        directory: it is saved there; made if absent.
-        vocab_size: largest number of entries, the special tokens included; at least 259. Few texts give fewer.
-        special_tokens: further marks that are never cut, such as placeholders of media.
+        directory: output directory; made if absent.
+        vocab_size: largest number of entries, including the special tokens; at least 259. Few texts give fewer.
+        special_tokens: further tokens that are never split, such as placeholders of media.
         chat_template: Jinja template of its chats.
 
     Returns:
@@ -51,7 +51,7 @@ def train_tokenizer(
         from transformers import PreTrainedTokenizerFast
 
     tokenizer = Tokenizer(models.BPE())
-    # Digits one by one, runs of spaces together: docstrings are full of indented examples.
+    # Digits one by one, runs of spaces together: docstrings have many indented examples.
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(r" ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"), behavior="isolated"),
@@ -66,7 +66,7 @@ def train_tokenizer(
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    # The template asks for these marks as single tokens, so they are special and never cut.
+    # The template needs these marks as single tokens, so they are special and never split.
     wrapper = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         eos_token=_END,

@@ -1,6 +1,6 @@
 """Training of a tiny model twice on the same samples: packed, and padded the usual way.
 
-Both runs begin with the same weights and take the same samples at every step; each step's loss is the mean over
+Both runs start with the same weights and take the same samples at every step; each step's loss is the mean over
 its targets. Only the layout differs, so the losses must agree: that is what packing without leaks means.
 """
 
@@ -27,7 +27,7 @@ Layout: TypeAlias = Callable[[Sequence[Pack], int], list[dict[str, Any]]]
 
 @dataclass
 class TrainingRun:
-    """Result of one training, so far while it runs.
+    """Result of one training, up to the current step.
 
     Attributes:
         name: ``packed`` or ``padded``.
@@ -101,7 +101,7 @@ def compare_training(
     trainings = []
     with torch.random.fork_rng(devices=[]):
         for run, layout in ((packed, lay_out_packed), (padded, lay_out_padded)):
-            # The first step of a process is slow in any layout: a model of its own warms up, and is not counted.
+            # The first step of a process is slow in any layout: a separate model warms up, and is not counted.
             make_training(make_model(vocab_size), layout, TrainingRun("warm-up"))([dataset[0]], 0)
             trainings.append(make_training(make_model(vocab_size), layout, run))
         take_turns(trainings, islice(steps_of(dataset, packs_per_step), steps))
@@ -109,7 +109,7 @@ def compare_training(
 
 
 def take_turns(trainings: Sequence[Callable[[Sequence[Pack], int], None]], steps: Iterable[Sequence[Pack]]) -> None:
-    """Make every step in each training, so that other work on this machine slows all down alike."""
+    """Make every step in each training, so that other work on this machine slows all of them equally."""
     for step, packs in enumerate(steps):
         for training in trainings:
             training(packs, step)
@@ -141,7 +141,7 @@ def make_model(vocab_size: int) -> Any:
         attn_implementation="sdpa",
         bos_token_id=None,
         eos_token_id=None,
-        use_cache=False,  # training needs none, and the padded run shall not pay for one
+        use_cache=False,  # training needs no cache, and the padded run must not pay for one
     )
     return Qwen2ForCausalLM(config).train()
 
@@ -158,7 +158,7 @@ def make_training(model: Any, layout: Layout, run: TrainingRun) -> Callable[[Seq
         targets = sum(int((batch["labels"] != IGNORE_INDEX).sum()) for batch in batches)
         loss = 0.0
         for batch in batches:
-            # Sums of forwards ÷ targets of the whole step: gradients add up to those of the mean over all targets.
+            # Sums of forwards ÷ targets of the whole step: gradients add up to the gradients of the step's mean.
             batch_loss = model(**batch, num_items_in_batch=targets).loss
             batch_loss.backward()
             loss += float(batch_loss.detach())
@@ -193,7 +193,7 @@ def _pad(samples: Sequence[tuple[TokenIds, Labels]]) -> dict[str, Any]:
 
 
 def draw_comparison(packed: TrainingRun, padded: TrainingRun) -> list[str]:
-    """Draw both runs as a table, and say what the difference is.
+    """Draw both runs as a table, and state the difference.
 
     >>> runs = TrainingRun("packed", [9.0, 7.5], 1000, 1000, 1.0), TrainingRun("padded", [9.0, 7.5], 1000, 2500, 2.0)
     >>> print("\\n".join(draw_comparison(*runs)))
