@@ -180,7 +180,7 @@ def test_the_docs_show_every_algorithm_on_the_six_lengths():
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "auto"])
 def test_an_algorithm_packs_several_budgets_itself_or_refuses_them(name):
     """Left out of ``contradicts``, budgets are packed by another algorithm under this one's name."""
-    with pytest.raises(SettingsError, match="knows tokens alone"):
+    with pytest.raises(SettingsError, match="knows only tokens"):
         plan_packs(TELL_TALE, capacity=7, algorithm=name, budgets={"samples": 2}, seed=None)
 
 

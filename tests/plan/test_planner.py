@@ -85,7 +85,7 @@ def test_pack_order_has_nothing_to_do_with_length():
 @pytest.mark.parametrize(
     ("lengths", "message"),
     [
-        ([], "there are no lengths"),
+        ([], "no lengths: nothing"),
         ([3, 0], "sample 1 has length 0"),
         ([3, -2], "sample 1 has length -2"),
         ([3, -1], "sample 1 has length -1"),

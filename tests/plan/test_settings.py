@@ -22,7 +22,7 @@ def test_numbers_of_numpy_are_numbers(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"budgets": {"samples": 2}, "algorithm": "next_fit"}, 'algorithm="next_fit" knows tokens alone'),
+        ({"budgets": {"samples": 2}, "algorithm": "next_fit"}, 'algorithm="next_fit" knows only tokens'),
         ({"budgets": {"tokens": 2}}, "the capacity in tokens is capacity"),
         ({"budgets": {"samples": 0}}, "budgets['samples'] must be from 1"),
         ({"mix": True, "seed": None}, "mix=True exchanges segments at random and needs a seed"),

@@ -225,7 +225,7 @@ def test_rows_without_their_beginning_are_refused_before_any_work(tmp_path, monk
     encoder = CompletionEncoder(tiny.tokenizer())
     monkeypatch.setattr(type(encoder), "encode_batch", lambda *_: pytest.fail("a sample was encoded"))
     settings = PlanSettings(capacity=24, overflow="truncate_left")
-    with pytest.raises(SettingsError, match=r'overflow="truncate_left" takes the beginning of rows of KTO.*"truncate"'):
+    with pytest.raises(SettingsError, match=r'overflow="truncate_left" cuts the beginning of rows of KTO.*"truncate"'):
         pack_dataset(open_source(rows(), format="kto"), encoder, tmp_path / "packs", settings)
     assert not (tmp_path / "packs" / "log").exists()
 
@@ -273,7 +273,7 @@ def test_a_plan_that_takes_beginnings_is_refused_by_whoever_makes_or_opens_it(tm
     """Measured and planned apart, or planned by an earlier brimful, whose tables do not say that rows are of KTO."""
     source, encoder = open_source(rows(), format="kto"), CompletionEncoder(tiny.tokenizer())
     table = measure_lengths(source, encoder)
-    message = "overflow=.truncate_left. takes the beginning of rows of KTO.*truncate"
+    message = "overflow=.truncate_left. cuts the beginning of rows of KTO.*truncate"
     with pytest.raises(SettingsError, match=message):
         plan_packs(table, capacity=24, overflow="truncate_left")
     older = LengthTable(table.budgets, provenance={"group_size": 2}, targets=table.targets)

@@ -1,4 +1,4 @@
-"""Lengths to packs: ``plan_packs`` and the ``Plan`` it makes. Pure, but for ``saved``.
+"""Lengths to packs: ``plan_packs`` and the ``Plan`` it makes. Pure, except for ``saved``.
 
 ::
 
@@ -7,9 +7,9 @@
       settings     policies/     fit/ vector/ optimal/      ledger
                    counts/       phased/      stream/       saved/
 
-    lengths of one step ──────────────────────────────────► StepPlan: step/, by itself
+    lengths of one step ──────────────────────────────────► StepPlan: step/, separate
 
-``algorithms`` is the one table of all algorithms; each has a file of its own. The decreasing ones work on counts of
+``algorithms`` is the one table of all algorithms; each has its own file. The decreasing ones work on counts of
 lengths (``counts``), the others on the lengths in their order.
 """
 

@@ -1,4 +1,4 @@
-"""All algorithms in one table: planner, ``Lookahead``, what-if, command-line help and documentation read it."""
+"""All algorithms in one table. The planner, ``Lookahead``, what-if, command-line help and documentation read it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,10 +20,10 @@ from brimful.plan.packing import Packing, PackResult
 from brimful.plan.phased import Recipe
 
 _SECONDS = 60.0
-"""Time limit of ``optimal`` where none is given."""
+"""Default time limit of ``optimal``."""
 
 _OPERATIONS = 2e9
-"""Operations after which ``auto`` stops searching: some seconds, and the same plan on every machine."""
+"""Operations after which ``auto`` stops its search: a few seconds, and the same plan on every machine."""
 
 _CLOSE_ENOUGH = 0.001
 """Distance from the bound, as a share of it, up to which ``auto`` does not search."""
@@ -37,7 +37,7 @@ class CountOptions:
         capacity: tokens of a pack.
         recipe: phases of ``phased``.
         time_limit: seconds that a search may take; None for the limit of the algorithm.
-        num_packs: exactly so many packs, for ``spread``; None for as few as it finds.
+        num_packs: exact number of packs, for ``spread``; None for as few as it finds.
     """
 
     capacity: int
@@ -50,7 +50,7 @@ PackInOrder = Callable[..., Packing]
 """``(lengths: int[num_items], *, capacity: int) -> Packing``: takes the items in their order."""
 
 PackCounts = Callable[[Histogram, CountOptions, int], PackResult[PackRuns]]
-"""``(items, options, bound) -> PackResult``: looks at counts alone; the bound is that of ``lower_bound``."""
+"""``(items, options, bound) -> PackResult``: reads only counts; ``bound`` comes from ``lower_bound``."""
 
 
 @dataclass(frozen=True)
@@ -58,16 +58,16 @@ class Algorithm:
     """One way to pack, as the user names it. Exactly one of the two functions is given.
 
     Attributes:
-        name: textbook name: the books say what it does.
-        summary: a clause that help and documentation show behind the name.
+        name: textbook name.
+        summary: a clause that help and documentation show after the name.
         in_order: function of an algorithm that keeps the order of the samples.
         on_counts: function of an algorithm that sees the number of samples of each length.
-        aliases: names that others use.
-        contradicts: settings that cannot be combined with it; ``budgets`` and ``mix`` are added where they follow.
+        aliases: names that other libraries use.
+        contradicts: settings that cannot be combined with it; ``budgets`` and ``mix`` are added automatically.
         knows_budgets: packs under several budgets; every other algorithm refuses them.
         window_rule: in-order function that packs the window of a ``Lookahead``, and whether the longest go first; None
             if the algorithm cannot plan a stream. ``X decreasing`` is ``X`` on sorted items.
-        is_compared: shown by what-if beside the plan's own.
+        is_compared: what-if compares it with the plan's algorithm.
     """
 
     name: str
@@ -81,14 +81,14 @@ class Algorithm:
     knows_budgets: bool = False
 
     def __post_init__(self) -> None:
-        # Several budgets need another algorithm, and exchanged segments are out of their order.
+        # Only an algorithm that knows budgets can pack under several, and exchanged segments lose their order.
         implied = {"budgets": not self.knows_budgets, "mix": self.in_order is not None}
         contradicts = self.contradicts.union(name for name, is_implied in implied.items() if is_implied)
         object.__setattr__(self, "contradicts", contradicts)
 
 
 def _textbook(function: Callable[..., PackRuns]) -> PackCounts:
-    """Give a decreasing algorithm the signature of all that look at counts."""
+    """Give a decreasing algorithm the signature of ``PackCounts``."""
 
     def pack(items: Histogram, options: CountOptions, bound: int) -> PackResult[PackRuns]:
         return PackResult(function(items, capacity=options.capacity), bound)
@@ -106,7 +106,7 @@ def _spread_evenly(items: Histogram, options: CountOptions, bound: int) -> PackR
 
 
 def _pack_automatically(items: Histogram, options: CountOptions, bound: int) -> PackResult[PackRuns]:
-    """Pack by best fit decreasing, and search for fewer packs where that is over 0.1 % above the bound."""
+    """Pack by best fit decreasing, and search for fewer packs if the result is over 0.1 % above the bound."""
     runs = best_fit_decreasing(items, capacity=options.capacity)
     above = runs.num_packs - bound
     if above == 0:
@@ -154,7 +154,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         ),
         Algorithm(
             "auto",
-            "best fit decreasing, and a search where it is over 0.1 % above the bound; knows several budgets",
+            "best fit decreasing, and a search if the result is over 0.1 % above the bound; knows several budgets",
             on_counts=_pack_automatically,
             knows_budgets=True,
         ),
@@ -203,9 +203,9 @@ ALGORITHMS: dict[str, Algorithm] = {
         ),
     )
 }
-"""Algorithms by name, in the order in which help and messages list them."""
+"""Algorithms by name, in the order of help and messages."""
 
 ALGORITHMS_BY_ANY_NAME = {
     name: algorithm for algorithm in ALGORITHMS.values() for name in (algorithm.name, *algorithm.aliases)
 }
-"""The same by name and by alias."""
+"""Algorithms by name and alias."""

@@ -25,13 +25,14 @@ class Items:
     """Items to pack: segments of samples, or groups of them.
 
     Attributes:
-        segments: of real lengths; ``dropped_ids`` in it names every sample that was left out.
-        sizes: ``int32[num_items]``, aligned tokens of each item, where packs are limited in tokens alone; else
+        segments: have real lengths; their ``dropped_ids`` name every sample that was left out.
+        sizes: ``int32[num_items]``, aligned tokens of each item, if packs are limited only in tokens; otherwise
             ``int64[num_items, num_budgets]``.
-        capacities: ``int64[num_budgets]``: limits of a pack, that of tokens within what alignment leaves.
+        capacities: ``int64[num_budgets]``: limits of a pack; the limit in tokens is the one that alignment leaves.
         groups: members of each item; None if items are segments.
-        dropped_by: samples left out by budget, ``no_target`` for those without a target, and ``group_mate_rejected`` for
-            those whose group lost one to an error. Empty where samples longer than a pack are all.
+        dropped_by: number of samples left out by each budget, by ``no_target`` if they have no target, and by
+            ``group_mate_rejected`` if an error rejected a member of their group. Empty if every dropped sample is
+            longer than a pack.
         fingerprint_of_groups: None without groups.
     """
 
@@ -43,7 +44,7 @@ class Items:
     fingerprint_of_groups: Fingerprint | None = None
 
     def take(self, rows: AnyIntArray) -> Items:
-        """Select items, in the order given; one may come several times. Not for groups."""
+        """Select items, in the given order; an item may be repeated. Not for groups."""
         assert self.groups is None, "members of groups are drawn together"
         segments = self.segments
         starts = None if segments.starts is None else segments.starts[rows]
@@ -58,17 +59,17 @@ def prepare_items(
     may_reject: bool = True,
     groups: AnyIntArray | Sequence[int] | None = None,
 ) -> Items:
-    """Apply the policies of the settings, in this order of thought:
+    """Apply the policies of the settings, in this order:
 
-    1. The capacity in tokens shrinks to what alignment can use (``Alignment.usable``), and that is the limit at which
-       the policy drops or cuts: a segment of that length is aligned already.
+    1. The capacity in tokens shrinks to what alignment can use (``Alignment.usable``). This is the limit at which
+       the policy drops or cuts: a segment of that length is already aligned.
     2. Samples without a target are left out, or refused.
-    3. Segments take their aligned length of the budget ``tokens``; ``samples`` and ``squares`` come from real lengths.
-    4. Members of a group become one item, of the sum of their sizes. Rows of several samples are groups of themselves
-       (``LengthTable.groups``); truncation cuts each of their samples to an equal part of a pack.
+    3. Segments take their aligned length from the budget ``tokens``; ``samples`` and ``squares`` use real lengths.
+    4. Members of a group become one item, whose size is the sum of their sizes. Each row of several samples is a group
+       (``LengthTable.groups``); truncation cuts each of its samples to an equal part of a pack.
     5. Items that exceed another budget, and groups that exceed any, are an error or dropped whole, counted by budget.
 
-    ``concat_split`` knows no items: its segments are the stream of all tokens, cut where packs end.
+    ``concat_split`` has no items: its segments are the stream of all tokens, cut where packs end.
 
     Pure: no I/O.
 
@@ -76,7 +77,7 @@ def prepare_items(
         table: lengths of all samples.
         settings: the policies.
         may_reject: allow samples that were rejected when they were measured.
-        groups: as of ``plan_packs``.
+        groups: see ``plan_packs``.
 
     Raises:
         InvalidLengthsError: no samples, or a length below 1.
@@ -86,7 +87,7 @@ def prepare_items(
     """
     tokens = table.tokens
     if len(tokens) == 0:
-        raise InvalidLengthsError("there are no lengths: nothing to plan")
+        raise InvalidLengthsError("no lengths: nothing to plan")
     shortest = int(tokens.min())
     if shortest < 1:
         invalid = (tokens < 1) & ~(may_reject & (tokens == REJECTED))
@@ -131,10 +132,10 @@ def prepare_items(
         except NoTargetError as error:
             if error.sample_ids is None:
                 raise
-            # Looked at without them: samples that are too long belong to the same answer.
+            # Planning continues without them, so that one message also names the samples that are too long.
             fault, left_out = error, np.asarray(error.sample_ids)
     if len(left_out):
-        # Like samples that could not be read: planning passes over them.
+        # Treated like samples that could not be read: planning skips them.
         tokens = tokens.copy()
         tokens[left_out] = REJECTED
         table = LengthTable({**table.budgets, "tokens": tokens}, provenance=table.provenance)
@@ -163,7 +164,7 @@ def prepare_items(
 
 
 def _of_tokens(table: LengthTable, settings: PlanSettings, *, has_rejected: bool) -> Items:
-    """Prepare segments that are limited in tokens alone: no matrix, and no copy where nothing is cut or aligned."""
+    """Prepare segments that are limited only in tokens: no matrix, and no copy unless something is cut or aligned."""
     alignment = settings.row_alignment
     segments = apply_overflow(
         table.tokens,
@@ -179,7 +180,7 @@ def _of_tokens(table: LengthTable, settings: PlanSettings, *, has_rejected: bool
 
 
 def _of_stream(table: LengthTable, settings: PlanSettings) -> Items:
-    """Prepare the stream of what the policy keeps; under ``split`` that is every token of every sample."""
+    """Prepare the stream of the tokens that the policy keeps; ``split`` keeps every token of every sample."""
     segments = cut_stream(table.tokens, capacity=settings.capacity, policy=settings.overflow_policy)
     return Items(segments, segments.lengths, np.array([settings.capacity], dtype=np.int64))
 
@@ -213,7 +214,7 @@ def _of_groups(table: LengthTable, settings: PlanSettings, group_ids: Int64Array
     alignment, policy = settings.row_alignment, settings.overflow_policy
     tokens = table.tokens
     is_rejected = tokens < 0
-    # A group that lost a member to an error is left out with it: its other members are the bereft.
+    # A group with a rejected member is left out entirely: its other members are the bereft.
     broken_groups = np.unique(group_ids[is_rejected & (group_ids >= 0)])
     is_bereft = ~is_rejected & np.isin(group_ids, broken_groups)
     ids = np.flatnonzero(~is_rejected & ~is_bereft)
@@ -238,19 +239,19 @@ def _of_groups(table: LengthTable, settings: PlanSettings, group_ids: Int64Array
 
 
 def _refuse_to_divide(table: LengthTable, budgets: Budgets, segments: Segments, settings: PlanSettings) -> None:
-    """Raise if a sample was split that takes of a stored budget: nobody knows which segment takes it."""
+    """Raise if a split sample uses a stored budget: which of its segments uses it is unknown."""
     stored = [name for name in budgets.names[1:] if name in table.budgets]
     if stored:
         assert segments.starts is not None
         sample_id = int(segments.ids()[np.argmax(segments.starts > 0)])
         raise SettingsError(
             f"{setting('overflow', 'split')} divides tokens, not {stored[0]}: of sample {sample_id} ({int(table.tokens[sample_id]):,} "
-            f"tokens, capacity {settings.usable:,}) nobody knows which segment takes them; choose drop or truncate"
+            f"tokens, capacity {settings.usable:,}) it is unknown which segment takes them; choose drop or truncate"
         )
 
 
 def _also_without(items: Items, sample_ids: Int64Array) -> Items:
-    """Count samples that were left out for want of a target among the dropped ones."""
+    """Add samples that were left out for lack of a target to the dropped ones."""
     dropped_ids = items.segments.dropped_ids
     dropped_by = items.dropped_by or ({"tokens": len(dropped_ids)} if len(dropped_ids) else {})
     return replace(

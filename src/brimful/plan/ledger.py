@@ -13,7 +13,7 @@ from brimful.plan.settings import PlanSettings
 from brimful.typing import Int64Array
 
 MUCH_LOST = 0.05
-"""Share of the tokens from which a loss gets a warning: it is then seen in the mixture, and is rarely wanted."""
+"""Share of lost tokens from which a warning is given: it then shows in the mixture, and is rarely wanted."""
 
 
 def drop_reason(name: str) -> str:
@@ -28,20 +28,20 @@ def drop_reason(name: str) -> str:
 _DROP_REASONS = {
     "tokens": "longer than a pack",
     "no_target": "without a target of the loss",
-    "group_mate_rejected": "of a group that lost one to an error",
+    "group_mate_rejected": "in a group with a rejected sample",
 }
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """The account of one plan: in = packed + dropped, by sample; and truncated beside them, by token.
+    """The account of one plan. In samples: in = packed + dropped. In tokens: in = packed + dropped + truncated.
 
-    Rejected samples (malformed rows) have no length and are counted apart. Targets of the loss are counted where they
-    were measured: in = packed + dropped + cut, where ``cut`` are those that truncation takes and the first tokens of
-    segments in the middle of a sample, which are no targets any more.
+    Rejected samples (malformed rows) have no length and are counted separately. Targets of the loss are counted if they
+    were measured: in = packed + dropped + cut, where ``cut`` counts the targets that truncation removes and the first
+    tokens of segments in the middle of a sample, which are not targets any more.
 
-    A mixture draws some samples several times and others not at all. Then ``samples_packed`` are distinct, ``tokens_packed``
-    are those in the packs, and in = packed - repeated + dropped + truncated + not drawn.
+    A mixture draws some samples several times and others not at all. Then ``samples_packed`` counts distinct samples,
+    ``tokens_packed`` counts all tokens in the packs, and in = packed - repeated + dropped + truncated + not drawn.
 
     >>> Ledger(samples_in=2, tokens_in=9, samples_packed=1, tokens_packed=4, samples_dropped=1, tokens_dropped=5)
     ... # doctest: +ELLIPSIS
@@ -84,16 +84,16 @@ class Ledger:
 
     @property
     def lost_ratio(self) -> float:
-        """Share of the tokens that came in and are in no pack: dropped or truncated."""
+        """Share of the input tokens that are not in any pack: dropped or truncated."""
         return (self.tokens_dropped + self.tokens_truncated) / max(1, self.tokens_in)
 
     @property
     def targets_lost_ratio(self) -> float:
-        """Share of the targets that came in and are in no pack; 0 where they were not measured."""
+        """Share of the input targets that are not in any pack; 0 if they were not measured."""
         return ((self.targets_dropped or 0) + (self.targets_cut or 0)) / max(1, self.targets_in or 0)
 
     def as_dict(self) -> dict[str, int]:
-        """Return the account for JSON; targets only where they were measured, draws only of mixtures."""
+        """Return the account for JSON; targets only if they were measured, draws only for mixtures."""
         return {
             name: value
             for name, value in asdict(self).items()
@@ -108,7 +108,7 @@ _OF_MIXTURES = frozenset(
         *((noun, "repeated") for noun in ("draws", "tokens", "targets")),
     )
 )
-"""Entries that only plans of mixtures have: those of others keep their record."""
+"""Entries that only plans of mixtures have; the records of other plans stay as they were."""
 
 
 def ledger_of(
@@ -117,13 +117,13 @@ def ledger_of(
     """Account for every sample, token and target of a plan.
 
     Args:
-        table: all samples that came in.
-        segments: those that are packed, and the samples that were left out.
+        table: all input samples.
+        segments: the packed segments, and the samples that were left out.
         settings: the policies that left them out.
-        tokens_packed: sum of the segments' lengths; added up if None.
+        tokens_packed: sum of the segments' lengths; computed if None.
 
     Raises:
-        NoTargetError: targets came in, and none is in a pack.
+        NoTargetError: the input has targets, and none is in a pack.
     """
     tokens = table.tokens
     if tokens_packed is None:
@@ -147,9 +147,9 @@ def ledger_of(
         num_split = int(np.count_nonzero(np.bincount(segments.ids()) > 1))
     if settings.overflow_policy in (Overflow.TRUNCATE, Overflow.TRUNCATE_LEFT):
         num_truncated = int(np.count_nonzero(tokens > settings.longest_segment))
-        if table.group_size > 1:  # sides of a preference are cut by what both take
+        if table.group_size > 1:  # a preference pair is cut by the lengths of both samples
             num_truncated = int(np.count_nonzero(segments.lengths < tokens[segments.ids()]))
-        elif settings.no_target_policy is NoTarget.DROP:  # some of those are left out, as truncation took their targets
+        elif settings.no_target_policy is NoTarget.DROP:  # some are left out, as truncation removed their targets
             num_truncated -= int(np.count_nonzero(dropped_lengths > settings.longest_segment))
     ledger = Ledger(
         samples_in=len(tokens),
@@ -175,12 +175,12 @@ def ledger_of(
 
 
 def ledger_of_draws(table: LengthTable, pool: Segments, times: Int64Array, settings: PlanSettings) -> Ledger:
-    """Account for a plan that has some samples several times and others not at all.
+    """Account for a plan that contains some samples several times and others not at all.
 
     Args:
-        table: all samples that came in.
+        table: all input samples.
         pool: segments of all samples that could be packed.
-        times: ``int64[num_segments]``, how often each of them is packed; equal for all segments of a sample.
+        times: ``int64[num_segments]``, how often each segment is packed; equal for all segments of a sample.
         settings: the policies.
     """
     base = ledger_of(table, pool, settings)
@@ -236,7 +236,7 @@ def ledger_of_draws(table: LengthTable, pool: Segments, times: Int64Array, setti
 
 
 def _account_of_targets(table: LengthTable, segments: Segments) -> dict[str, int]:
-    """Count targets that are packed, dropped and cut off, and packed samples that have none."""
+    """Count targets that are packed, dropped and cut off, and packed samples without a target."""
     targets, tokens = table.targets, table.tokens
     assert targets is not None
     targets_dropped = int(targets.counts[segments.dropped_ids].sum(dtype=np.int64))

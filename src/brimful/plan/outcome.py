@@ -1,4 +1,4 @@
-"""Results of planning beside the packs: how far the algorithm came, and reasons for dropped samples."""
+"""Results of planning in addition to the packs: how far the algorithm came, and reasons for dropped samples."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from brimful.typing import Fingerprint
 
 @dataclass(frozen=True)
 class PlanOutcome:
-    """Results of planning that neither the packs nor the ledger tell.
+    """Results of planning that neither the packs nor the ledger contain.
 
     Attributes:
-        description: how far the algorithm came, in words; empty where its name says it.
-        solver: library that searched for patterns; another may find other packs, as few. Empty without a search.
+        description: how far the algorithm came, in words; empty if its name says it.
+        solver: library that searched for patterns; another may find other packs, but as few. Empty without a search.
         phase_reports: one line for each phase of a recipe.
-        packs_below_min_fill: packs below ``min_fill`` before they were packed again, and in the plan; None without one.
-        dropped_by: samples left out by reason: the name of a budget, or of ``drop_reason``. Empty where samples longer
-            than a pack are all.
-        groups: fingerprint of the groups that were planned with; None without groups.
-        mixed: shares of each source, asked for and realised (``mixture_record``); empty without a mixture.
+        packs_below_min_fill: number of packs below ``min_fill`` before they were packed again, and in the plan; None
+            without ``min_fill``.
+        dropped_by: number of samples left out by reason: the name of a budget, or a name that ``drop_reason`` knows.
+            Empty if every dropped sample is longer than a pack.
+        groups: fingerprint of the groups; None without groups.
+        mixed: requested and realized shares of each source (``mixture_record``); empty without a mixture.
 
     >>> PlanOutcome(description="optimal", solver="highspy").as_dict()
     {'outcome': 'optimal', 'solver': 'highspy'}
@@ -36,7 +37,7 @@ class PlanOutcome:
     mixed: Mapping[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what there is to tell, for JSON."""
+        """Return the fields that are set, for JSON."""
         record: dict[str, Any] = {
             "outcome": self.description,
             "solver": self.solver,
@@ -50,7 +51,7 @@ class PlanOutcome:
 
     @classmethod
     def of_record(cls, record: Mapping[str, Any]) -> PlanOutcome:
-        """Read the outcome from the record of a plan file, which holds its settings too."""
+        """Read the outcome from the record of a plan file, which also holds its settings."""
         below = record.get("packs_below_min_fill")
         return cls(
             description=record.get("outcome", ""),

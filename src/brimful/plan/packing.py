@@ -1,4 +1,4 @@
-"""Results of an algorithm: items grouped into packs, and the bound beside them."""
+"""Results of an algorithm: items grouped into packs, and the bound."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Packing:
         return np.diff(self.offsets)
 
     def take(self, packs: AnyIntArray) -> Packing:
-        """Select packs, in the order given: pack ``i`` of the result is pack ``packs[i]`` of these.
+        """Select packs, in the given order: pack ``i`` of the result is pack ``packs[i]`` of this packing.
 
         >>> Packing(np.array([0, 2, 3]), np.array([4, 0, 2])).take(np.array([1, 0])).as_lists()
         [[2], [4, 0]]
@@ -47,7 +47,7 @@ class Packing:
         return Packing(offsets_of(sizes), self.items[ranges(self.offsets[:-1][packs], sizes)])
 
     def joined(self, other: Packing) -> Packing:
-        """Return these packs, and behind them the packs of another packing."""
+        """Return these packs, followed by the packs of another packing."""
         offsets = np.concatenate([self.offsets, self.offsets[-1] + other.offsets[1:]])
         return Packing(offsets, np.concatenate([self.items, other.items]))
 
@@ -63,8 +63,8 @@ class PackResult(Generic[Packs]):
     Attributes:
         packs: a ``Packing`` of items, or ``PackRuns`` of counts.
         bound: no packing of the items has fewer packs.
-        outcome: what the algorithm has to say.
-        total: sum of the sizes of all items, where they were counted.
+        outcome: what the algorithm reports.
+        total: sum of the sizes of all items, if they were counted.
     """
 
     packs: Packs
@@ -74,7 +74,7 @@ class PackResult(Generic[Packs]):
 
 
 def loads_of(packing: Packing, sizes: AnyIntArray) -> Int64Array:
-    """Add up what each pack holds: ``int64[num_packs, num_budgets]``, or ``int64[num_packs]`` for one row of sizes.
+    """Sum the sizes in each pack: ``int64[num_packs, num_budgets]``, or ``int64[num_packs]`` for one row of sizes.
 
     >>> loads_of(Packing(np.array([0, 2, 3]), np.array([2, 0, 1])), np.array([[3, 1], [5, 0], [1, 1]])).tolist()
     [[4, 2], [5, 0]]

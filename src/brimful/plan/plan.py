@@ -1,4 +1,4 @@
-"""The plan: which samples share which pack. It holds no samples."""
+"""The plan: which samples share which pack. It does not hold the samples."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TOWER_COLUMNS = (
     ("audio_frames", "audio_frames", 1),
     ("sounds", "sounds", 1),
 )
-"""Size of media that a cost model weighs, the column that measures it, and units of one in the other."""
+"""Size of media that a cost model weighs, the column that measures it, and the ratio of their units."""
 
 
 class Segment(NamedTuple):
@@ -47,22 +47,22 @@ class Segment(NamedTuple):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Plan:
-    """All packs of a data set; immutable, and mapped from its file when opened.
+    """All packs of a data set; immutable, and memory-mapped when opened from its file.
 
     Attributes:
-        capacity: tokens of a pack at most.
+        capacity: maximum tokens of a pack.
         offsets: ``int64[num_packs + 1]``; pack ``i`` is segments ``offsets[i] … offsets[i + 1] - 1``.
         sample_ids: ``int[num_segments]``, in the narrowest of int32 and int64 that holds them.
         starts: ``int32[num_segments]``, first token of the sample in the segment; 0 unless cut.
-        find_lengths, find_length_fingerprint: compute ``lengths`` and their fingerprint, when somebody asks for them.
+        find_lengths, find_length_fingerprint: compute ``lengths`` and their fingerprint on first access.
         dropped_ids: ``int64``, samples that the overflow policy left out.
-        truncated: samples that ``truncate`` cut, with the lengths they had (``Truncated``).
+        truncated: samples that ``truncate`` cut, with their full lengths (``Truncated``).
         ledger: account of every sample and token.
         settings: the options that the plan was made with.
-        outcome: what came of them beside packs and ledger.
+        outcome: results in addition to packs and ledger.
         bound: no plan of these lengths has fewer packs.
-        saved_as: fingerprint that the file names, if it comes from one.
-        path: the file that it was saved to, or opened from.
+        saved_as: fingerprint in the plan's file, if it was opened from one.
+        path: the file that the plan was saved to, or opened from.
 
     >>> from brimful import plan_packs
     >>> plan = plan_packs([3, 3, 5, 6, 1, 1], capacity=7, seed=None)
@@ -122,7 +122,7 @@ class Plan:
 
     @cached_property
     def padding(self) -> tuple[int, int]:
-        """Tokens that the alignment adds: behind segments, and at the ends of rows, without those of ``pad_to``.
+        """Tokens that the alignment adds: after segments, and at the ends of rows without the tokens of ``pad_to``.
 
         >>> from brimful.plan import Alignment, plan_packs
         >>> plan_packs([5, 9, 3, 13], capacity=48, alignment=Alignment(segment=4, total=16)).padding
@@ -140,7 +140,7 @@ class Plan:
     def sample_lengths(self) -> Lengths:
         """``int32[num_segments]``: tokens of the complete sample of each segment, as planned.
 
-        A sample ends where its last segment does, unless ``truncate`` cut off its end, which ``truncated`` tells.
+        A sample ends where its last segment ends; if ``truncate`` cut off its end, ``truncated`` has its length.
 
         >>> from brimful.plan import plan_packs
         >>> plan_packs([5, 9], capacity=4, overflow="split", seed=None).sample_lengths.tolist()
@@ -154,10 +154,10 @@ class Plan:
         return self.truncated.lengths_of(self.sample_ids, otherwise=lengths)
 
     def check_sample_lengths(self, rows: slice, sample_lengths: AnyIntArray, where: Callable[[int], str]) -> None:
-        """Hold samples against the lengths that they were planned with: one that grew would be cut in silence.
+        """Compare samples with the lengths that they were planned with: a sample that grew would be cut silently.
 
         Args:
-            rows: of the segments.
+            rows: range of segments.
             sample_lengths: ``int[num_rows]``, tokens that the complete sample of each segment has now.
             where: file and line of a sample, for the message.
 
@@ -178,16 +178,17 @@ class Plan:
         """Return the cost of each pack in the model's unit; for ``PackLoader(costs=…)``.
 
         Args:
-            model: cost of tokens, and of patches and sounds where the model has towers.
-            lengths: the table that was planned, for what the towers are given. Without it, of the language model alone.
+            model: cost of tokens, and of patches and audio if the model has towers.
+            lengths: the table that was planned, for the input of the towers; without it, only the language model counts
+                its cost.
 
         Returns:
-            ``float64[num_packs]`` without a table; with one ``float64[num_packs, num_parts]``, a column for each of
+            ``float64[num_packs]`` without a table; ``float64[num_packs, num_parts]`` with one, a column for each of
             ``model.parts``: schedules then balance the towers too.
 
         Raises:
-            SettingsError: the model has a tower, and the table measured its media without what it costs.
-            PlanMismatchError: a table of another number of samples.
+            SettingsError: the model has a tower, and the table has media but not the column that its cost needs.
+            PlanMismatchError: the table has a different number of samples.
 
         >>> from brimful import CostModel, LengthTable, plan_packs
         >>> table = LengthTable.from_lengths([5, 3], patches=[16, 0], patch_blocks=[1, 0])
@@ -205,12 +206,12 @@ class Plan:
         return pack_part_costs(self.offsets, self.lengths, model, sizes)
 
     def sums_by_pack(self, lengths: LengthTable, budget: str) -> Int64Array:
-        """Return what the samples of each pack take of a measured budget, ``int64[num_packs]``.
+        """Return how much of a measured budget the samples of each pack take, ``int64[num_packs]``.
 
-        A sample that is in several parts counts where its first part is: media are never cut.
+        A sample in several parts counts in the pack of its first part: media are never cut.
 
         Raises:
-            PlanMismatchError: a table of another number of samples.
+            PlanMismatchError: the table has a different number of samples.
         """
         if len(lengths) != self.ledger.samples_in:
             raise PlanMismatchError(
@@ -253,7 +254,7 @@ class Plan:
 
     @property
     def record(self) -> dict[str, Any]:
-        """Settings and outcome as the plan's file and reports have them: what is not as by default."""
+        """Settings and outcome as in the plan's file and reports: only values that differ from the defaults."""
         return {**self.settings.as_dict(), **self.outcome.as_dict()}
 
     @cached_property
@@ -269,14 +270,14 @@ class Plan:
         return self.offsets, self.sample_ids, self.starts, self.lengths, self.dropped_ids
 
     def validate(self, lengths: LengthTable | AnyIntArray, *, groups: AnyIntArray | None = None) -> None:
-        """Prove the plan against the lengths: every token once or accounted for, nothing over capacity.
+        """Prove the plan against the lengths: every token packed once or accounted for, nothing over capacity.
 
         Args:
-            lengths: that were planned; a table, if budgets of its columns are to be held too.
-            groups: ``int[num_samples]``, if there were any: each is side by side in one pack, or nowhere.
+            lengths: the lengths that were planned; a table, to check budgets of its columns too.
+            groups: ``int[num_samples]``, if any were given: each group is contiguous in one pack, or in no pack.
 
         Raises:
-            PlanMismatchError: names the first pack or sample that is wrong.
+            PlanMismatchError: names the first wrong pack or sample.
         """
         validate_plan(self, lengths, groups=groups)
 
@@ -295,11 +296,11 @@ class Plan:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Plan:
-        """Map a plan into memory: milliseconds, whatever its size.
+        """Map a plan into memory; takes milliseconds at any size.
 
         Raises:
             SourceNotFoundError: no such file.
-            CorruptFileError: cut short, or no plan.
+            CorruptFileError: the file is cut short or not a plan.
         """
         name = path_of("path", path, "the path of a plan")
         try:
@@ -323,16 +324,16 @@ class Plan:
             raise CorruptFileError(f"{name}: its description is damaged ({error!r})") from error
 
     def check_fingerprint(self) -> None:
-        """Hold the arrays of an opened plan against the fingerprint that was saved with them.
+        """Compare the arrays of an opened plan with the fingerprint that was saved with them.
 
         Raises:
-            CorruptFileError: they are not what was planned.
+            CorruptFileError: they differ from what was planned.
         """
         if self.saved_as not in (None, self._array_fingerprint()) or not self.truncated.is_intact:
-            raise CorruptFileError(f"{self.path}: the plan is damaged: its arrays are not those that were saved")
+            raise CorruptFileError(f"{self.path}: the plan is damaged: its arrays differ from the saved ones")
 
     def __getstate__(self) -> dict[str, Any]:
-        # The functions are closures, which nothing can pickle: their results go instead.
+        # The functions are closures, which cannot be pickled: their results are pickled instead.
         found = {"lengths": self.lengths, "length_fingerprint": self.length_fingerprint}
         return {**self.__dict__, **found, "find_lengths": None, "find_length_fingerprint": None}
 
@@ -344,7 +345,7 @@ class Plan:
 
 
 def _check_towers_measured(model: CostModel, sizes: Mapping[str, Int64Array]) -> None:
-    """Refuse costs of a tower without what it is given: pictures would cost less than they do, and nobody would know."""
+    """Refuse costs of a tower whose input was not measured: images would silently seem too cheap."""
     for part, term, size, column in (
         (Part.VISION_TOWER, model.encoder_quadratic, "patch_squares", "patch_blocks"),
         (Part.AUDIO_TOWER, model.audio_constant, "sounds", "sounds"),
@@ -352,6 +353,6 @@ def _check_towers_measured(model: CostModel, sizes: Mapping[str, Int64Array]) ->
         is_measured = "patches" in sizes if part is Part.VISION_TOWER else "audio_frames" in sizes
         if term and is_measured and size not in sizes:
             raise SettingsError(
-                f"the length table has no {column}, by which the {part.value.replace('_', ' ')} costs: measure again, "
-                f"or leave lengths out for costs of the language model alone"
+                f"the length table has no {column}, which the cost of the {part.value.replace('_', ' ')} needs: "
+                f"measure again, or leave lengths out for costs of the language model alone"
             )

@@ -1,4 +1,4 @@
-"""Entry point of planning: from lengths over items and packs to a plan."""
+"""Entry point of planning: from lengths to items, packs and a plan."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -66,50 +66,51 @@ def plan_packs(
 ) -> Plan:
     """Decide which samples share which pack, from their lengths alone.
 
-    Pure: no I/O; the same arguments give the same plan, on any machine and with any number of processes. Where a search
-    was needed (``Plan.outcome.solver``), the same solver has to be installed.
+    Pure: no I/O; the same arguments give the same plan, on any machine and with any number of processes. If a search
+    was needed (``Plan.outcome.solver``), this requires the same solver.
 
     Args:
         lengths: a ``LengthTable``, or whole numbers: tokens of each sample.
-        capacity: tokens of a pack at most, from 1 to 2**31 - 1. ``max_length``, ``packing_length`` and ``seq_length``
-            are understood.
+        capacity: maximum tokens of a pack, from 1 to 2**31 - 1. Also accepted as ``max_length``, ``packing_length``
+            and ``seq_length``.
         algorithm: one of ``ALGORITHMS``. ``optimal`` searches for as few packs as the lengths allow and proves how
-            far from that it is; ``auto`` does so only where best fit decreasing is over 0.1 % above the bound, and
-            packs under several budgets if there are any; ``next_fit``, ``first_fit``, ``best_fit`` and ``worst_fit``
+            far from that it is; ``auto`` does so only if best fit decreasing is over 0.1 % above the bound, and
+            packs under several budgets if any are given; ``next_fit``, ``first_fit``, ``best_fit`` and ``worst_fit``
             take the samples in their order; ``phased`` follows a recipe; ``concat_split`` cuts the stream of all
-            tokens; ``spread`` makes ``num_packs`` even packs. ``Plan.outcome`` tells how far it came. The names that others use (``bfd``, ``ffd``,
-            ``wrapped``, and ``sequential`` for next fit, whose packs follow each other as the samples do) are
-            understood.
+            tokens; ``spread`` makes ``num_packs`` even packs. ``Plan.outcome`` tells how far it came. Names of other
+            libraries are accepted: ``bfd``, ``ffd``, ``wrapped``, and ``sequential`` for next fit, whose packs keep the
+            order of the samples.
         overflow: policy for samples longer than a pack (``Overflow``).
-        no_target: policy for samples without a target of the loss (``NoTarget``), where the table knows targets.
-        budgets: limits of other quantities in a pack: columns of the table by name, ``samples``, and
-            ``squares`` (the sum of length², which attention costs). Never exceeded.
+        no_target: policy for samples without a target of the loss (``NoTarget``), if the table has targets.
+        budgets: limits of other quantities in a pack: names of columns of the table, ``samples``, and
+            ``squares`` (the sum of length², the cost of attention). Never exceeded.
         alignment: multiples that segments and rows are padded up to; a number is a multiple for each segment
-            (``Alignment.of_parallelism`` for context, sequence and FP8 parallelism). Lengths are planned as padded.
-        groups: ``int64[num_samples]``: samples of the same number from 0 on stay together and in order (preference
-            pairs, episodes); -1 is alone.
-        min_fill: share of the capacity below which packs are postponed: packed once more among themselves, and put
-            last. Nothing is dropped.
+            (``Alignment.of_parallelism`` for context, sequence and FP8 parallelism). Plans count padded lengths.
+        groups: ``int64[num_samples]``: samples of the same number, from 0, stay together and in order (preference
+            pairs, episodes); a sample with -1 is alone.
+        min_fill: share of the capacity below which packs are postponed: their samples are packed once more, and these
+            packs come last. Nothing is dropped.
         phases: steps of ``phased``, as a ``Recipe`` or its text (docs/phased-recipe.md); ``Recipe.default()`` if None.
             ``Plan.outcome`` tells what each phase did.
-        mix: exchange segments between packs until these look like the data, at no cost in fill (``plan.mix``).
-        seed: shuffles samples of equal length and the order of the packs, at no cost in fill, so that packs do
-            not come sorted by length; None keeps the textbook order. Algorithms that keep the order of the
-            samples ignore it.
-        epoch: gives each pass over the data its own companions and order of packs: plan again for each epoch. The
-            membership of packs changes with it only where it is given.
-        time_limit: seconds that ``optimal`` (60 if None) and ``auto`` may search. A search that is cut short returns its
-            best packs, which may differ on a slower machine: then save the plan rather than make it again. If None,
-            ``auto`` stops after a fixed number of operations instead, and its plan is the same everywhere.
-        num_packs: exactly so many packs, for ``spread``; as few as best fit decreasing takes if None.
-        mixture: draw samples of several sources by weight (``Mixture``), some several times and others later; None packs
-            every sample once. ``Plan.outcome.mixed`` has the shares that came of it.
-        sources: samples of each source of the mixture by name, one source behind the other; the files of the table if None.
-        uses: ``int[num_samples]``, how often each sample was consumed before (``consumed_samples``): the mixture goes on from
-            there. None: where the epochs before this one would have ended.
+        mix: exchange segments between packs until the packs look like the data, at no cost in fill (``plan.mix``).
+        seed: shuffles samples of equal length and the order of the packs, at no cost in fill, so that packs are
+            not sorted by length; None keeps the textbook order. Algorithms that keep the order of the samples
+            ignore it.
+        epoch: gives each pass over the data its own combinations and order of packs: plan again for each epoch. The
+            membership of packs changes with it only if it is given.
+        time_limit: seconds that ``optimal`` (60 if None) and ``auto`` may search. A search that is cut short returns
+            its best packs, which may differ on a slower machine: then save the plan rather than make it again. If
+            None, ``auto`` stops after a fixed number of operations instead, and its plan is the same everywhere.
+        num_packs: exact number of packs, for ``spread``; None for as few as best fit decreasing takes.
+        mixture: draw samples of several sources by weight (``Mixture``), some several times and others later; None
+            packs every sample once. ``Plan.outcome.mixed`` has the resulting shares.
+        sources: number of samples of each source of the mixture, by name and in the order of the table; None for the
+            files of the table.
+        uses: ``int[num_samples]``, how often each sample was consumed before (``consumed_samples``): the mixture
+            continues from there. None: from where the epochs before this one would have ended.
 
     Raises:
-        InvalidLengthsError: no samples, a length below 1, no whole numbers, or a ``num_packs`` that they cannot fill.
+        InvalidLengthsError: no samples, a length below 1, a fraction, or a ``num_packs`` that the samples cannot fill.
         NoTargetError: samples without a target, and ``no_target`` is ``error``; or no sample has one.
         OversizedSampleError: a sample or a group exceeds a capacity, and ``overflow`` is ``error``.
         SettingsError: an impossible capacity, an unknown name, options that contradict each other.
@@ -148,9 +149,9 @@ def plan_with(
     sources: Mapping[str, int] | None = None,
     uses: AnyIntArray | None = None,
 ) -> Plan:
-    """Plan packs with settings that were made, and checked, before the lengths are known.
+    """Plan packs with settings that were made and checked before the lengths are known.
 
-    Pure: no I/O. Arguments and errors as of ``plan_packs``.
+    Pure: no I/O. Arguments and errors are as in ``plan_packs``.
 
     >>> settings = PlanSettings(capacity=100, algorithm="first_fit_decreasing")
     >>> plan_with([70, 30, 30, 30, 20], settings).num_packs
@@ -163,7 +164,7 @@ def plan_with(
     if mixture is None:
         if sources is not None or uses is not None:
             name = "sources" if sources is not None else "uses"
-            raise SettingsError(f"{setting(name)} belongs to {setting('mixture')}, and there is none: leave it out")
+            raise SettingsError(f"{setting(name)} belongs to {setting('mixture')}, which is not given: leave it out")
         items = prepare_items(table, settings, may_reject=table is lengths, groups=groups)
         return _make_plan(table, items, _pack(items, settings), settings)
     if (groups is not None or table.group_size > 1) and mixture.weighting is Weighting.DRAWS:
@@ -190,14 +191,14 @@ def plan_with(
 
 
 def consumed_samples(plan: Plan, packs: AnyIntArray | Sequence[int], before: AnyIntArray | None = None) -> Int64Array:
-    """Count how often each sample was consumed, to go on with another mixture: ``plan_packs(…, uses=…)``.
+    """Count how often each sample was consumed, to continue with another mixture: ``plan_packs(…, uses=…)``.
 
     Pure: no I/O.
 
     Args:
-        plan: that was trained on.
-        packs: those that were served, such as ``schedule[:steps]``; -1 for an empty place is passed over.
-        before: counts from before this plan; None if it was the first.
+        plan: the plan that was trained on.
+        packs: the packs that were served, such as ``schedule[:steps]``; -1, an empty place, is skipped.
+        before: counts before this plan; None if it was the first.
 
     Returns:
         ``int64[num_samples]``.
@@ -223,24 +224,24 @@ def plan_stages(
     sources: Mapping[str, int] | None = None,
     uses: AnyIntArray | None = None,
 ) -> list[Plan]:
-    """Plan one stage of steps after the other, each with weights and a capacity of its own.
+    """Plan one stage of steps after the other, each with its own weights and capacity.
 
-    Each stage goes on where the one before it ended: no sample comes again before the others of its source have come.
+    Each stage continues where the previous one ended: no sample repeats before the others of its source have been used.
 
     Pure: no I/O.
 
     Args:
-        lengths: as of ``plan_packs``.
-        settings: of all stages, with a mixture; its capacity is that of stages without one.
+        lengths: see ``plan_packs``.
+        settings: for all stages, with a mixture; stages without a capacity use its capacity.
         stages: from ``mixture_stages``.
         packs_per_step: packs of one step, over all ranks.
-        sources, uses: as of ``plan_packs``.
+        sources, uses: see ``plan_packs``.
 
     Returns:
-        One plan for each stage, of ``num_steps × packs_per_step`` packs unless the sources give out.
+        One plan for each stage, of ``num_steps × packs_per_step`` packs unless the sources run out.
 
     Raises:
-        SettingsError: settings without a mixture, or with one that ends by itself.
+        SettingsError: settings without a mixture, or with a mixture that has a target of its own.
 
     >>> from brimful.plan import Mixture, mixture_stages
     >>> stages = mixture_stages([(0, {"a": 1, "b": 0}), (4, {"a": 0, "b": 1})], num_steps=4, steps_per_stage=2)
@@ -251,7 +252,7 @@ def plan_stages(
     """
     mixture = settings.mixture
     if mixture is None:
-        raise SettingsError(f"stages are of a mixture, and there is none: give {setting('mixture')}")
+        raise SettingsError(f"stages need a mixture: give {setting('mixture')}")
     if mixture.has_target:
         raise SettingsError(f"{setting('mixture')} has a target, and each stage has its own: leave the target out")
     table = lengths if isinstance(lengths, LengthTable) else LengthTable({"tokens": as_lengths(lengths)})
@@ -271,7 +272,7 @@ def plan_stages(
 
 
 def _targets_of(table: LengthTable, segments: Segments, samples: MixedSamples) -> Int64Array | None:
-    """Count the targets that each sample has in its segments: ``int64[num_samples]``; None where they were not measured."""
+    """Count the targets in the segments of each sample: ``int64[num_samples]``; None if they were not measured."""
     if table.targets is None:
         return None
     starts = np.zeros(len(segments.lengths), dtype=np.int64) if segments.starts is None else segments.starts
@@ -281,7 +282,7 @@ def _targets_of(table: LengthTable, segments: Segments, samples: MixedSamples) -
 
 @dataclass(frozen=True)
 class _Mixed:
-    """Packs of drawn samples: items are segments of all samples, some several times and some never."""
+    """Packs of drawn samples: items are segments of all samples, some repeated and some absent."""
 
     result: PackResult[Packing]
     draw: MixtureDraw
@@ -303,7 +304,7 @@ def _mix_samples(
     if mixture.num_packs is None:
         draws = draw(samples.pools(mixture), mixture, seed=seed, epoch=settings.epoch)
         return _pack_drawn(items, samples.rows(draws), settings, draws)
-    # So many tokens fill the packs to the last one, or more packs than wanted; packs that are too many were drawn too soon.
+    # This many tokens fill the wanted packs or more; surplus packs hold samples that were drawn too early.
     tokens = mixture.num_packs * settings.usable
     choice = _draw_tokens(items, samples, settings, mixture, tokens)
     num_packs = len(choice.result.packs)
@@ -329,7 +330,7 @@ def _pack_drawn(items: Items, rows: Int64Array, settings: PlanSettings, draws: M
 
 
 def _trimmed(choice: _Mixed, num_packs: int, settings: PlanSettings) -> _Mixed:
-    """Leave out packs at random beyond a number of them: any other choice would prefer some lengths."""
+    """Drop random packs beyond a given number: any other choice would prefer some lengths."""
     packing = choice.result.packs
     if len(packing) <= num_packs:
         return choice
@@ -343,10 +344,10 @@ def _trimmed(choice: _Mixed, num_packs: int, settings: PlanSettings) -> _Mixed:
 def _mix_packs(
     items: Items, samples: MixedSamples, settings: PlanSettings, mixture: Mixture, *, epochs_before: int
 ) -> _Mixed:
-    """Pack each source by itself, then draw packs.
+    """Pack each source separately, then draw packs.
 
-    Samples that were consumed equally often share packs, so that a pack is consumed as its samples were. The packs of a source
-    are the same in all epochs: what one epoch leaves, the next one draws.
+    Samples that were consumed equally often share packs, so that a pack was consumed as often as its samples. The packs
+    of a source are the same in all epochs: the next epoch draws what the last one left.
     """
     same_packs = replace(settings, epoch=0)
     packings, outcome = [], None
@@ -414,7 +415,7 @@ def _pack(items: Items, settings: PlanSettings) -> PackResult[Packing]:
 
 
 def _pack_tokens(items: Items, settings: PlanSettings) -> PackResult[Packing]:
-    """Pack by tokens alone, each item with its aligned length."""
+    """Pack by tokens only, each item with its aligned length."""
     lengths = items.sizes
     capacity, seed, epoch = settings.usable, settings.seed, settings.epoch
     parts = Histogram.of_parts(lengths, at_most=capacity)
@@ -433,7 +434,7 @@ def _pack_tokens(items: Items, settings: PlanSettings) -> PackResult[Packing]:
         packing = runs.assign_by_position(lengths, parts)
     else:
         orders = list(seeded_orders(lengths, counts, runs.num_packs, seed=seed, epoch=epoch))
-        # Popped, so that the places are given back as soon as the packs lie there.
+        # Popped, so that the memory of the places is freed as soon as the packs are assigned.
         packing = runs.assign(places=orders.pop(), order=orders.pop())
     if settings.mix and seed is not None:
         packing = exchange_segments(packing, lengths, capacity=capacity, seed=seed, epoch=epoch, alikeness=1.0)
@@ -470,7 +471,7 @@ def _make_plan(
     tokens_packed = result.total if items.sizes is segments.lengths else None
     ledger = ledger or ledger_of(table, segments, settings, tokens_packed=tokens_packed)
     truncated = _NONE_TRUNCATED
-    # A sample that lost its beginning ends where its segment does: its length follows from the packs.
+    # A sample that lost its beginning ends where its segment ends: its length follows from the packs.
     if ledger.samples_truncated and settings.overflow_policy is Overflow.TRUNCATE:
         ids = np.flatnonzero(table.tokens > settings.usable)
         if table.group_size > 1:

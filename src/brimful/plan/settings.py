@@ -1,4 +1,4 @@
-"""Settings of a plan: one frozen object that checks itself."""
+"""Settings of a plan: one frozen object that checks its values."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from brimful.plan.policies.overflow import Overflow
 from brimful.typing import Fingerprint
 
 _MAX_CAPACITY = 2**31 - 1
-"""Tokens of a pack at most: positions in it are int32."""
+"""Maximum tokens of a pack: positions in it are int32."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanSettings:
-    """Options of ``plan_packs``, checked, each in one form. ``plan_packs`` explains them.
+    """Options of ``plan_packs``, checked and normalized. ``plan_packs`` explains them.
 
-    Hold one, and hand it to ``plan_with``, ``pack_dataset`` or ``dataclasses.replace``:
+    Pass them to ``plan_with``, ``pack_dataset`` or ``dataclasses.replace``:
 
     >>> from dataclasses import replace
     >>> settings = PlanSettings(capacity=4096, overflow="drop", algorithm="bfd")
@@ -38,9 +38,9 @@ class PlanSettings:
         overflow_policy: ``overflow`` as a policy.
         no_target_policy: ``no_target`` as a policy.
         row_alignment: ``alignment`` as an object.
-        recipe: ``phases`` as a recipe; None for another algorithm than ``phased``.
-        usable: aligned tokens of a pack at most.
-        longest_segment: tokens that the overflow policy leaves of a sample at most.
+        recipe: ``phases`` as a recipe; None for every algorithm but ``phased``.
+        usable: maximum aligned tokens of a pack.
+        longest_segment: maximum tokens that the overflow policy leaves of a sample.
 
     Raises:
         SettingsError: an impossible value, or two that contradict each other; names the flags.
@@ -161,7 +161,7 @@ class PlanSettings:
             )
         if self.num_packs is not None:
             raise SettingsError(
-                f"{setting('num_packs')} is of one plan of all samples: with {setting('mixture')} give num_packs there"
+                f"{setting('num_packs')} is for a plan of all samples: with {setting('mixture')}, give num_packs there"
             )
 
     def _check_contradictions(self) -> None:
@@ -170,7 +170,7 @@ class PlanSettings:
         for is_wrong, message in (
             (
                 budget and "budgets" in contradicts,
-                f"{algorithm} knows tokens alone, and there is a budget of {budget}: use {setting('algorithm', 'auto')}",
+                f"{algorithm} knows only tokens and would ignore a budget of {budget}: use {setting('algorithm', 'auto')}",
             ),
             (
                 self.mix and self.seed is None,
@@ -199,7 +199,7 @@ class PlanSettings:
                 raise SettingsError(message)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the settings for JSON: four in any case, and of the others those that are not as by default."""
+        """Return the settings for JSON: four always, the others if they differ from the defaults."""
         record: dict[str, Any] = {
             "algorithm": self.algorithm,
             "overflow": self.overflow_policy.value,
@@ -221,7 +221,7 @@ class PlanSettings:
 
     @classmethod
     def of_record(cls, record: Mapping[str, Any]) -> PlanSettings:
-        """Read the settings from the record of a plan file, which holds its outcome too.
+        """Read the settings from the record of a plan file, which also holds its outcome.
 
         Raises:
             SettingsError: settings that this version does not understand.
@@ -246,10 +246,10 @@ class PlanSettings:
         return cls(capacity=record["capacity"], **options)
 
     def identity(self, groups: Fingerprint | None) -> dict[str, Any]:
-        """Return the settings that a pack store is held against, beside its capacity.
+        """Return the settings that a pack store is compared with, in addition to its capacity.
 
         Args:
-            groups: fingerprint of the groups, if there are any.
+            groups: fingerprint of the groups, if any.
         """
         record = self.as_dict()
         del record["capacity"]

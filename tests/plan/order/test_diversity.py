@@ -181,7 +181,7 @@ def test_in_words():
 @pytest.mark.parametrize(
     ("columns", "error", "message"),
     [
-        ({"sources": [0, 1]}, InvalidLengthsError, "sources has 2 entries and there are 7 segments"),
+        ({"sources": [0, 1]}, InvalidLengthsError, "sources has 2 entries for 7 segments"),
         ({"loss_tokens": [0] * 6 + [-1]}, InvalidLengthsError, "loss_tokens of segment 6 is -1, below 0"),
         ({"steps": [[[[3]]]]}, PlanMismatchError, "the schedule names packs 3 … 3 and the plan has 3"),
     ],

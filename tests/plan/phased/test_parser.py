@@ -11,15 +11,15 @@ from brimful.plan.phased import (
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "phases: '' is no phase: write name or name(setting=value, …)"),
-        ("half;;finish", "phases: '' is no phase"),
+        ("", "phases: '' is not a phase: write name or name(setting=value, …)"),
+        ("half;;finish", "phases: '' is not a phase"),
         (
             "hlaf; finish",
-            "phases: 'hlaf' is no phase: use some of powers_of_two, half, top_n, size_range, capacity_ratio, lengths, finish",
+            "phases: 'hlaf' is not a phase: use some of powers_of_two, half, top_n, size_range, capacity_ratio, lengths, finish",
         ),
-        ("half(; finish", "phases: 'half(' is no phase"),
-        ("half(min_items); finish", "phases: 'min_items' in half(…) is no setting: write setting=value"),
-        ("half(min_items=); finish", "phases: 'min_items=' in half(…) is no setting"),
+        ("half(; finish", "phases: 'half(' is not a phase"),
+        ("half(min_items); finish", "phases: 'min_items' in half(…) is not a setting: write setting=value"),
+        ("half(min_items=); finish", "phases: 'min_items=' in half(…) is not a setting"),
         ("powers_of_two(n=3); finish", "phases: powers_of_two has no setting 'n': use some of diversity, min_length"),
         (
             "top_n(by=half); finish",

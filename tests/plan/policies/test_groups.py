@@ -94,7 +94,7 @@ def test_rows_of_preferences_are_named_as_rows():
         prepare_items(table, PlanSettings(capacity=10))
     assert str(caught.value) == (
         "row 1 (number 2 of the data), 6 + 7 tokens, takes 13 tokens and exceeds the capacity of 10; so do 1 more. "
-        'Choose overflow="drop", which leaves out whole rows, overflow="truncate", which cuts each side to half a pack, '
+        'Choose overflow="drop", which leaves out whole rows, overflow="truncate", which cuts each sample to half a pack, '
         "or capacity=17"
     )
 

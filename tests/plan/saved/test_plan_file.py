@@ -43,5 +43,5 @@ def test_a_damaged_plan_is_neither_served_nor_written(tmp_path):
     data, ids = bytearray(path.read_bytes()), Plan.open(path).sample_ids
     data[places(bytes(data), Plan.open(path), "sample_ids")[-ids.itemsize]] ^= 1
     path.write_bytes(data)
-    with pytest.raises(CorruptFileError, match=r"plan\.arrow: the plan is damaged: its arrays are not those"):
+    with pytest.raises(CorruptFileError, match=r"plan\.arrow: the plan is damaged: its arrays differ"):
         PackedDataset.from_plan(source, toy_chat_encoder(), Plan.open(path))

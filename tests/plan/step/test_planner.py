@@ -150,7 +150,7 @@ def test_a_column_of_the_table_is_a_budget():
 @pytest.mark.parametrize(
     ("lengths", "settings", "error", "words"),
     [
-        ([], {}, InvalidLengthsError, "there are no lengths"),
+        ([], {}, InvalidLengthsError, "no lengths: nothing"),
         ([3, 0], {}, InvalidLengthsError, "sample 1 has length 0"),
         ([3], {}, InvalidLengthsError, "1 sample cannot fill 2 ranks of 1 micro-batches"),
         ([8, 8, 8], {}, InvalidLengthsError, "3 samples cannot fill 2 ranks of 2"),

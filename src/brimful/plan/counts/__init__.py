@@ -1,1 +1,1 @@
-"""Packs of equal lengths at once: counts, their order, and runs of packs."""
+"""Packing of equal lengths at once: counts, their order, and runs of packs."""

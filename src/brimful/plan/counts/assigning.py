@@ -1,4 +1,4 @@
-"""Items written to the packs of their runs, where it is known at which place each pack begins."""
+"""Items written to the packs of their runs, once the first item of each pack is known."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ if TYPE_CHECKING:
     from brimful.plan.counts.runs import PackRuns
 
 CHUNK_ITEMS = 1 << 18
-"""Items that NumPy assigns at a time: its temporary arrays stay small, and in the cache."""
+"""Items that NumPy assigns at a time, so that its temporary arrays stay in the cache."""
 
 
 _TILE_PACKS = 1 << 12
-"""Packs that compiled code fills before it goes on to the next ones: their places stay in the cache meanwhile."""
+"""Packs that compiled code fills before it continues with the next ones, so that their places stay in the cache."""
 
 
 def lay_packs(sizes: AnyIntArray, places: AnyIntArray | None, dtype: np.dtype[Any]) -> tuple[Offsets, AnyIntArray]:
-    """Lay packs one behind the other.
+    """Lay packs out one after the other.
 
     Args:
         sizes: items of each pack, in the order of opening.
-        places: as of ``PackRuns.assign``.
-        dtype: holds the number of all items.
+        places: see ``PackRuns.assign``.
+        dtype: wide enough for the number of all items.
 
     Returns:
-        The offsets of the packs in their new order; and the first item of each, in the order of opening.
+        The offsets of the packs in their new order, and the first item of each pack in the order of opening.
     """
     num_packs = len(sizes)
     offsets = np.zeros(num_packs + 1, dtype=np.int64)
@@ -55,11 +55,11 @@ def write_items(
     """Write the items of ``order`` to the places of their packs.
 
     Args:
-        runs: of the packs.
+        runs: runs of the packs.
         begins: first item of each pack, in the order of opening.
-        order: as of ``PackRuns.assign``.
-        items: ``int[num_items]``, written.
-        assign: ``assign_pieces``, compiled; NumPy writes if None.
+        order: see ``PackRuns.assign``.
+        items: ``int[num_items]``, the output.
+        assign: ``assign_pieces``, compiled; None to use NumPy.
     """
     if assign is not None:
         assign(*runs.in_tiles(_TILE_PACKS), begins, order, items)
@@ -82,13 +82,13 @@ def assign_pieces(
     """Write the items of each piece of a run to the places of its packs; to be compiled.
 
     Args:
-        first_item, first_pack, packs_in_run, copies_per_pack, items_before: of pieces, as of ``PackRuns.in_tiles``.
+        first_item, first_pack, packs_in_run, copies_per_pack, items_before: pieces from ``PackRuns.in_tiles``.
         begins: first item of each pack, in the order of opening.
-        order: as of ``PackRuns.assign``.
-        items: ``int[num_items]``, written.
+        order: see ``PackRuns.assign``.
+        items: ``int[num_items]``, the output.
     """
-    # Pieces lie in the order of their packs, so that a pack is filled while its places are in the cache. Indices are
-    # unsigned: those that may be negative are tested at every use, which takes as long as the copying.
+    # Pieces are in the order of their packs, so that a pack is filled while its places are in the cache. Indices are
+    # unsigned: a signed index is checked at every use for a negative value, which takes as long as the copying.
     for run in range(len(first_pack)):
         next_item = np.uint64(first_item[run])
         copies = np.uint64(copies_per_pack[run])
@@ -114,7 +114,7 @@ def assign_in_numpy(
     order: AnyIntArray,
     items: AnyIntArray,
 ) -> None:
-    """Write the same in NumPy, chunk by chunk; runs longer than a chunk are cut into several."""
+    """Do the same in NumPy, chunk by chunk; runs longer than a chunk are cut into several."""
     packs_per_piece = np.maximum(1, CHUNK_ITEMS // copies_per_pack)
     if bool((packs_in_run > packs_per_piece).any()):
         pieces = -(-packs_in_run // packs_per_piece)
@@ -136,7 +136,7 @@ def assign_in_numpy(
         places: AnyIntArray = begins[pack].astype(order.dtype)
         places += np.repeat(items_before[part].astype(order.dtype), num_packs)
         if int(copies_per_pack[part].max()) > 1:
-            # Copies of one pack stand side by side: the place of the first, plus the number of the copy.
+            # Copies in one pack are contiguous: the place of the first, plus the number of the copy.
             copies = np.repeat(copies_per_pack[part].astype(order.dtype), num_packs)
             places = ranges(places, copies)
         items[places.astype(np.intp)] = order[begin : int(ends[stop - 1])]  # NumPy is faster with its own index type

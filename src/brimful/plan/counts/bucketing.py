@@ -1,8 +1,8 @@
-"""Packs of many items brought into a random order by way of buckets, so that nothing is written all over the memory.
+"""Packs of many items brought into a random order through buckets, so that writes are not scattered over the memory.
 
-A pack that is written to its place in a random order misses the cache, and the table of pages, at its every item. So packs
-are written in the order of opening, each as a record behind the other records of its bucket: the bucket of ``2**shift``
-places that follow each other. A bucket fits the cache; there its records are read in the order of their places::
+A pack that is written directly to a random place misses the cache and the TLB at each of its items. So packs are
+written in the order of opening, each as a record that is appended to its bucket; a bucket covers ``2**shift``
+consecutive places. A bucket fits the cache, where its records are then read in the order of their places::
 
     pack    place   record            bucket 0, of places 0 and 1     bucket 1, of places 2 and 3
     0: 6 1    2     (0, 2) 6 1                                         (0, 2) 6 1
@@ -11,7 +11,7 @@ places that follow each other. A bucket fits the cache; there its records are re
     3: 1 1    3     (1, 2) 1 1                                         (0, 2) 6 1  (1, 2) 1 1
     items                             3 3 5                            6 1 1 1
 
-This is the first pass of a radix sort by place, from the highest digit on, whose second pass has memory for the whole digit.
+This is a radix sort by place, highest digit first, with two passes; the second pass handles all lower digits at once.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from brimful.ragged import offsets_of
 from brimful.typing import AnyIntArray, Int64Array, Offsets
 
 BUCKET_WORDS = 1 << 18
-"""Words of the records of one bucket, on average: they stay in a cache, and there are few buckets to write to in turn."""
+"""Average words of the records of one bucket: they stay in a cache, and few buckets are written to in turn."""
 
 TILE_PACKS = 1 << 9
-"""Packs whose records are written before the next ones: their words stay in the first cache meanwhile, or near it."""
+"""Packs whose records are written before the next ones, so that their words stay in or near the first-level cache."""
 
 STEP = 4
-"""Items that are copied together: a loop of a fixed number is not guessed at, which takes longer than most packs."""
+"""Items copied together: a loop of fixed length has no branch mispredictions, which take longer than most packs."""
 
 
 @dataclass(frozen=True)
 class Records:
     """Records of all packs, by bucket.
 
-    A record is a head and the items of its pack. The head is the place in its bucket, and behind it, in the lowest
-    ``size_bits`` bits, the number of items.
+    A record is a head and the items of its pack. The head holds the number of items in its lowest ``size_bits`` bits,
+    and the place of the pack in the bucket above them.
 
     Attributes:
-        words: ``int[num_items + num_packs + STEP]``, the records, and room behind them.
+        words: ``int[num_items + num_packs + STEP]``, the records, followed by spare room.
         begins: ``int64[num_buckets + 1]``, the first word of each bucket.
         shift: a bucket has ``2**shift`` places.
         size_bits: bits of the largest number of items in a pack.
@@ -57,7 +57,7 @@ class Records:
 
 @dataclass(frozen=True)
 class BucketKernels:
-    """The loops of this module, compiled: written in NumPy, buckets would save nothing."""
+    """Compiled loops of this module: in NumPy, buckets would save no time."""
 
     count: Callable[..., None]
     write: Callable[..., None]
@@ -65,7 +65,7 @@ class BucketKernels:
 
 
 def bucket_kernels(num_items: int) -> BucketKernels | None:
-    """Return the loops for so many items; None where nothing is compiled."""
+    """Return the loops for this number of items; None if they are not compiled."""
     count, write, read = (compiled(function, num_items) for function in (_count_words, _write, _read))
     if count is None or write is None or read is None:
         return None
@@ -82,14 +82,14 @@ def write_records(
     """Write the record of each pack to its bucket.
 
     Args:
-        pieces: as of ``PackRuns.in_tiles``, cut at every ``TILE_PACKS`` packs.
+        pieces: from ``PackRuns.in_tiles``, cut at every ``TILE_PACKS`` packs.
         sizes: items of each pack, in the order of opening; at least one pack.
-        places, order: as of ``PackRuns.assign``.
+        places, order: see ``PackRuns.assign``.
     """
     num_items, num_packs = len(order), len(sizes)
     size_bits = int(sizes.max()).bit_length()
     packs_of_a_bucket = max(1, BUCKET_WORDS * num_packs // (num_items + num_packs))
-    # The head has to fit a word with a sign.
+    # The head has to fit a signed word.
     shift = min(packs_of_a_bucket.bit_length() - 1, 8 * order.dtype.itemsize - 1 - size_bits)
     num_words = np.zeros(-(-num_packs >> shift), dtype=np.int64)
     kernels.count(places, sizes, shift, num_words)
@@ -107,7 +107,7 @@ def read_records(records: Records, num_packs: int, items: AnyIntArray, kernels: 
 
 
 def _count_words(places: AnyIntArray, sizes: AnyIntArray, shift: int, words: Int64Array) -> None:
-    """Add up the words of each bucket; to be compiled."""
+    """Count the words of each bucket; to be compiled."""
     for pack in range(len(places)):
         words[np.uint64(places[pack]) >> np.uint64(shift)] += np.int64(sizes[pack]) + 1
 
@@ -127,16 +127,16 @@ def _write(
     order: AnyIntArray,
     words: AnyIntArray,
 ) -> None:
-    """Write the record of each pack behind those of its bucket, tile by tile; to be compiled.
+    """Append the record of each pack to its bucket, tile by tile; to be compiled.
 
     Args:
-        first_item, first_pack, packs_in_run, copies_per_pack, items_before: of pieces, as of ``PackRuns.in_tiles``.
-        places, order: as of ``PackRuns.assign``.
+        first_item, first_pack, packs_in_run, copies_per_pack, items_before: pieces from ``PackRuns.in_tiles``.
+        places, order: see ``PackRuns.assign``.
         sizes: items of each pack, in the order of opening.
-        tile_packs: packs that pieces are cut at.
-        shift, size_bits: as of ``Records``.
-        ends: ``int64[num_buckets]``, the begins of the buckets; in the end, their ends.
-        words: as of ``Records``, written.
+        tile_packs: pieces are cut at every ``tile_packs`` packs.
+        shift, size_bits: see ``Records``.
+        ends: ``int64[num_buckets]``, the begins of the buckets; updated to their ends.
+        words: see ``Records``, the output.
     """
     begins = np.empty(tile_packs, dtype=np.uint64)
     low_bits = (np.uint64(1) << np.uint64(shift)) - np.uint64(1)
@@ -150,7 +150,7 @@ def _write(
             words[begin] = ((place & low_bits) << np.uint64(size_bits)) | size
             begins[pack - tile_begin] = begin + np.uint64(1)
             ends[bucket] = begin + np.uint64(1) + size
-        # As ``assign_pieces`` does, into the records: their words are in the cache.
+        # Like ``assign_pieces``, but into the records: their words are in the cache.
         while run < len(first_pack) and first_pack[run] < tile_end:
             next_item = np.uint64(first_item[run])
             copies = np.uint64(copies_per_pack[run])
@@ -174,13 +174,13 @@ def _read(
     """Copy the items of each bucket in the order of places, and write the offsets; to be compiled.
 
     Args:
-        words, shift, size_bits: as of ``Records``.
-        bucket_begins: its ``begins``.
-        items: ``int[num_items]``, written.
-        offsets: ``int64[num_packs + 1]``, all but the first written.
+        words, shift, size_bits: see ``Records``.
+        bucket_begins: ``Records.begins``.
+        items: ``int[num_items]``, the output.
+        offsets: ``int64[num_packs + 1]``, the second output; the first entry is left as it is.
     """
     size_mask = (np.uint64(1) << np.uint64(size_bits)) - np.uint64(1)
-    # Of each place in the bucket: the first item of its record, and in the lowest bits their number.
+    # For each place in the bucket: the position of its first item, and in the lowest bits its number of items.
     records = np.empty(1 << shift, dtype=np.uint64)
     num_items = np.uint64(0)
     end_of_steps = np.uint64(max(0, len(items) - STEP))
@@ -199,7 +199,7 @@ def _read(
             begin = record >> np.uint64(size_bits)
             next_pack = num_items + size
             if next_pack < end_of_steps:
-                # Items behind the last one of a pack are overwritten by those of the next.
+                # Copied items after the last one of a pack are overwritten by the next pack.
                 while num_items < next_pack:
                     for item in range(STEP):
                         items[num_items + np.uint64(item)] = words[begin + np.uint64(item)]

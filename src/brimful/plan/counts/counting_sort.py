@@ -8,18 +8,18 @@ from brimful.ragged import positions_type, ranges
 from brimful.typing import AnyIntArray, Int64Array
 
 _CHUNK_ITEMS = 1 << 18
-"""Items that NumPy sorts at a time, at least: their keys and positions stay in the cache."""
+"""Minimum number of items that NumPy sorts at a time: their keys and positions stay in the cache."""
 
 
 def decreasing_order(lengths: AnyIntArray, items: Histogram | None = None) -> AnyIntArray:
-    """Sort the positions of the lengths, longest first, equal ones in order of position.
+    """Sort the positions of the lengths, longest first, equal lengths in order of position.
 
     Args:
         lengths: each at least 0.
         items: their histogram, if it is known.
 
     Returns:
-        ``int32[num_items]``, or int64 where the positions need it.
+        ``int32[num_items]``, or int64 if the positions need it.
 
     >>> decreasing_order(np.array([3, 3, 5, 1])).tolist()
     [2, 0, 1, 3]
@@ -32,7 +32,7 @@ def decreasing_order(lengths: AnyIntArray, items: Histogram | None = None) -> An
     kernel = compiled(_sort, len(lengths))
     if longest >= DENSE_LENGTHS or (kernel is None and len(lengths) <= _CHUNK_ITEMS):
         return _radix_order(lengths, longest).astype(dtype, copy=False)
-    # The first place of each length in the sorted order: behind all longer items.
+    # The first place of each length in the sorted order: after all longer items.
     next_place = np.zeros(longest + 1, dtype=np.int64)
     next_place[items.lengths] = items.num_items - np.cumsum(items.counts)
     order = np.empty(len(lengths), dtype=dtype)
@@ -46,7 +46,7 @@ def decreasing_order(lengths: AnyIntArray, items: Histogram | None = None) -> An
 def _sort(lengths: AnyIntArray, next_place: Int64Array, order: AnyIntArray) -> None:
     """Write each item to the next place of its length; to be compiled."""
     for item in range(len(lengths)):
-        length = np.uint64(lengths[item])  # unsigned: an index that may be negative costs a tenth more
+        length = np.uint64(lengths[item])  # unsigned: a signed index costs a tenth more
         place = next_place[length]
         order[np.uint64(place)] = item
         next_place[length] = place + 1
@@ -54,7 +54,7 @@ def _sort(lengths: AnyIntArray, next_place: Int64Array, order: AnyIntArray) -> N
 
 def _sort_in_chunks(lengths: AnyIntArray, longest: int, next_place: Int64Array, order: AnyIntArray) -> None:
     """Sort chunk by chunk in NumPy, and move the runs of equal lengths to their places."""
-    # Each chunk counts in a table with an entry for each length: a chunk should be no smaller than that.
+    # Each chunk counts in a table with an entry for each length: a chunk should not be smaller than this table.
     chunk_items = max(_CHUNK_ITEMS, longest)
     for begin in range(0, len(lengths), chunk_items):
         chunk = lengths[begin : begin + chunk_items]
@@ -65,7 +65,7 @@ def _sort_in_chunks(lengths: AnyIntArray, longest: int, next_place: Int64Array, 
 
 
 def _radix_order(lengths: AnyIntArray, longest: int) -> AnyIntArray:
-    """Sort by 16-bit keys, for which NumPy's stable sort is a radix sort; wider ones take two passes, low half first."""
+    """Sort by 16-bit keys, which NumPy's stable sort handles by radix; wider keys take two passes, low half first."""
     if longest < 1 << 16:
         return np.argsort(np.uint16(longest) - lengths.astype(np.uint16), kind="stable")
     keys = longest - lengths

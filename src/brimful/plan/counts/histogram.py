@@ -1,4 +1,4 @@
-"""Lengths as counts: what the decreasing algorithms see."""
+"""Lengths as counts: the input of the decreasing algorithms."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ DENSE_LENGTHS = 1 << 24
 """Lengths below this are counted in a table with an entry for each; longer ones are sorted."""
 
 PART_ITEMS = 1 << 21
-"""Items that are counted, sorted and assigned at a time where their order is that of their positions."""
+"""Items that are counted, sorted and assigned at a time if they are ordered by position."""
 
 _CHUNK_ITEMS = 1 << 20
-"""Items that NumPy counts at a time: it works on a copy of 8 bytes an item."""
+"""Items that NumPy counts at a time: it makes a copy of 8 bytes per item."""
 
 
 @dataclass(frozen=True)
 class Histogram:
-    """Distinct lengths with the number of items of each. Histograms of parts add up to that of the whole.
+    """Distinct lengths with the number of items of each. The sum of the histograms of parts is the whole's histogram.
 
     Attributes:
         lengths: ``int64[d]``, ascending, each at least 1.
@@ -37,10 +37,10 @@ class Histogram:
 
     @classmethod
     def of(cls, lengths: AnyIntArray, *, at_most: int | None = None) -> Histogram:
-        """Count the items of an array of lengths, each at least 1, and ``at_most`` this long if that is known."""
+        """Count the items of an array of lengths, each at least 1 and, if it is given, not longer than ``at_most``."""
         if len(lengths) == 0:
             return cls(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
-        # A table that is longer than the array costs more than looking for the longest.
+        # A table that is longer than the array costs more than finding the longest item.
         longest = at_most if at_most is not None and at_most <= len(lengths) else int(lengths.max())
         if longest >= DENSE_LENGTHS:
             distinct, counts = np.unique(lengths, return_counts=True)
@@ -63,7 +63,7 @@ class Histogram:
 
     @classmethod
     def of_counts(cls, lengths: AnyIntArray, counts: AnyIntArray) -> Histogram:
-        """Make a histogram of lengths in any order, some of them repeated, and the number of items of each entry.
+        """Make a histogram from lengths in any order, which may repeat, and the number of items of each entry.
 
         >>> Histogram.of_counts(np.array([4, 8, 4]), np.array([1, 2, 3]))
         Histogram({4: 4, 8: 2})
@@ -87,7 +87,7 @@ class Histogram:
             )
         dense = np.zeros(longest + 1, dtype=np.int64)
         for part in parts:
-            dense[part.lengths] += part.counts  # a length comes once in a part
+            dense[part.lengths] += part.counts  # each length occurs once in a part
         distinct = np.flatnonzero(dense)
         return cls(distinct, dense[distinct])
 
@@ -113,4 +113,4 @@ class Histogram:
 def _count(lengths: AnyIntArray, counts: Int64Array) -> None:
     """Count each length in a table; to be compiled."""
     for length in lengths:
-        counts[np.uint64(length)] += 1  # unsigned: an index that may be negative costs a third more
+        counts[np.uint64(length)] += 1  # unsigned: a signed index costs a third more

@@ -1,4 +1,4 @@
-"""Patterns: the content of a pack as counts of lengths, and the number of packs that hold it."""
+"""Patterns: the content of a pack as counts of lengths, and the number of packs with this content."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ PatternCounts: TypeAlias = Counter[Pattern]
 """Number of packs of each pattern; ``total()`` is the number of all packs."""
 
 PatternRun: TypeAlias = tuple[Pattern, int]
-"""A pattern and the number of consecutive packs that hold it."""
+"""A pattern and the number of consecutive packs with this pattern."""
 
 
 def load_of(pattern: Pattern) -> int:
@@ -83,7 +83,7 @@ def runs_of(runs: Iterable[PatternRun]) -> PackRuns:
 
 
 def remaining(items: Histogram, runs: Iterable[PatternRun]) -> Histogram:
-    """Return the items that these packs do not hold; the packs hold no others.
+    """Return the items that are not in these packs; all items of the packs are among ``items``.
 
     >>> remaining(Histogram.of(np.array([6, 3, 1, 1])), [(((6, 1), (1, 1)), 1)])
     Histogram({1: 1, 3: 1})
@@ -92,6 +92,6 @@ def remaining(items: Histogram, runs: Iterable[PatternRun]) -> Histogram:
     for pattern, packs in runs:
         for length, copies in pattern:
             num_remaining[length] -= copies * packs
-            assert num_remaining[length] >= 0, f"more items of length {length} in packs than there are"
+            assert num_remaining[length] >= 0, f"more items of length {length} in packs than in total"
     counts: Int64Array = np.fromiter(num_remaining.values(), dtype=np.int64, count=len(num_remaining))
     return Histogram(items.lengths[counts > 0], counts[counts > 0])

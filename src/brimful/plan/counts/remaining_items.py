@@ -1,4 +1,4 @@
-"""The items that can still go into packs: counts of lengths that shrink while packs are made."""
+"""Items that are not packed yet: counts of lengths that shrink while packs are made."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
@@ -12,9 +12,9 @@ from brimful.typing import Float64Array
 class RemainingItems:
     """Counts of lengths, and three rules that choose among them.
 
-    A rule adds items to ``content`` (copies of each length in one pack that is being made) and leaves the counts as
-    they are: ``remove`` takes the items, for any number of equal packs. A pack that is not accepted is forgotten.
-    Each rule adds at most ``max_items`` items and returns the room that remains.
+    A rule adds items to ``content`` (copies of each length in the pack that is being made) and does not change the
+    counts; ``remove`` takes the items, for any number of equal packs. A pack that is not accepted is discarded.
+    Each rule adds at most ``max_items`` items and returns the remaining room.
     """
 
     def __init__(self, items: Histogram) -> None:
@@ -23,7 +23,7 @@ class RemainingItems:
         """Lengths with items, ascending."""
         self.counts: dict[int, int] = dict(zip(self.lengths, items.counts.tolist(), strict=True))
         """Items of each length; 0 once they are used up."""
-        self._rates: Float64Array | None = None  # count / length of each of _all_lengths, from the first use on
+        self._rates: Float64Array | None = None  # count / length of each of _all_lengths; None until the first use
 
     def add_longest(self, room: int, content: dict[int, int], max_items: int) -> int:
         """Add the longest item that fits, again and again."""
@@ -42,22 +42,22 @@ class RemainingItems:
         return room
 
     def _add(self, length: int, room: int, content: dict[int, int], max_items: int) -> tuple[int, int]:
-        """Add as much as possible of one length; return the room and the items that may be added after it."""
+        """Add as many items of one length as possible; return the room, and how many items may still follow."""
         copies = max(0, min(self.counts[length] - content.get(length, 0), room // length, max_items))
         if copies:
             content[length] = content.get(length, 0) + copies
         return room - copies * length, max_items - copies
 
     def add_commonest(self, room: int, content: dict[int, int], max_items: int) -> int:
-        """Add the item with the highest count / length, again and again; the shortest of equal ones.
+        """Add the item with the highest count / length, again and again; at equal values, the shortest.
 
-        That is the item with the largest count · room / length, since the room is the same for all. Counts are without
-        the items of the content.
+        This is the item with the largest count · room / length, since the room is the same for all. Counts exclude the
+        items of the content.
         """
         if self._rates is None:
             counts = np.array([self.counts[length] for length in self._all_lengths.tolist()], dtype=np.int64)
             self._rates = np.asarray(counts / self._all_lengths, dtype=np.float64)
-        # Rates are those of the counts, between calls; here they are lowered by the content, and restored at the end.
+        # Between calls, rates match the counts; here they are lowered by the content, and restored at the end.
         for length, copies in content.items():
             self._rate(length, self.counts[length] - copies)
         while max_items:
@@ -75,11 +75,11 @@ class RemainingItems:
         return room
 
     def num_packs(self, content: Mapping[int, int]) -> int:
-        """Return the number of packs of this content that there are items for."""
+        """Return the number of packs of this content for which enough items remain."""
         return min((self.counts[length] // copies for length, copies in content.items()), default=2**63 - 1)
 
     def remove(self, content: Mapping[int, int], num_packs: int) -> None:
-        """Take the items of this number of packs."""
+        """Remove the items of this number of packs."""
         for length, copies in content.items():
             self.counts[length] -= copies * num_packs
             if self.counts[length] == 0:

@@ -1,9 +1,9 @@
 """Packs of counts: runs of equal items in runs of equal packs.
 
 Packs that hold the same lengths are one pattern. An algorithm on counts places whole runs of equal lengths into whole
-runs of equal packs, so its cost depends on the number of distinct lengths and not on the number of samples. Krell et al.,
-"Efficient sequence packing without cross-contamination" (2021), pack histograms for BERT this way; here the runs also
-say which sample goes where, in the order that item-level algorithms would choose.
+runs of equal packs, so its cost depends on the number of distinct lengths and not on the number of samples. Krell et
+al., "Efficient sequence packing without cross-contamination" (2021), pack histograms for BERT this way. Here the runs
+also determine the pack of each sample, in the order that item-level algorithms would choose.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from brimful.ragged import positions_type, ranges, starts_of
 from brimful.typing import AnyIntArray, Int64Array
 
 _ITEMS_FOR_BUCKETS = 1 << 22
-"""Items from which packs are brought into another order by way of buckets: fewer are near the cache anyway."""
+"""Number of items from which packs are reordered through buckets: fewer items are near the cache anyway."""
 
 _PACKS_OF_A_RUN = 4
-"""Packs for each run up to which the sizes of packs are counted in a table of all packs."""
+"""Packs per run up to which the sizes of packs are counted in a table of all packs."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class PackRuns:
     """Runs of equal items put into runs of equal packs, longest items first.
 
     Run ``r`` puts ``copies_per_pack[r]`` items of ``length[r]`` into each of the packs ``first_pack[r]`` to
-    ``first_pack[r] + packs_in_run[r] - 1``, behind the ``items_before[r]`` items that each of them holds.
+    ``first_pack[r] + packs_in_run[r] - 1``, after the ``items_before[r]`` items that each pack already holds.
 
     Lengths ``3 3 5 6 1 1``, capacity 7, best fit decreasing::
 
@@ -50,7 +50,7 @@ class PackRuns:
     All arrays are ``int64[num_runs]``.
 
     Attributes:
-        num_packs: of all runs; none is empty.
+        num_packs: number of packs in all runs; no pack is empty.
     """
 
     length: Int64Array
@@ -62,16 +62,16 @@ class PackRuns:
 
     @classmethod
     def of_table(cls, table: Int64Array | Sequence[tuple[int, int, int, int, int]], num_packs: int) -> PackRuns:
-        """Make runs of rows (length, first_pack, packs_in_run, copies_per_pack, items_before), longest first."""
+        """Make runs from rows (length, first_pack, packs_in_run, copies_per_pack, items_before), longest first."""
         length, first_pack, packs_in_run, copies_per_pack, items_before = np.ascontiguousarray(
             np.asarray(table, dtype=np.int64).reshape(-1, 5).T
         )
         return cls(length, first_pack, packs_in_run, copies_per_pack, items_before, num_packs)
 
     def pack_sizes(self) -> npt.NDArray[np.unsignedinteger[Any]]:
-        """Return the items of each pack, ``[num_packs]``, in the narrowest type: they are looked up at random."""
+        """Return the number of items of each pack, ``[num_packs]``, in the narrowest type: reads are random."""
         if self.num_packs <= _PACKS_OF_A_RUN * len(self.length):
-            # Few packs a run: a table of all packs is shorter than sorting the edges. Sums are exact below 2**53.
+            # Few packs per run: a table of all packs is cheaper than sorting the edges. Sums are exact below 2**53.
             begins, ends = (
                 np.bincount(packs, weights=self.copies_per_pack, minlength=self.num_packs + 1)
                 for packs in (self.first_pack, self.first_pack + self.packs_in_run)
@@ -92,20 +92,20 @@ class PackRuns:
         """Assign the items of ``order``, longest first, to the runs one after the other.
 
         Args:
-            order: ``int[num_items]``, as ``decreasing_order`` gives it. The packing may take its memory.
-            places: ``int[num_packs]``, the place of each pack in the packing; they come in the order of opening if None.
+            order: ``int[num_items]``, from ``decreasing_order``. The packing may reuse its memory.
+            places: ``int[num_packs]``, the place of each pack in the packing; None for the order of opening.
         """
         sizes = self.pack_sizes()
         if places is not None and len(order) >= _ITEMS_FOR_BUCKETS:
             kernels = bucket_kernels(len(order))
             if kernels is not None:
                 records = write_records(self.in_tiles(TILE_PACKS), sizes, places, order, kernels)
-                # Only the records are needed from here on: the items take the memory of their order.
+                # Only the records are needed from here on: the items reuse the memory of their order.
                 del places
                 return Packing(read_records(records, len(sizes), order, kernels), order)
         assign = compiled(assign_pieces, len(order))
         offsets, begins = lay_packs(sizes, places, order.dtype)
-        # Only the begins are needed from here on: the items take the memory of the places.
+        # Only the begins are needed from here on: the memory of the places is freed for the items.
         del places
         items = np.empty_like(order)
         write_items(self, begins, order, items, assign)
@@ -114,17 +114,17 @@ class PackRuns:
     def assign_by_position(self, lengths: AnyIntArray, parts: Sequence[Histogram]) -> Packing:
         """Assign items longest first, equal ones in order of position: ``assign(decreasing_order(lengths))`` in parts.
 
-        Only the items of a part have positions beside those in packs.
+        Outside of the packs, memory holds positions only for the items of one part.
 
         Args:
-            lengths: ``int[num_items]``, of the items that the runs were made for.
-            parts: histograms of the first ``num_items`` of them, the next ones, and so on, as of ``Histogram.of_parts``.
+            lengths: ``int[num_items]``, lengths of the items that the runs were made for.
+            parts: histograms of consecutive parts of the lengths, from ``Histogram.of_parts``.
         """
         dtype = positions_type(len(lengths))
         assign = compiled(assign_pieces, len(lengths))
         offsets, begins = lay_packs(self.pack_sizes(), None, np.dtype(dtype))
         items = np.empty(len(lengths), dtype=dtype)
-        # The next item of each length, in the order of all items: behind all longer ones, and the equal ones before.
+        # The next item of each length, in the order of all items: after all longer items and the earlier equal ones.
         distinct, first_run = np.unique(self.length, return_index=True)
         next_item = starts_of(self.packs_in_run * self.copies_per_pack)[first_run]
         begin = 0
@@ -143,7 +143,7 @@ class PackRuns:
         """Return the runs that put some items into the packs, as pieces of these runs.
 
         Args:
-            first_item: ``int64[k]``, first items of ranges of equal lengths, in the order of all items; ascending.
+            first_item: ``int64[k]``, ascending: first items of ranges of equal lengths, in the order of all items.
             num_items: ``int64[k]``, items of each range, at least 1.
         """
         run_items = self.packs_in_run * self.copies_per_pack
@@ -156,13 +156,13 @@ class PackRuns:
         begin = np.maximum(np.repeat(first_item, num_runs) - run_begins[run], 0)
         end = np.minimum(np.repeat(end_item, num_runs) - run_begins[run], run_items[run])
         copies, items_before, first_pack = self.copies_per_pack[run], self.items_before[run], self.first_pack[run]
-        # A range begins and ends amid the copies of a pack: a head, whole packs, and a tail.
+        # A range may begin and end within the copies of a pack: it has a head, whole packs, and a tail.
         first_whole = -(-begin // copies)
         end_whole = np.maximum(end // copies, first_whole)
         head = np.minimum(first_whole * copies, end) - begin
         tail = np.maximum(end - end_whole * copies, 0)
         one = np.ones_like(head)
-        # int64[3, 4, num_pieces]: first pack, packs, copies in each and items before, of heads, wholes and tails.
+        # int64[3, 4, num_pieces]: first pack, packs, copies per pack and items before, for heads, wholes and tails.
         pieces = np.array(
             [
                 [first_pack + begin // copies, one, head, items_before + begin % copies],
@@ -172,15 +172,15 @@ class PackRuns:
         )
         has_items = ((pieces[:, 1] > 0) & (pieces[:, 2] > 0)).T
         length = np.repeat(self.length[run], has_items.sum(axis=1))
-        # Contiguous, as all other runs are: compiled code has a form for each layout.
+        # Contiguous like all other runs: code is compiled for each layout.
         first_pack, num_packs, copies, items_before = np.ascontiguousarray(pieces.transpose(1, 2, 0)[:, has_items])
         return PackRuns(length, first_pack, num_packs, copies, items_before, self.num_packs)
 
     def in_tiles(self, tile_packs: int) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array, Int64Array]:
-        """Cut the runs at every ``tile_packs`` packs, and bring the pieces into the order of their packs.
+        """Cut the runs at every ``tile_packs`` packs, and sort the pieces by their packs.
 
         Returns:
-            First item in the order of items, first pack, packs, copies in each, and items before, of each piece.
+            For each piece: first item in the order of items, first pack, packs, copies per pack, and items before.
         """
         if self.num_packs <= tile_packs:
             first_item = starts_of(self.packs_in_run * self.copies_per_pack)

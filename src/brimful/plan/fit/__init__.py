@@ -1,1 +1,1 @@
-"""Textbook algorithms that pack by tokens alone: one file each."""
+"""Textbook algorithms that pack by tokens only: one file each."""

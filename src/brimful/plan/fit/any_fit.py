@@ -1,4 +1,4 @@
-"""Parts that the algorithms on items in their order share."""
+"""Shared parts of the algorithms that take items in their order."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,10 +23,10 @@ def fit_in_order(
     """Pack items by a loop that writes the pack of each item and returns the number of packs.
 
     Args:
-        loop: compiled if that pays for all calls until now together; it is given arrays.
-        plain_loop: the same on lists, which plain Python reads faster.
+        loop: the loop on arrays; compiled once that pays for the total of all calls so far.
+        plain_loop: the same loop on lists, which plain Python reads faster.
         lengths: first argument of the loop.
-        options: its further arguments, numbers and arrays; the last is ``pack_of``, the result.
+        options: further arguments of the loop, numbers and arrays; the last one is ``pack_of``, the result.
     """
     items = as_int32(lengths)
     kernel = compiled(loop, len(items), sum_calls=True)
@@ -40,9 +40,9 @@ def fit_in_order(
 
 
 def next_fit_upper_bound(lengths: AnyIntArray, *, capacity: int) -> int:
-    """Return a number of packs that suffices for any algorithm that opens one only where the last has no room.
+    """Return a number of packs that suffices for any algorithm that opens a pack only if the last one has no room.
 
-    Two packs in a row hold more than one capacity between them, else the second had not been opened.
+    Two consecutive packs together hold more than one capacity; otherwise the second would not have been opened.
 
     >>> next_fit_upper_bound(np.array([1, 7, 1]), capacity=7)  # next fit takes all three
     3
@@ -51,11 +51,11 @@ def next_fit_upper_bound(lengths: AnyIntArray, *, capacity: int) -> int:
 
 
 def packs_of_items(pack_of: AnyIntArray, num_packs: int) -> Packing:
-    """Group items by their pack: packs in the order of their numbers, in each the items in order of position.
+    """Group items by their pack: packs in the order of their numbers, items of a pack in order of position.
 
     Args:
         pack_of: ``int[num_items]``, the pack of each item.
-        num_packs: number of packs; none is empty.
+        num_packs: number of packs; no pack is empty.
 
     >>> packs_of_items(np.array([0, 1, 0]), 2).as_lists()
     [[0, 2], [1]]

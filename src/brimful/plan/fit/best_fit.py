@@ -10,7 +10,7 @@ from brimful.plan.packing import Packing
 from brimful.typing import AnyIntArray, Int64Array, Lengths
 
 _BLOCK_KEYS = 256
-"""Keys of a block at most. Moving half of them costs about what looking for the block costs."""
+"""Maximum keys of a block. Moving half of them costs about as much as finding the block."""
 
 
 def best_fit(lengths: AnyIntArray, *, capacity: int) -> Packing:
@@ -23,15 +23,15 @@ def best_fit(lengths: AnyIntArray, *, capacity: int) -> Packing:
         pack 1                         5 ------ 5 ------ 5 ------ 5         fill 19/21
         pack 2                                  6 ------ 6 ------ 6 1
 
-    Of equally full packs the one that was opened first is taken. Packs with room are kept sorted by their key,
-    room · 2**32 + pack, in blocks of some hundred keys: the pack for an item has the first key from length · 2**32 on.
-    Any capacity costs the same.
+    Of equally full packs, the one that was opened first is taken. Packs with room are kept sorted by their key,
+    room · 2**32 + pack, in blocks of some hundred keys: the pack for an item has the first key that is at least
+    length · 2**32. The cost does not depend on the capacity.
 
     Pure: no I/O, no randomness.
 
     Args:
         lengths: ``int[num_items]``, each in [1, capacity].
-        capacity: tokens that a pack holds at most, from 1 to 2**31 - 1.
+        capacity: maximum tokens of a pack, from 1 to 2**31 - 1.
 
     Returns:
         Packs in order of opening, items in their order.
@@ -51,7 +51,7 @@ def _best_fit_on_lists(lengths: list[int], capacity: int, block_keys: int, pack_
     last_keys: list[int] = []  # of each block
     num_packs = 0
     for item, length in enumerate(lengths):
-        # Take the first key from (length, pack 0) on, or that of a new pack.
+        # Take the first key from (length, pack 0) on, or the key of a new pack.
         index = bisect_left(last_keys, length << 32)
         if index == len(blocks):
             key = (capacity << 32) + num_packs
@@ -67,8 +67,8 @@ def _best_fit_on_lists(lengths: list[int], capacity: int, block_keys: int, pack_
         pack_of[item] = key & 0xFFFFFFFF
         key -= length << 32
         if key >> 32 < shortest:
-            continue  # no item fits there any more
-        # Put the key back with the room that remains; a block that grew too long is halved.
+            continue  # the pack is full
+        # Put the key back with the remaining room; a block that grew too long is halved.
         if not blocks:
             blocks.append([])
             last_keys.append(key)
@@ -84,13 +84,13 @@ def _best_fit_on_lists(lengths: list[int], capacity: int, block_keys: int, pack_
 
 
 def _best_fit(lengths: Lengths, capacity: int, block_keys: int, pack_of: AnyIntArray) -> int:
-    """Write the same with arrays, to be compiled. Block ``i`` in the order of keys is row ``rows[i]`` of ``keys``.
+    """Do the same on arrays; to be compiled. Block ``i`` in the order of keys is row ``rows[i]`` of ``keys``.
 
-    Loops stand where NumPy has a function: with those, compiling took three times as long.
+    Loops replace NumPy's functions, with which compiling took three times as long.
     """
 
     def first_from(values: Int64Array, end: Any, key: Any) -> Any:
-        """Return the place of the first of ``end`` ascending values that is not below a key, else ``end``."""
+        """Return the place of the first of ``end`` ascending values that is not below a key, or ``end``."""
         begin = 0
         while begin < end:
             middle = (begin + end) >> 1
@@ -105,13 +105,13 @@ def _best_fit(lengths: Lengths, capacity: int, block_keys: int, pack_of: AnyIntA
         shortest = min(shortest, np.int64(lengths[item]))
     keys = np.empty((16, block_keys), dtype=np.int64)
     sizes = np.zeros(16, dtype=np.int64)  # keys of each row
-    rows = np.arange(16)  # behind the rows in use lie the free ones
+    rows = np.arange(16)  # the rows in use, followed by the free ones
     last_keys = np.empty(16, dtype=np.int64)
     num_blocks = 0
     num_packs = 0
     for item in range(len(lengths)):
         length = np.int64(lengths[item])
-        # Take the first key from (length, pack 0) on, or that of a new pack.
+        # Take the first key from (length, pack 0) on, or the key of a new pack.
         lowest = length << 32
         index = first_from(last_keys, num_blocks, lowest)
         if index == num_blocks:
@@ -127,7 +127,7 @@ def _best_fit(lengths: Lengths, capacity: int, block_keys: int, pack_of: AnyIntA
             size -= 1
             sizes[row] = size
             if size == 0:
-                # An empty block leaves the order, and its row goes to the free ones.
+                # An empty block leaves the order, and its row becomes free.
                 num_blocks -= 1
                 for i in range(index, num_blocks):
                     rows[i], last_keys[i] = rows[i + 1], last_keys[i + 1]
@@ -138,7 +138,7 @@ def _best_fit(lengths: Lengths, capacity: int, block_keys: int, pack_of: AnyIntA
         key -= length << 32
         if key >> 32 < shortest:
             continue
-        # Put the key back with the room that remains, into the block whose last key is not below it.
+        # Put the key back with the remaining room, into the first block whose last key is not below it.
         if num_blocks == 0:
             last_keys[0] = key
             num_blocks = 1
@@ -153,7 +153,7 @@ def _best_fit(lengths: Lengths, capacity: int, block_keys: int, pack_of: AnyIntA
         sizes[row] = size
         last_keys[index] = keys[row, size - 1]
         if size == block_keys:
-            # A full block gives its upper half to a free row, which comes next in the order.
+            # The upper half of a full block moves to a free row, which comes next in the order.
             if num_blocks == len(rows):
                 more_keys = np.empty((2 * num_blocks, block_keys), dtype=np.int64)
                 more_sizes = np.zeros(2 * num_blocks, dtype=np.int64)

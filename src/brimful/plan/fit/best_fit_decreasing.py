@@ -11,17 +11,17 @@ from brimful.plan.counts.runs import PackRuns
 from brimful.typing import Int64Array
 
 _DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)
-"""A number in which each sequence of six bits comes once (Leiserson, Prokop and Randall, 1998)."""
+"""A number in which each sequence of six bits occurs once (Leiserson, Prokop and Randall, 1998)."""
 
 _SHIFT = np.uint64(58)
-"""Bits below the first six of 64."""
+"""Number of bits below the first six of 64."""
 
 _PLACE_OF_BIT = np.zeros(64, dtype=np.int64)
-"""Number of the one bit that is set, by the first six bits of ``_DE_BRUIJN`` shifted by it."""
+"""Index of the only set bit, by the first six bits of ``_DE_BRUIJN`` shifted by this index."""
 _PLACE_OF_BIT[[(0x03F79D71B4CB0A89 << bit & (1 << 64) - 1) >> 58 for bit in range(64)]] = np.arange(64)
 
 _MAX_COMPILED_CAPACITY = 1 << 24
-"""Tokens of a pack up to which the compiled form runs: it keeps a table with an entry for each room."""
+"""Capacity up to which the compiled form runs: it keeps a table with an entry for each room."""
 
 
 def best_fit_decreasing(items: Histogram, *, capacity: int, max_items: int | None = None) -> PackRuns:
@@ -34,14 +34,14 @@ def best_fit_decreasing(items: Histogram, *, capacity: int, max_items: int | Non
         pack 1                5 ------ 5 ------ 5 ------ 5 ------ 5         fill 19/21
         pack 2                         3 ------ 3 3 ---- 3 3 ---- 3 3 1
 
-    Equal items go in order of position, and of equally full packs the one that was opened first is taken, so the
-    result is a function of the arguments. It is item-level best fit decreasing, run by run: once an item went
-    into the fullest pack with room, that pack is still the fullest for the next equal item, so a run of equal
-    packs with room ``r`` takes ``r // length`` copies each before the next run is looked at.
+    Equal items are placed in order of position, and of equally full packs the one that was opened first is taken, so
+    the result is a function of the arguments. It equals item-level best fit decreasing, run by run: once an item went
+    into the fullest pack with room, this pack is still the fullest for the next equal item, so each pack in a run of
+    equal packs with room ``r`` takes ``r // length`` copies before the next run is considered.
 
     With ``max_items`` it is the cardinality-constrained form (Krause, Shen and Schwetman, 1975): a pack with that many
-    items is closed. It is close to the bound while few packs meet the limit. Where most of them would, long items
-    should be spread, which ``pack_vectors`` does::
+    items is closed. The result is close to the bound if few packs reach the limit. If most of them would, long items
+    should be spread, as ``pack_vectors`` does::
 
         capacity 7     6        5        3        3        1        1
         max_items 2
@@ -53,14 +53,14 @@ def best_fit_decreasing(items: Histogram, *, capacity: int, max_items: int | Non
 
     Args:
         items: number of items of each length, none longer than the capacity.
-        capacity: tokens that a pack holds at most, at least 1.
-        max_items: items that a pack holds at most, at least 1; None for no limit.
+        capacity: maximum tokens of a pack, at least 1.
+        max_items: maximum items of a pack, at least 1; None for no limit.
 
     Returns:
-        The runs; ``assign`` names the items.
+        The runs; ``assign`` adds the items.
 
-    Cost: O(d·p) for d distinct lengths and p distinct patterns, independent of the number of items; some ten milliseconds
-    in plain Python.
+    Cost: O(d·p) for d distinct lengths and p distinct patterns, independent of the number of items; tens of
+    milliseconds in plain Python.
     Source: best fit decreasing is Johnson (1973); on counts, Krell et al. (2021).
 
     >>> items = Histogram.of(np.array([3, 3, 5, 6, 1, 1]))
@@ -73,7 +73,7 @@ def best_fit_decreasing(items: Histogram, *, capacity: int, max_items: int | Non
     if kernel is not None:
         table, num_packs = kernel(items.lengths, items.counts, capacity)
         return PackRuns.of_table(table, int(num_packs))
-    # A pack never holds more items than tokens, so a limit of ``capacity`` is none.
+    # A pack never holds more items than tokens, so a limit of ``capacity`` items has no effect.
     return _run_by_run(items, capacity, capacity if max_items is None else max_items)
 
 
@@ -81,7 +81,7 @@ def _run_by_run(items: Histogram, capacity: int, max_items: int) -> PackRuns:
     """Place run after run, in plain Python."""
     table: list[tuple[int, int, int, int, int]] = []
     num_packs = 0
-    # Open packs by their room: runs (first_pack, num_packs, items_before), the one opened first on top of its heap.
+    # Open packs by their room: heaps of runs (first_pack, num_packs, items_before), the one opened first on top.
     rooms: list[int] = []  # ascending
     open_runs: dict[int, list[tuple[int, int, int]]] = {}
 
@@ -95,7 +95,7 @@ def _run_by_run(items: Histogram, capacity: int, max_items: int) -> PackRuns:
 
     for length, remaining in zip(items.lengths[::-1].tolist(), items.counts[::-1].tolist(), strict=True):
         while remaining:
-            # The fullest packs with room: those with the least room of at least ``length``, else new ones.
+            # The fullest packs with room: least room that is at least ``length``, or new packs.
             index = bisect_left(rooms, length)
             if index == len(rooms):
                 room, first_pack, items_before = capacity, num_packs, 0
@@ -106,7 +106,7 @@ def _run_by_run(items: Histogram, capacity: int, max_items: int) -> PackRuns:
                 first_pack, packs, items_before = heappop(open_runs[room])
                 if not open_runs[room]:
                     del rooms[index]
-            # The run falls apart: packs that take all copies, one that takes the remaining items, untouched packs.
+            # The run is divided: packs that take all copies, one that takes the remaining items, untouched packs.
             copies = min(room // length, max_items - items_before)
             num_full = min(packs, remaining // copies)
             if num_full:
@@ -125,17 +125,17 @@ def _run_by_run(items: Histogram, capacity: int, max_items: int) -> PackRuns:
 def _best_fit_decreasing(lengths: Int64Array, counts: Int64Array, capacity: int) -> tuple[Int64Array, int]:
     """Return the rows of ``PackRuns.of_table`` and the number of packs; to be compiled.
 
-    Runs of packs with the same room form a linked list in order of opening. A tree of words of 64 bits over the rooms,
-    whose bits are set if any room below them has a run, finds the least room that suffices.
+    Runs of packs with the same room form a linked list in order of opening. A tree of 64-bit words over the rooms,
+    whose bits are set if any room below them has a run, finds the least sufficient room.
     """
     num_levels = 1
     while capacity >> (6 * num_levels) > 0:
         num_levels += 1
-    # Bit i of a level stands for the word i of the level below, on level 0 for the room i; words behind the last are 0.
+    # Bit i of a level stands for word i of the level below, on level 0 for room i; words after the last are 0.
     has_run = np.zeros((num_levels, (capacity >> 6) + 2), dtype=np.uint64)
     one = np.uint64(1)
     head = np.full(capacity + 1, -1, dtype=np.int64)  # first run of each room
-    # Room for the rows of most data sets: a table that grows is copied, and each of its pages is new.
+    # Enough rows for most data sets: a table that grows is copied, and all its memory pages are new.
     num_rows_expected = 64 + 2 * len(lengths)
     runs = np.empty(
         (num_rows_expected, 4), dtype=np.int64
@@ -148,7 +148,7 @@ def _best_fit_decreasing(lengths: Int64Array, counts: Int64Array, capacity: int)
         length = lengths[number]
         remaining = counts[number]
         while remaining > 0:
-            # Find the least room of at least ``length``: up until a word has a bit at or behind it, then down.
+            # Find the least room of at least ``length``: go up until a word has a bit at or after it, then down.
             room = length
             level = 0
             word = np.uint64(0)
@@ -189,7 +189,7 @@ def _best_fit_decreasing(lengths: Int64Array, counts: Int64Array, capacity: int)
             remaining -= num_full * copies
             num_partial = 1 if num_full < packs and remaining > 0 else 0
             for part in range(3):
-                # The run falls apart: packs that take all copies, one that takes the remaining items, untouched packs.
+                # The run is divided: packs that take all copies, one that takes the remaining items, untouched packs.
                 if part == 0:
                     first, count, placed_items = first_pack, num_full, copies
                 elif part == 1:

@@ -1,4 +1,4 @@
-"""Concat and split: all samples one behind the other, cut where a pack is full."""
+"""Concat and split: all samples concatenated, cut where a pack is full."""
 
 import numpy as np
 
@@ -19,20 +19,20 @@ def concat_split(lengths: AnyIntArray, *, capacity: int) -> Packing:
         pack 2                                  3333
         pack 3                                      33       fill 14/16
 
-    Every pack but the last is exactly full. For documents, not for chats: a sample goes on in the next pack without
-    what came before. Every token comes out once, in order, however long the samples are.
+    Every pack but the last is exactly full. For documents, not for chats: a sample continues in the next pack without
+    its earlier tokens. Every token is packed once, in order, however long the samples are.
 
     Pure: no I/O, no randomness.
 
     Args:
-        lengths: ``int[num_segments]``, in the order of the stream, none across the end of a pack.
+        lengths: ``int[num_segments]``, in the order of the stream; no segment crosses the end of a pack.
         capacity: tokens of a pack, from 1 to 2**31 - 1.
 
     Returns:
         Packs and segments in the order of the stream.
 
     Cost: O(n), in NumPy. Source: Brown et al. (2020) train on such sequences; Ding et al., "Fewer truncations improve
-    language modeling" (2024), call it concatenate and split, and say what the cuts do.
+    language modeling" (2024), call it concatenate and split, and study the effect of the cuts.
 
     >>> concat_split(np.array([4, 1, 2, 1, 4, 2]), capacity=4).as_lists()
     [[0], [1, 2, 3], [4], [5]]

@@ -19,14 +19,14 @@ def first_fit(lengths: AnyIntArray, *, capacity: int) -> Packing:
         pack 1                         5 ------ 5 ------ 5 ------ 5 1       fill 19/21
         pack 2                                  6 ------ 6 ------ 6
 
-    A binary tree over the packs leads to the first with room: each node holds the most room of any pack below it. Packs
-    that are not open yet have all of it, so the same step opens one.
+    A binary tree over the packs leads to the first with room: each node holds the maximum room of the packs below it.
+    Packs that are not open yet are empty leaves with full room, so the same step opens one.
 
     Pure: no I/O, no randomness.
 
     Args:
         lengths: ``int[num_items]``, each in [1, capacity].
-        capacity: tokens that a pack holds at most, from 1 to 2**31 - 1.
+        capacity: maximum tokens of a pack, from 1 to 2**31 - 1.
 
     Returns:
         Packs in order of opening, items in their order.
@@ -45,15 +45,15 @@ def _first_fit(lengths: Sequence[int], rooms: MutableSequence[int], pack_of: Mut
     """Write the pack of each item and return the number of packs.
 
     Args:
-        lengths: of the items; lists in plain Python, arrays when compiled.
-        rooms: a binary tree with its root at 1 and one leaf for each pack; packs that are not open have all room.
-        pack_of: result.
+        lengths: lengths of the items; lists in plain Python, arrays when compiled.
+        rooms: a binary tree with its root at 1 and one leaf for each pack; packs that are not open have full room.
+        pack_of: the output.
     """
     num_leaves = len(rooms) // 2
     num_packs = 0
     for item in range(len(lengths)):
         length = lengths[item]
-        # Go down to the first pack with room: a node holds the most room of any pack below it.
+        # Go down to the first pack with room: a node holds the maximum room of the packs below it.
         node = 1
         while node < num_leaves:
             node *= 2
@@ -62,7 +62,7 @@ def _first_fit(lengths: Sequence[int], rooms: MutableSequence[int], pack_of: Mut
         pack = node - num_leaves
         pack_of[item] = pack
         num_packs = max(num_packs, pack + 1)
-        # Go up again and correct the nodes, until one has as much room below its other child.
+        # Go up again and correct the nodes, until the other child of a node has as much room.
         room = rooms[node] - length
         rooms[node] = room
         while node > 1:

@@ -16,19 +16,19 @@ def first_fit_decreasing(items: Histogram, *, capacity: int) -> PackRuns:
         pack 1                5 ------ 5 ------ 5 ------ 5 ------ 5 1       fill 19/21
         pack 2                         3 ------ 3 3 ---- 3 3 ---- 3 3
 
-    Runs of equal packs are kept in order of opening; an item scans them for the first with room. As in best fit
-    decreasing, a pack that was the first with room stays so for the next equal item until it is full.
+    Runs of equal packs are kept in order of opening and scanned for the first with room. As in best fit decreasing, the
+    first pack with room remains the first for the next equal item until it is full.
 
     Pure: no I/O, no randomness.
 
     Args:
         items: number of items of each length, none longer than the capacity.
-        capacity: tokens that a pack holds at most, at least 1.
+        capacity: maximum tokens of a pack, at least 1.
 
     Returns:
-        The runs; ``assign`` names the items.
+        The runs; ``assign`` adds the items.
 
-    Cost: O(d·p) for d distinct lengths and p runs of packs, as vectorised scans.
+    Cost: O(d·p) for d distinct lengths and p runs of packs, as vectorized scans.
     Source: Johnson (1973).
     """
     table: list[tuple[int, int, int, int, int]] = []
@@ -39,13 +39,13 @@ def first_fit_decreasing(items: Histogram, *, capacity: int) -> PackRuns:
         for index in (*np.flatnonzero(runs[:, 0] >= length).tolist(), len(runs)):
             if index < len(runs):
                 room, first_pack, packs, items_before = runs[index].tolist()
-            else:  # new packs for all items that remain
+            else:  # new packs for all remaining items
                 room, first_pack, packs, items_before = capacity, num_packs, -(-remaining // (capacity // length)), 0
                 num_packs += packs
             copies = room // length
             num_full = min(packs, remaining // copies)
             remaining -= num_full * copies
-            # The run falls apart: packs that take all copies, one that takes the remaining items, untouched packs.
+            # The run is divided: packs that take all copies, one that takes the remaining items, untouched packs.
             num_partial = 1 if num_full < packs and remaining else 0
             parts = []
             first = first_pack
@@ -55,7 +55,7 @@ def first_fit_decreasing(items: Histogram, *, capacity: int) -> PackRuns:
                     if placed:
                         table.append((length, first, count, placed, items_before))
                 first += count
-            # Only the last run of a length falls into several parts, so no index behind it is looked at again.
+            # Only the last run of a length is divided into several parts, so no later index is read again.
             runs = np.concatenate([runs[:index], np.array(parts, dtype=np.int64), runs[index + 1 :]])
             if num_partial or not remaining:
                 break

@@ -9,7 +9,7 @@ from brimful.ragged import positions_type
 from brimful.typing import AnyIntArray, Lengths, Offsets
 
 _CHUNK_ITEMS = 1 << 20
-"""Items that NumPy looks at together."""
+"""Items that NumPy processes together."""
 
 
 def next_fit(lengths: AnyIntArray, *, capacity: int) -> Packing:
@@ -27,7 +27,7 @@ def next_fit(lengths: AnyIntArray, *, capacity: int) -> Packing:
 
     Args:
         lengths: ``int[num_items]``, each in [1, capacity].
-        capacity: tokens that a pack holds at most, from 1 to 2**31 - 1.
+        capacity: maximum tokens of a pack, from 1 to 2**31 - 1.
 
     Returns:
         Packs in order of opening, items in their order.
@@ -45,7 +45,7 @@ def next_fit(lengths: AnyIntArray, *, capacity: int) -> Packing:
 def _next_fit(lengths: Lengths, capacity: int) -> Offsets:
     """Return the offsets of the packs; to be compiled."""
     offsets = np.zeros(1, dtype=np.int64)
-    for is_counted in (False, True):  # count the packs, then write where each begins
+    for is_counted in (False, True):  # first count the packs, then write their offsets
         num_packs = 0
         load = capacity
         for item in range(len(lengths)):
@@ -66,7 +66,7 @@ def _jump_from_pack_to_pack(lengths: Lengths, capacity: int) -> Offsets:
     begins = []
     item = 0
     while item < len(lengths):
-        # For each item of a chunk, the begin of the next pack if one began with this item.
+        # For each item of a chunk, the begin of the next pack if a pack began with this item.
         first = item
         chunk = slice(first, first + _CHUNK_ITEMS)
         next_begins = np.searchsorted(ends, ends[chunk] - lengths[chunk] + capacity, side="right").tolist()

@@ -14,7 +14,7 @@ from brimful.typing import Int64Array
 
 
 def spread(items: Histogram, *, capacity: int, num_packs: int | None, bound: int) -> PackRuns:
-    """Place items, longest first, each in the emptiest of ``num_packs`` packs: even packs instead of few ones.
+    """Place items, longest first, each in the emptiest of ``num_packs`` packs: even packs instead of few packs.
 
     ::
 
@@ -23,26 +23,26 @@ def spread(items: Histogram, *, capacity: int, num_packs: int | None, bound: int
         pack 1                5 ------ 5 ------ 5 ------ 5 1 ---- 5 1       fill 19/21
         pack 2                         3 ------ 3 3 ---- 3 3 ---- 3 3
 
-    Of equally empty packs the first is taken. Where an item has room in no pack, packs are nearly full: then best fit
-    decreasing packs below the least capacity that leaves it with so few, and packs it does not need get the
-    shortest items of others. No pack exceeds the capacity, and none is empty.
+    Of equally empty packs the first is taken. If an item fits into no pack, all packs are nearly full: then best fit
+    decreasing packs with the least capacity at which it needs at most ``num_packs`` packs, and unneeded packs get the
+    shortest items of others. No pack exceeds the capacity, and no pack is empty.
 
     Pure: no I/O, no randomness.
 
     Args:
         items: number of items of each length, none longer than the capacity.
-        capacity: tokens that a pack holds at most, at least 1.
-        num_packs: exactly so many; None for those that best fit decreasing takes.
+        capacity: maximum tokens of a pack, at least 1.
+        num_packs: exact number of packs; None for the number that best fit decreasing takes.
         bound: no packing of the items has fewer packs.
 
     Returns:
-        The runs; ``assign`` names the items.
+        The runs; ``assign`` adds the items.
 
     Raises:
         InvalidLengthsError: fewer packs than the bound or than best fit decreasing takes, or more than items.
 
     Cost: O(n·log p) at worst, for n items and p packs; runs of equal items in equal packs are placed at once.
-    Source: longest processing time first (Graham, 1969); where that fails, multifit (Coffman, Garey and Johnson, 1978).
+    Source: longest processing time first (Graham, 1969); if that fails, multifit (Coffman, Garey and Johnson, 1978).
 
     >>> items = Histogram.of(np.array([3, 3, 5, 6, 1, 1]))
     >>> spread(items, capacity=7, num_packs=4, bound=3).num_packs
@@ -72,10 +72,10 @@ def spread(items: Histogram, *, capacity: int, num_packs: int | None, bound: int
 
 
 def _spread(lengths: Int64Array, counts: Int64Array, capacity: int, num_packs: int) -> Int64Array:
-    """Return the rows of ``PackRuns.of_table``, none if an item has no room; to be compiled."""
+    """Return the rows of ``PackRuns.of_table``; no rows if an item has no room; to be compiled."""
     table = np.empty((1024, 5), dtype=np.int64)
     num_rows = 0
-    # Runs of equally full packs beside each other: load, first pack, packs, items in each.
+    # Runs of consecutive, equally full packs: load, first pack, packs, items per pack.
     heap = [(0, 0, num_packs, 0)]
     for number in range(len(lengths) - 1, -1, -1):
         length = int(lengths[number])
@@ -98,7 +98,7 @@ def _spread(lengths: Int64Array, counts: Int64Array, capacity: int, num_packs: i
 
 
 def _multifit(items: Histogram, capacity: int, num_packs: int, densest: PackRuns | None) -> PackRuns:
-    """Pack below the least capacity at which best fit decreasing takes no more than ``num_packs``."""
+    """Pack with the least capacity at which best fit decreasing takes at most ``num_packs`` packs."""
     runs = best_fit_decreasing(items, capacity=capacity) if densest is None else densest
     if runs.num_packs > num_packs:
         raise InvalidLengthsError(
@@ -106,7 +106,7 @@ def _multifit(items: Histogram, capacity: int, num_packs: int, densest: PackRuns
             f"{runs.num_packs:,} packs of {capacity:,} tokens. Use {setting('num_packs', runs.num_packs)}, or a larger "
             f"{setting('capacity')}"
         )
-    # Between a capacity that is too small and one that is not; the number of packs need not fall all the way.
+    # Bisect between a capacity that is too small and one that is not; the number of packs need not be monotonic.
     small = max(-(-items.total // num_packs), int(items.lengths[-1])) - 1
     large = capacity
     while large - small > max(1, capacity >> 10):
@@ -120,13 +120,13 @@ def _multifit(items: Histogram, capacity: int, num_packs: int, densest: PackRuns
 
 
 def _with_more_packs(items: Histogram, runs: PackRuns, num_packs: int) -> PackRuns:
-    """Move the shortest items into packs of their own until there are enough; item by item."""
+    """Move the shortest items, one by one, into packs of their own until ``num_packs`` is reached."""
     lengths = np.repeat(items.lengths[::-1], items.counts[::-1])
     packing = runs.assign(np.arange(len(lengths)))
     pack_of = np.empty(len(lengths), dtype=np.int64)
     pack_of[packing.items] = np.repeat(np.arange(len(packing)), packing.sizes)
     occupy_empty_bins(pack_of, num_packs)
-    # Items of a pack follow each other in the order of their positions: longest first.
+    # Items of a pack are contiguous, in order of position: longest first.
     by_pack = np.argsort(pack_of, kind="stable")
     counts = np.bincount(pack_of, minlength=num_packs)
     items_before = np.empty(len(lengths), dtype=np.int64)
@@ -136,11 +136,11 @@ def _with_more_packs(items: Histogram, runs: PackRuns, num_packs: int) -> PackRu
 
 
 def occupy_empty_bins(bin_of: Int64Array, num_bins: int) -> None:
-    """Move the last items into bins that are empty, from bins that keep another; in place.
+    """Move the last items into empty bins, from bins that keep another item; in place.
 
     Args:
-        bin_of: ``int64[num_items]``, the bin of each item, longest item first; at least ``num_bins`` of them.
-        num_bins: none of them is empty in the end.
+        bin_of: ``int64[num_items]``, the bin of each item, longest item first; at least ``num_bins`` items.
+        num_bins: number of bins; no bin is empty in the end.
 
     >>> bin_of = np.array([0, 0, 1, 0])
     >>> occupy_empty_bins(bin_of, 3)

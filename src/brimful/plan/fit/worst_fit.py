@@ -9,7 +9,7 @@ from brimful.typing import AnyIntArray
 
 
 def worst_fit(lengths: AnyIntArray, *, capacity: int) -> Packing:
-    """Place items in their given order, each in the emptiest pack; a new pack only when none has room.
+    """Place items in their given order, each in the emptiest pack; open a new pack only when none has room.
 
     ::
 
@@ -18,14 +18,14 @@ def worst_fit(lengths: AnyIntArray, *, capacity: int) -> Packing:
         pack 1                         5 ------ 5 ------ 5 1 ---- 5 1       fill 19/21
         pack 2                                  6 ------ 6 ------ 6
 
-    Of equally empty packs the one that was opened first is taken. Packs come out evenly filled rather than full: for
-    comparisons, and for packs of similar numbers of samples.
+    Of equally empty packs the one that was opened first is taken. Packs become evenly filled rather than full: useful
+    for comparisons, and for packs with similar numbers of samples.
 
     Pure: no I/O, no randomness.
 
     Args:
         lengths: ``int[num_items]``, each in [1, capacity].
-        capacity: tokens that a pack holds at most, from 1 to 2**31 - 1.
+        capacity: maximum tokens of a pack, from 1 to 2**31 - 1.
 
     Returns:
         Packs in order of opening, items in their order.
@@ -41,8 +41,8 @@ def worst_fit(lengths: AnyIntArray, *, capacity: int) -> Packing:
 
 def _worst_fit(lengths: Sequence[int], capacity: int, pack_of: MutableSequence[int]) -> int:
     """Write the pack of each item and return the number of packs."""
-    # A heap of load · 2**32 + pack: the emptiest pack is on top, of equal ones the one opened first. Behind all packs
-    # stands a full one that is none, so that the heap is never empty.
+    # A heap of load · 2**32 + pack: the emptiest pack is on top, of equal ones the one opened first. After all packs
+    # comes a full dummy pack, so that the heap is never empty.
     heap = [(capacity << 32) + 0xFFFFFFFF]
     for item in range(len(lengths)):
         length = lengths[item]

@@ -1,16 +1,16 @@
-"""Optimal packs: few packs, and a bound that proves that no plan has fewer.
+"""Optimal packing: few packs, and a bound that proves that no plan has fewer.
 
 ::
 
     search ─► minimum_bin_slack                       packs without waste, by a heuristic
        │
-       └────► column_generation ◄─► master_problem    a linear programme over patterns; its duals are prices
+       └────► column_generation ◄─► master_problem    a linear program over patterns; its duals are prices
                      │   ▲
-                     └───┴── knapsack                 the pricing problem: the patterns worth most, and a bound
+                     └───┴── knapsack                 the pricing problem: the most valuable patterns, and a bound
                      │
                      └─► rounding                     whole packs from fractions
 
-``search_limit`` ends all of them.
+``search_limit`` can stop all of them.
 """
 
 from brimful.plan.optimal.master_problem import installed_solver

@@ -1,4 +1,4 @@
-"""Column generation: from prices to better patterns, and to a bound that holds."""
+"""Column generation: from prices to better patterns, and to a proven bound."""
 
 from bisect import bisect_right
 from collections.abc import Iterable
@@ -14,35 +14,35 @@ from brimful.plan.optimal.search_limit import SearchLimit
 from brimful.typing import Float64Array, Int64Array
 
 SOLVER_TOLERANCE = 1e-6
-"""Packs by which the solver may be wrong. It decides when to stop searching, never what is claimed."""
+"""Packs by which the solver may be wrong. This decides when the search stops, never what is claimed."""
 
 _CENTER_WEIGHTS = (0.5, 0.0)
-"""Share of the best proven prices in the prices of the pricing problem; the next one where the first adds nothing."""
+"""Shares of the best proven prices in the prices of the pricing problem; the next one is used if one adds nothing."""
 
 
 class ColumnGeneration:
     """The linear relaxation of bin packing over all patterns, solved by patterns that are generated when needed.
 
-    There are too many patterns to list. The master problem knows a few of them (its columns); its dual values are
-    prices of the lengths, in packs. A pattern that holds more than one pack's worth of items at these prices has the
-    reduced cost ``1 - Σ copies · price < 0`` and improves the master problem; the pricing problem, a knapsack, finds
-    it. Where the knapsack finds none, the relaxation is solved.
+    All patterns would be too many to list. The master problem has a few of them (its columns); its dual values are
+    prices of the lengths, in packs. A pattern whose items are worth more than one pack at these prices has the reduced
+    cost ``1 - Σ copies · price < 0`` and improves the master problem; the pricing problem, a knapsack, finds it. If the
+    knapsack finds no such pattern, the relaxation is solved.
 
     Bound of Farley (1990): let ``v`` be the largest value of any pattern at prices ``π ≥ 0``. Then ``π / v`` is
     feasible in the dual, and no plan has fewer packs than ::
 
         ⌈ Σ count[i] · π[i] / v ⌉
 
-    for any prices at all. Here prices are rounded down to whole numbers first, and sum and ``v`` are exact.
+    for any such prices. Here prices are first rounded down to whole numbers, so sum and ``v`` are exact.
 
     Args:
         items: at least one, none longer than the capacity.
-        patterns: the first columns; together they hold every length.
-        limit: of the search.
+        patterns: the first columns; together they contain every length.
+        limit: limit of the search.
 
     Attributes:
         columns: the patterns of the master problem, in its order.
-        value: packs of its last solution, with fractions; infinite before.
+        value: packs of its last solution, with fractions; infinite before the first.
         bound: no packing of the items has fewer packs.
     """
 
@@ -55,10 +55,10 @@ class ColumnGeneration:
         self.columns: dict[Pattern, None] = {}  # a set in order of insertion
         self.value = float("inf")
         self.bound = 0
-        # Prices of the best bound so far, and that bound before rounding; at first a length costs its part of a pack.
+        # Prices of the best bound so far, and this bound before rounding; initially a length costs its part of a pack.
         self.center = items.lengths / capacity
         self.center_value = 0.0
-        # The solver's tolerances are absolute: scaled demands are near 1, whatever the number of items.
+        # The solver's tolerances are absolute: scaled demands are near 1 for any number of items.
         self.scale = max(1.0, items.num_items / 1e6)
         self.master = master_problem_of(items.counts / self.scale)
         self._add(list(dict.fromkeys(patterns)))
@@ -78,7 +78,7 @@ class ColumnGeneration:
         return True
 
     def solution(self) -> dict[Pattern, float]:
-        """Return the packs of each pattern that is used, with fractions; empty before the first solution."""
+        """Return the packs of each used pattern, with fractions; empty before the first solution."""
         if self.value == float("inf"):
             return {}
         # Columns that were added since the last solution have no packs yet.
@@ -89,11 +89,11 @@ class ColumnGeneration:
         """Add patterns of negative reduced cost and raise the bound.
 
         Returns:
-            False if there are no such patterns, or the limit was exhausted.
+            False if no such pattern exists, or the limit was exhausted.
         """
         duals = np.maximum(self.master.prices, 0.0)
         for weight in _CENTER_WEIGHTS:
-            # Stabilisation by Wentges (1997): prices between the best proven ones and the duals jump about less.
+            # Stabilization by Wentges (1997): prices between the best proven prices and the duals oscillate less.
             num_columns = self._solve_pricing(weight * self.center + (1 - weight) * duals, duals)
             if num_columns is None:
                 return False
@@ -102,7 +102,7 @@ class ColumnGeneration:
         return False
 
     def _solve_pricing(self, prices: Float64Array, duals: Float64Array) -> int | None:
-        """Solve the knapsack at these prices: a bound, and patterns that are better at the duals.
+        """Solve the knapsack at these prices, for a bound and for patterns that improve the solution at the duals.
 
         Returns:
             Number of patterns added; None if the limit was exhausted.
@@ -112,7 +112,7 @@ class ColumnGeneration:
         max_worth = float((prices / self.items.lengths).max()) * self.capacity
         unit = min(2.0**50, 2.0**61 / max(max_worth, 1.0))
         values: Int64Array = np.floor(prices * unit).astype(np.int64)
-        # A length that is worth no more than a shorter one is dominated: the shorter one takes its place.
+        # A length that is not worth more than a shorter one is dominated: the shorter one replaces it.
         shorter_maximum = np.concatenate([[0], np.maximum.accumulate(values)[:-1]])
         useful_positions = np.flatnonzero(values > shorter_maximum)
         knapsack = Knapsack(self.items.lengths[useful_positions], values[useful_positions], capacity=self.capacity)
@@ -133,7 +133,7 @@ class ColumnGeneration:
         return len(patterns)
 
     def _best_patterns(self, knapsack: Knapsack, useful_positions: Int64Array, duals: Float64Array) -> list[Pattern]:
-        """Return for each length the best pattern that holds it, if new and of negative reduced cost; best first."""
+        """Return for each length the best pattern with it, if new and of negative reduced cost; best first."""
         price = duals.tolist()
         values = knapsack.values + knapsack.best[self.capacity - knapsack.lengths]
         max_patterns = max(100, len(self.lengths) // 4)
@@ -142,7 +142,7 @@ class ColumnGeneration:
             room = self.capacity - int(knapsack.lengths[index])
             content = useful_positions[[index, *knapsack.best_content(room)]].tolist()
             positions = self._without_slack(content)
-            # The tolerance keeps patterns out that the solver would hold for columns of reduced cost 0.
+            # The tolerance excludes patterns to which the solver would give the reduced cost 0.
             if sum(price[position] for position in positions) <= 1 + 1e-9:
                 continue
             pattern = pattern_of(self.lengths, positions)
@@ -153,9 +153,9 @@ class ColumnGeneration:
         return list(patterns)
 
     def _without_slack(self, positions: list[int]) -> list[int]:
-        """Replace lengths by longer ones and add further ones, as far as the pattern has room.
+        """Replace lengths by longer ones and add further lengths while the pattern has room.
 
-        By substitution, a place for a longer length is good for a shorter one too: no pattern gets worse by it.
+        By substitution, a place for a longer length can also hold a shorter one: this never makes a pattern worse.
         """
         lengths = self.lengths
         room = self.capacity - sum(lengths[position] for position in positions)

@@ -7,17 +7,17 @@ from brimful.plan.optimal.search_limit import SearchLimit
 from brimful.typing import Int32Array, Int64Array
 
 STEPS_PER_ITEM = 100
-"""Steps of a search (distinct lengths times capacity) that take as long as one item of ``compiling.compiled``."""
+"""Steps (distinct lengths times capacity) that take as long as one item as ``compiling.compiled`` counts them."""
 
 _STEPS_PER_BLOCK = 100_000_000
-"""Steps of the compiled form between two looks at the search limit: some tenths of a second."""
+"""Steps of the compiled form between two checks of the search limit: some tenths of a second."""
 
 
 class Knapsack:
     """The most valuable content of a pack of every size up to the capacity, any number of each length.
 
-    With a value for each length (its price in packs) the best content of size ``capacity`` is the pattern of least
-    reduced cost. Lengths 2 and 3 of value 4 and 7, capacity 7::
+    With a value for each length (its price in packs), the best content of size ``capacity`` is the pattern of least
+    reduced cost. Lengths 2 and 3 with values 4 and 7, capacity 7::
 
         size    0  1  2  3  4  5  6  7
         best    0  0  4  7  8 11 14 15      15: 2 + 2 + 3
@@ -25,12 +25,12 @@ class Knapsack:
 
         best[s] = max(0, max over lengths l ≤ s of best[s - l] + value[l])
 
-    Values are whole numbers and sums are exact, so the result can carry a proof. An item may be taken more often than
-    there are items: that makes ``best`` no smaller, so bounds from it hold.
+    Values are whole numbers and sums are exact, so the result can support a proof. A length may be taken more often
+    than it has items: this does not make ``best`` smaller, so bounds from it hold.
 
     Attributes:
         best: ``int64[capacity + 1]``, value of the best content of each size.
-        last: ``int32[capacity + 1]``, positions in ``lengths``; -1 where the best content is empty.
+        last: ``int32[capacity + 1]``, positions in ``lengths``; -1 if the best content is empty.
 
     Cost: O(distinct lengths · capacity) steps. Source: Gilmore and Gomory (1966), the unbounded knapsack.
     """
@@ -56,7 +56,7 @@ class Knapsack:
         return True
 
     def best_content(self, size: int) -> list[int]:
-        """Return positions of the lengths in the best content of a pack of that size."""
+        """Return positions of the lengths in the best content of a pack of this size."""
         positions = []
         while (position := int(self.last[size])) >= 0:
             positions.append(position)
@@ -71,7 +71,7 @@ def _fill_tables(
     for position in range(first, stop):
         length = lengths[position]
         value = values[position]
-        # Ascending sizes let best[size - length] hold copies of this length already: any number of them.
+        # Sizes ascend, so best[size - length] may already contain any number of copies of this length.
         for size in range(length, len(best)):
             candidate = best[size - length] + value
             if candidate > best[size]:
@@ -82,7 +82,7 @@ def _fill_tables(
 def _fill_tables_in_numpy(
     lengths: Int64Array, values: Int64Array, first: int, stop: int, best: Int64Array, last: Int32Array
 ) -> None:
-    """Do the same by whole arrays: 1, 2, 4, … further copies in one operation each."""
+    """Do the same with array operations: 1, 2, 4, … further copies in one operation each."""
     previous = np.empty_like(best)
     for position in range(first, stop):
         previous[:] = best

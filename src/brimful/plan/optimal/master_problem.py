@@ -1,4 +1,4 @@
-"""The master problem of column generation: a linear programme over patterns, solved by HiGHS."""
+"""The master problem of column generation: a linear program over patterns, solved by HiGHS."""
 
 from abc import ABC, abstractmethod
 from importlib import import_module
@@ -12,21 +12,21 @@ from brimful.ragged import offsets_of
 from brimful.typing import Float64Array, Int32Array
 
 Column: TypeAlias = tuple[list[int], list[int]]
-"""The rows that a variable has entries in, and the entries. Of a pattern: positions of lengths, copies of each."""
+"""Rows in which a variable has entries, and the entries. For a pattern: positions of lengths, copies of each."""
 
 _OPERATIONS_PER_ROW = 20
-"""Operations of one simplex iteration for each row."""
+"""Operations of one simplex iteration per row."""
 
 _NO_TIME_LIMIT = 1e7
-"""Seconds that the solver is given where there is no limit: its options take no infinity."""
+"""Time limit of the solver, in seconds, if the search has none: its options do not accept infinity."""
 
 
 class MasterProblem(ABC):
-    """The fewest packs, fractions allowed, that have a place for every item.
+    """The problem of the fewest packs, with fractions, that have a place for every item.
 
     ::
 
-        minimise    Σ x[p]                                             packs of pattern p
+        minimize    Σ x[p]                                             packs of pattern p
         subject to  Σ copies[i, p] · x[p] + y[i + 1] - y[i] ≥ demand[i]    for each length i, ascending
                     x, y ≥ 0                                           y[i]: places of length i given to length i - 1
 
@@ -37,9 +37,9 @@ class MasterProblem(ABC):
         demands: ``float64[num_lengths]``, items of each length, scaled.
 
     Attributes:
-        value: packs of the last solution; infinite before.
-        prices: its dual values, ``float64[num_lengths]``: packs that one more item of each length costs.
-        packs: its packs of each pattern, in the order in which patterns were added.
+        value: packs of the last solution; infinite before the first.
+        prices: dual values of the last solution, ``float64[num_lengths]``: packs that one more item of a length costs.
+        packs: packs of each pattern in the last solution, in the order in which patterns were added.
     """
 
     prices: Float64Array
@@ -54,7 +54,7 @@ class MasterProblem(ABC):
         return [([longer, longer - 1], [-1, 1]) for longer in range(1, len(self._demands))]
 
     def solve(self, limit: SearchLimit) -> bool:
-        """Solve the problem; return false if the limit was exhausted before or the solver gave up."""
+        """Solve the problem; return false if the limit was already exhausted or the solver gave up."""
         if limit.exhausted:
             return False
         operations = _OPERATIONS_PER_ROW * len(self._demands)
@@ -69,27 +69,27 @@ class MasterProblem(ABC):
 
     @abstractmethod
     def _run(self, max_iterations: int, max_seconds: float) -> tuple[bool, int]:
-        """Run the simplex method and set the attributes if it succeeds; return its success and its iterations."""
+        """Run the simplex method and set the attributes on success; return whether it succeeded, and its iterations."""
 
 
 def installed_solver() -> str:
-    """Name the library that solves the problem; empty if none is installed."""
+    """Return the name of the library that solves the problem; empty if none is installed."""
     return next((name for name in ("highspy", "scipy") if find_spec(name) is not None), "")
 
 
 def import_solver() -> None:
-    """Import the library that solves the problem, if one is installed, before it is needed."""
+    """Import the installed solver library, if any, before it is needed."""
     if installed_solver():
         import_module(installed_solver())
 
 
 def master_problem_of(demands: Float64Array) -> MasterProblem:
-    """Return the problem for these demands, without patterns yet, with the best solver that is installed."""
+    """Return the problem for these demands, still without patterns, with the best installed solver."""
     return HighsMaster(demands) if installed_solver() == "highspy" else ScipyMaster(demands)
 
 
 class HighsMaster(MasterProblem):
-    """The problem in ``highspy``, which keeps it and its basis between rounds."""
+    """The problem in ``highspy``, which keeps the problem and its basis between rounds."""
 
     def __init__(self, demands: Float64Array) -> None:
         import highspy
@@ -115,7 +115,7 @@ class HighsMaster(MasterProblem):
         self._solver.addCols(number, costs, lower, upper, len(rows), offsets[:-1], rows, entries)
 
     def _run(self, max_iterations: int, max_seconds: float) -> tuple[bool, int]:
-        # The time limit counts all runs of the solver, the iteration limit this one.
+        # The time limit counts all runs of the solver, the iteration limit only this one.
         self._solver.setOptionValue("time_limit", self._solver.getRunTime() + max_seconds)
         self._solver.setOptionValue("simplex_iteration_limit", max_iterations)
         self._solver.run()
@@ -130,7 +130,7 @@ class HighsMaster(MasterProblem):
 
 
 class ScipyMaster(MasterProblem):
-    """The problem in ``scipy``, which carries the same solver and starts from the beginning in each round."""
+    """The problem in ``scipy``, which contains the same solver but starts from the beginning in each round."""
 
     def __init__(self, demands: Float64Array) -> None:
         super().__init__(demands)
@@ -147,7 +147,7 @@ class ScipyMaster(MasterProblem):
         num_patterns = len(self._columns)
         shape = (len(self._demands), num_patterns + self._num_substitutions)
         costs = np.concatenate([np.ones(num_patterns), np.zeros(self._num_substitutions)])
-        # linprog knows ≤ only: both sides change sign, and so do the dual values.
+        # linprog supports only ≤: both sides change sign, and so do the dual values.
         matrix = csc_array((-entries, rows, offsets), shape=shape)
         options = {"time_limit": max_seconds, "maxiter": max_iterations}
         solution = linprog(costs, A_ub=matrix, b_ub=-self._demands, method="highs-ds", options=options)

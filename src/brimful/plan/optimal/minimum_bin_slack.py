@@ -1,4 +1,4 @@
-"""Minimum bin slack: packs filled exactly where a limited search finds how (Gupta and Ho, 1999)."""
+"""Minimum bin slack: packs filled exactly if a limited search succeeds (Gupta and Ho, 1999)."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -17,43 +17,43 @@ _MAX_STEPS_PER_TARGET = 4000
 """Steps of the search for items of one exact sum: some microseconds compiled."""
 
 _MAX_TARGETS = 8
-"""Sums that are tried for one pattern before it is filled greedily."""
+"""Number of sums to try for one pattern before it is filled greedily."""
 
 _MAX_ITEMS_PER_TABLE = 1 << 14
-"""Items in the patterns that one table of sums serves, all patterns together."""
+"""Maximum items in all patterns that use one table of sums."""
 
 _MAX_PATTERNS_PER_TABLE = _MAX_ITEMS_PER_TABLE // 8
-"""Patterns that one table of sums serves."""
+"""Maximum patterns that use one table of sums."""
 
 _OPERATIONS_PER_PATTERN = 10_000
-"""Operations of the search limit that one pattern takes, about."""
+"""Approximate operations of the search limit that one pattern takes."""
 
 _MAX_TABLES = 200
-"""Tables of sums that are made early, because nothing fits exactly by an outdated one."""
+"""Maximum tables of sums that are made early because the old one yields no exact fit."""
 
 
 def minimum_bin_slack(items: Histogram, *, capacity: int, limit: SearchLimit) -> PatternCounts:
-    """Fill packs exactly: the longest remaining item, then the longest items that together take all its room.
+    """Fill packs exactly: the longest remaining item, then the longest items that together fill the remaining room.
 
     ::
 
         capacity 10, lengths 4 4 3 3 3 3       best fit decreasing   4 4 · 3 3 3 · 3
             4  room 6 = 3 + 3                  minimum bin slack     4 3 3 · 4 3 3
 
-    A table of the sums that the items have tells which choices can still end at zero room; where no items have that
-    sum, the search tries the next smaller one. A pattern is used for as many packs as the counts allow, so that each
-    pattern exhausts a length. Lengths with a long tail fall into packs without waste this way, where best fit
-    decreasing leaves gaps; it is no better where a pack holds two or three items, which column generation solves.
+    A table of the sums that items can have shows which choices can still end at zero room; if no items have this sum,
+    the search tries the next smaller one. A pattern is used for as many packs as the counts allow, so that each pattern
+    exhausts a length. This packs lengths with a long tail without waste, where best fit decreasing leaves gaps. It is
+    not better if a pack holds two or three items; column generation solves this case.
 
     Cost: O(distinct lengths · capacity / 64) for a table, 20 to 200 of them, and microseconds for a pattern.
     Source: the minimum bin slack heuristic of Gupta and Ho (1999), on counts.
 
     Args:
         items: none longer than the capacity.
-        limit: without a result if it is exhausted before the end.
+        limit: limit of the search; the result is empty if it is exhausted before the end.
 
     Returns:
-        The patterns of all items; empty if the limit was exhausted first (or there are no items).
+        The patterns of all items; empty if the limit was exhausted first (or without items).
     """
     lengths = items.lengths
     counts = items.counts.copy()
@@ -75,12 +75,12 @@ def minimum_bin_slack(items: Histogram, *, capacity: int, limit: SearchLimit) ->
 
 
 def reachable_sums(lengths: Int64Array, counts: Int64Array, *, capacity: int) -> npt.NDArray[np.uint8]:
-    """Mark the sums up to the capacity that some of the items have.
+    """Mark the sums up to the capacity that subsets of the items have.
 
-    The sums are the bits of one large number; adding an item shifts it. Copies go in as 1, 2, 4, … and a remainder.
+    The sums are the bits of one large number; an item shifts it. Copies are added as 1, 2, 4, … and a remainder.
 
     Returns:
-        ``uint8[capacity + 1]``: 1 at each such sum, else 0.
+        ``uint8[capacity + 1]``: 1 at each such sum, otherwise 0.
 
     >>> reachable_sums(np.array([3, 5]), np.array([2, 1]), capacity=9).nonzero()[0].tolist()
     [0, 3, 5, 6, 8]
@@ -102,9 +102,10 @@ def reachable_sums(lengths: Int64Array, counts: Int64Array, *, capacity: int) ->
 def _pack_by_one_table(
     lengths: Int64Array, counts: Int64Array, capacity: int, *, may_stop_early: bool
 ) -> tuple[list[int], list[int], list[int]]:
-    """Run ``_search`` until a twentieth of the lengths is exhausted: so long is one table of sums good enough.
+    """Run ``_search`` until a twentieth of the lengths is exhausted: until then one table of sums is good enough.
 
-    ``counts`` loses the packed items. Compiled if that pays; else on lists, which plain Python reads faster than arrays.
+    The packed items are subtracted from ``counts``. Compiled if that pays, otherwise on lists, which plain Python reads
+    faster than arrays.
     """
     longest_fit = np.searchsorted(lengths, np.arange(capacity + 1), side="right") - 1
     reachable = reachable_sums(lengths, counts, capacity=capacity)
@@ -131,19 +132,19 @@ def _search(
     max_items: int,
     may_stop_early: bool,
 ) -> tuple[list[int], list[int], list[int]]:
-    """Find patterns of little slack until some lengths are exhausted. Plain loops, for Python and for the compiler.
+    """Find patterns with little slack until some lengths are exhausted. Plain loops, for Python and for the compiler.
 
     Args:
         lengths: ascending.
         remaining: items of each length; the packed ones are subtracted.
-        reachable: 1 at sums of items, some of which may have gone since.
+        reachable: 1 at sums of items, some of which may since have been used.
         longest_fit: position of the longest length that fits into each room, or -1.
-        max_exhausted: lengths to exhaust before the end.
+        max_exhausted: number of exhausted lengths at which the search ends.
         max_items: size of the result.
-        may_stop_early: end also where nothing fits exactly and ``reachable`` may be outdated.
+        may_stop_early: also end if nothing fits exactly and ``reachable`` may be outdated.
 
     Returns:
-        Positions in ``lengths``, pattern after pattern; the end of each pattern among them; its number of packs.
+        Positions in ``lengths``, pattern after pattern; the end of each pattern in them; its number of packs.
     """
     contents: list[int] = []
     ends: list[int] = []
@@ -172,8 +173,8 @@ def _search(
             if reachable[target] == 0:
                 target -= 1
                 continue
-            # Depth first, longest items first, in descending order: each multiset of items is met once. An item is
-            # taken only if the sums behind it are reachable; at a dead end the last item gives way to a shorter one.
+            # Depth first, in descending order of length: each multiset of items is visited once. An item is taken only
+            # if the remaining sum is reachable; at a dead end a shorter item replaces the last one.
             room = target
             upper = longest
             steps = 0
@@ -205,11 +206,11 @@ def _search(
                 target -= 1
 
         if not is_exact:
-            # After an exhausted length the table may promise sums that are gone: a new one may find an exact pattern.
+            # After an exhausted length the table may contain outdated sums: a new table may yield an exact pattern.
             if num_exhausted > 0 and may_stop_early:
                 remaining[contents.pop()] += 1
                 break
-            # Without an exact sum: the longest item that fits, again and again.
+            # Without an exact sum: add the longest item that fits, again and again.
             room = capacity - lengths[longest]
             item = min(longest, longest_fit[room])
             while item >= 0:
@@ -221,7 +222,7 @@ def _search(
                 else:
                     item -= 1
 
-        # Copies of one length stand side by side; the last of them sees their number, and so the packs it allows.
+        # Copies of one length are contiguous; at the last copy their number is known, and so the packs it allows.
         for index in range(begin, len(contents)):
             remaining[contents[index]] += 1
         num_packs = remaining[longest]
@@ -235,7 +236,7 @@ def _search(
             remaining[item] -= num_packs
             if remaining[item] == 0:
                 num_exhausted += 1
-                # A sum below two items is one item, so this one is certainly gone; larger sums may have other items.
+                # A sum smaller than any two items is one item, so it is gone; other items may have larger sums.
                 if lengths[item] < smallest_pair:
                     reachable[lengths[item]] = 0
         ends.append(len(contents))

@@ -1,4 +1,4 @@
-"""Whole packs from a solution in fractions of packs."""
+"""Whole packs from a fractional solution."""
 
 from bisect import bisect_right
 from collections import Counter
@@ -33,16 +33,16 @@ def substitute_lengths(patterns: Iterable[Pattern], items: Histogram) -> list[Pa
 def fix_whole_packs(
     items: Histogram, solution: Mapping[Pattern, float], min_share: float
 ) -> tuple[PatternCounts, Histogram]:
-    """Make the packs of the whole parts of a solution.
+    """Make the packs from the whole parts of a solution.
 
     Args:
-        items: of the solution.
+        items: items of the solution.
         solution: packs of each pattern, with fractions.
-        min_share: packs to make at least, as a share of the solution's packs. Where the whole parts are fewer, the
-            largest fractions are rounded up.
+        min_share: minimum number of packs to make, as a share of the solution's packs. If the whole parts are fewer,
+            the largest fractions are rounded up.
 
     Returns:
-        The packs, at least one, and the items that are in none of them.
+        The packs, at least one, and the items that are not in them.
     """
     requests = Counter({pattern: int(packs + SOLVER_TOLERANCE) for pattern, packs in solution.items()})
     num_missing = max(1, int(min_share * sum(solution.values()))) - requests.total()
@@ -51,7 +51,7 @@ def fix_whole_packs(
         requests.update(by_fraction[:num_missing])
     requests = +requests  # without patterns of 0 packs
     packs = _fill_master_columns(items, requests)
-    if not packs:  # a pattern may hold more items of a length than there are
+    if not packs:  # a pattern may hold more items of a length than ``items``
         packs = _fill_master_columns(items, {next(iter(requests)): 1}, may_be_partial=True)
     assert packs, "rounding takes at least one pack"
     return packs, remaining(items, packs.items())
@@ -62,14 +62,14 @@ def _fill_master_columns(
 ) -> PatternCounts:
     """Put real items into the places of the requested packs, by the substitution that the master problem allows.
 
-    The items of a length have two parts: the reserved ones, for the places of their own length, and the free ones
-    beyond those. A place without a reserved item goes to the longest free item that is not longer. A pack with an empty
-    place is not made, unless it ``may_be_partial``: its items stay with the remaining ones.
+    The items of a length have two parts: reserved items, for the places of their own length, and the remaining free
+    items. A place without a reserved item gets the longest free item that is not longer. A pack with an empty place
+    is not made, unless it ``may_be_partial``: its items remain.
 
     Args:
-        items: that may be used.
+        items: items that may be used.
         requests: packs of each pattern.
-        may_be_partial: make packs with empty places too.
+        may_be_partial: also make packs with empty places.
     """
     num_places: Counter[int] = Counter()
     for pattern, packs in requests.items():
@@ -81,7 +81,7 @@ def _fill_master_columns(
     packs_made: PatternCounts = Counter()
     for pattern, num_requested in sorted(requests.items(), reverse=True):
         while num_requested:
-            # The content of one pack, from both parts; none of it is removed yet.
+            # The content of one pack, from both parts; nothing is removed yet.
             reserved_content: Counter[int] = Counter()
             free_content: Counter[int] = Counter()
             num_empty = 0
@@ -93,7 +93,7 @@ def _fill_master_columns(
                     num_empty += free_items.add_longest(length, free_content, 1) == length
             if (num_empty and not may_be_partial) or not (reserved_content or free_content):
                 break
-            # The same content for every further pack that both parts have items for.
+            # The same content for all further packs for which both parts have items.
             packs = min(num_requested, reserved_items.num_packs(reserved_content), free_items.num_packs(free_content))
             reserved_items.remove(reserved_content, packs)
             free_items.remove(free_content, packs)

@@ -1,4 +1,4 @@
-"""The search for optimal packs: heuristics first, then column generation, with a proof of how good the packs are."""
+"""Search for optimal packs: heuristics first, then column generation, with a proof of the distance from the optimum."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -24,20 +24,20 @@ _MAX_CAPACITY = 1 << 24
 """Largest capacity with column generation: the knapsack's tables have an entry for each size."""
 
 _FIRST_RESIDUAL_LENGTHS = 400
-"""Distinct lengths of the first residual instance; each further one has twice as many."""
+"""Distinct lengths of the first residual instance; each next one has twice as many."""
 
 _ROUNDING_SHARES = (0.1, 0.05, 0.025)
-"""Shares of a solution that are rounded at once, one for each attempt while packs are more than the bound."""
+"""Shares of a solution that are rounded at once, one for each attempt while the packs exceed the bound."""
 
 
 @dataclass(frozen=True)
 class OptimalResult(PackResult[PackRuns]):
     """Packs, and their distance from a proven bound.
 
-    The bound is proven in whole numbers, whatever the solver's rounding errors.
+    The bound is proven in whole numbers, independent of the solver's rounding errors.
 
     Attributes:
-        rounds: linear programmes solved; 0 where counting was enough.
+        rounds: number of linear programs solved; 0 if counting was enough.
     """
 
     rounds: int = 0
@@ -51,58 +51,58 @@ def pack_optimally(
     time_limit: float | None,
     operations: float | None = None,
 ) -> OptimalResult:
-    """Search for the fewest packs and for the highest proven bound; most often the two are equal.
+    """Search for the fewest packs and for the highest proven bound; usually the two are equal.
 
     ::
 
         capacity 10, lengths 4 4 3 3 3 3
         best fit decreasing      4 4 · 3 3 3 · 3                       3 packs
-        bound by counting        20 / 10                               2 packs at least: go on
+        bound by counting        20 / 10                               at least 2 packs: continue
         minimum bin slack        4 3 3 · 4 3 3                         2 packs = the bound: done
 
         capacity 100, seven of 34 and one of 33
         best fit decreasing      34 34 · 34 34 · 34 34 · 34 33         4 packs
-        bound by counting        271 / 100                             3 packs at least: go on
+        bound by counting        271 / 100                             at least 3 packs: continue
         master problem           each 34 costs 1/2 pack, 33 costs 1/4  these prices come from fractions of packs
-        knapsack                 34 33 33 and 34 34 are worth 1 pack   and nothing that fits is worth more
-        bound                    7 · 1/2 + 1/4 = 3.75                  4 packs at least: 4 are optimal
+        knapsack                 34 33 33 and 34 34 are worth 1 pack   no pattern that fits is worth more
+        bound                    7 · 1/2 + 1/4 = 3.75                  at least 4 packs: 4 are optimal
 
-    The steps, each only if packs are still more than the bound:
+    The steps, each only if the packs still exceed the bound:
 
     1. Best fit decreasing, and the bound L2 (``lower_bound``).
-    2. ``minimum_bin_slack``: reaches the bound on most lengths with a long tail, in milliseconds.
+    2. ``minimum_bin_slack``: reaches the bound for most length distributions with a long tail, in milliseconds.
     3. Column generation by Gilmore and Gomory (1961), started from the patterns of both. Its substitution columns
        also let a shorter item take the place of a longer one (the dual cuts of Valério de Carvalho, 2005), prices
-       are drawn towards the best proven ones (Wentges, 1997), and each round adds the best pattern with each of many
-       lengths. It ends as soon as its value, rounded up, is the bound, long before all prices agree. Where the bound
+       are pulled toward the best proven ones (Wentges, 1997), and each round adds the best pattern with each of many
+       lengths. It ends as soon as its value, rounded up, equals the bound, long before all prices agree. If the bound
        is tokens / capacity, it is tried first on residual instances, the items outside full packs of step 2: fewer
        lengths, fewer rows.
     4. The bound of Farley (1990) in every round: prices are rounded down to whole numbers, the knapsack is solved in
-       whole numbers, and the total price is divided by its value as whole numbers. Prices off by the solver's
-       rounding errors make this bound smaller, never wrong.
-    5. Whole parts of the solution become packs, the remaining items go through steps 1 to 3 again; where whole parts
-       are few, the largest fractions are rounded up.
+       whole numbers, and the total price is divided by its value as whole numbers. The solver's rounding errors in
+       the prices can make this bound smaller, never wrong.
+    5. Whole parts of the solution become packs, and the remaining items go through steps 1 to 3 again; if the whole
+       parts are few, the largest fractions are rounded up.
 
     The solver is HiGHS, through ``highspy`` if it is installed: it keeps the master problem and its basis between
-    rounds, so that a round costs what its new patterns cost. ``scipy`` carries the same solver and solves each round
-    from the beginning.
+    rounds, so that the cost of a round depends on its new patterns. ``scipy`` contains the same solver but solves each
+    round from the beginning.
 
     Pure: no I/O, no randomness. The same arguments give the same packs with the same version of the solver, unless
-    the time limit strikes: then the best packs so far are returned, and a bound that holds.
+    the time limit ends the search: then the result is the best packs so far and a valid bound.
 
     Args:
-        items: how many there are of each length, none longer than the capacity.
-        capacity: most that a pack holds, at least 1.
+        items: number of items of each length, none longer than the capacity.
+        capacity: maximum tokens of a pack, at least 1.
         start: a packing of these items to improve on; the result never has more packs.
-        time_limit: seconds of wall time, looked at between rounds; 0 returns best fit decreasing with the bound L2;
+        time_limit: seconds of wall time, checked between rounds; 0 returns best fit decreasing with the bound L2;
             None for no limit.
-        operations: the same in operations (``SearchLimit``), which do not depend on the machine; None for no limit.
+        operations: limit in operations (``SearchLimit``), which do not depend on the machine; None for no limit.
 
     Raises:
         MissingExtraError: neither highspy nor scipy is installed.
 
-    Cost: does not depend on the number of items. A round is a linear programme with one row for each distinct length,
-    and O(distinct lengths · capacity) for the knapsack.
+    Cost: independent of the number of items. A round solves a linear program with one row for each distinct length,
+    and a knapsack in O(distinct lengths · capacity).
 
     >>> import numpy as np
     >>> result = pack_optimally(Histogram.of(np.array([4, 4, 3, 3, 3, 3])), capacity=10, time_limit=10)
@@ -118,7 +118,7 @@ def pack_optimally(
 
 @dataclass(frozen=True)
 class _ResidualInstance:
-    """Packs that are made already, and the items outside of them; together they are all items."""
+    """Fixed packs and the remaining items; together they contain all items."""
 
     fixed_packs: PatternCounts
     items: Histogram
@@ -134,7 +134,7 @@ class _Search:
         self.rounds = 0
         self.bound = lower_bound(items, capacity=capacity)
         self.runs = best_fit_decreasing(items, capacity=capacity)
-        self.best_patterns: PatternCounts | None = None  # of fewer packs than ``runs``, if not None
+        self.best_patterns: PatternCounts | None = None  # fewer packs than ``runs``, if not None
 
     @property
     def num_packs(self) -> int:
@@ -145,7 +145,7 @@ class _Search:
         return self.num_packs <= self.bound or self.limit.exhausted
 
     def offer(self, patterns: PatternCounts) -> None:
-        """Keep these packs of all items if they are fewer."""
+        """Keep these packs of all items if they are fewer than the best so far."""
         if patterns.total() < self.num_packs:
             self.best_patterns = patterns
 
@@ -161,7 +161,7 @@ class _Search:
         for instance in self.residual_instances(slack_packs):
             if self.is_done:
                 return
-            # Patterns of the residual items alone, by best fit decreasing and by minimum bin slack.
+            # Patterns of only the residual items, by best fit decreasing and by minimum bin slack.
             lengths = set(instance.items.lengths.tolist())
             columns = list(patterns_of(best_fit_decreasing(instance.items, capacity=self.capacity)))
             columns += (pattern for pattern in slack_packs if lengths.issuperset(length for length, _ in pattern))
@@ -170,16 +170,16 @@ class _Search:
             self.solve_and_round(_ResidualInstance(Counter(), self.items), [*start_columns, *slack_packs])
 
     def residual_instances(self, slack_packs: PatternCounts) -> Iterator[_ResidualInstance]:
-        """Yield instances outside full packs of the longest items: those of few lengths first, then of more.
+        """Yield the items outside full packs of the longest items: instances of few lengths first, then of more.
 
-        Full packs cost nothing where the bound is tokens / capacity, and a linear programme of few rows is soon solved.
+        If the bound is tokens / capacity, full packs waste nothing, and a linear program of few rows is solved quickly.
         """
         if self.bound != -(-self.items.total // self.capacity):
             return
-        # Patterns were made from the longest item down: a prefix of them exhausts the long lengths first.
+        # Patterns were made from the longest item down: each prefix of the patterns exhausts the longest lengths.
         counts = dict(zip(self.items.lengths.tolist(), self.items.counts.tolist(), strict=True))
         num_lengths = len(counts)
-        runs: list[tuple[Pattern, int, int]] = []  # pattern, packs, distinct lengths that remain after them
+        runs: list[tuple[Pattern, int, int]] = []  # pattern, packs, distinct lengths that remain after it
         for pattern, packs in slack_packs.items():
             for length, copies in pattern:
                 counts[length] -= copies * packs
@@ -197,7 +197,7 @@ class _Search:
     ) -> None:
         """Pack the residual items by column generation and rounding.
 
-        With ``must_meet_bound`` the search gives up as soon as this residual instance cannot lead to the bound.
+        With ``must_meet_bound``, the search gives up as soon as this residual instance cannot lead to the bound.
         """
         stop_at_packs = self.bound - instance.fixed_packs.total() + 1 if must_meet_bound else None
         solution, can_improve = self.relax(instance, columns, stop_at_packs=stop_at_packs)
@@ -213,12 +213,12 @@ class _Search:
 
         Args:
             instance: the items to pack.
-            columns: patterns to begin with.
+            columns: initial patterns.
             stop_at_packs: give up once the residual items are proven to take at least this number of packs; by
-                default the number with which all packs would be no fewer than the best so far.
+                default the number with which all packs would be as many as the best so far.
 
         Returns:
-            Packs of each pattern, with fractions; and whether whole packs from it may be fewer than the best so far,
+            Packs of each pattern, with fractions; and whether whole packs from them may be fewer than the best so far,
             beyond a first rounding.
         """
         generation = ColumnGeneration(instance.items, self.capacity, columns, self.limit)
@@ -228,11 +228,11 @@ class _Search:
             if not generation.solve_master():
                 return generation.solution(), False
             self.rounds += 1
-            # The packs that rounding can reach from this value. If that meets a bound, more columns are of no use.
+            # The fewest packs that rounding can reach from this value. If it meets a bound, more columns do not help.
             num_packs = ceil(generation.value - SOLVER_TOLERANCE)
             goes_on = num_packs > max(self.bound - num_fixed, generation.bound) and generation.add_columns()
-            # A bound for residual items holds for all items only if there are no fixed packs; it may still show that
-            # these fixed packs lead to nothing.
+            # A bound for residual items holds for all items only without fixed packs; it may still show that these
+            # fixed packs cannot lead to fewer packs.
             if not num_fixed:
                 self.bound = max(self.bound, generation.bound)
             elif generation.bound >= (self.num_packs - num_fixed if stop_at_packs is None else stop_at_packs):
@@ -242,11 +242,11 @@ class _Search:
     def round_up(
         self, instance: _ResidualInstance, solution: dict[Pattern, float], can_improve: bool, share: float
     ) -> None:
-        """Make whole packs from a relaxation: its whole parts first, then from a relaxation of the other items."""
+        """Make whole packs from the whole parts of a relaxation first, then from a relaxation of the other items."""
         while solution:
             whole_packs, items = fix_whole_packs(instance.items, solution, share)
             instance = _ResidualInstance(instance.fixed_packs + whole_packs, items)
-            # Both heuristics complete the packs to a packing of all items.
+            # Each heuristic completes the packs to a packing of all items.
             best_fit = patterns_of(best_fit_decreasing(items, capacity=self.capacity))
             self.offer(instance.fixed_packs + best_fit)
             if self.num_packs <= self.bound or not len(items.lengths):
@@ -274,12 +274,12 @@ class _Search:
             return "optimal: packs equal the proven bound"
         distance = "one pack above the proven bound" if gap == 1 else f"{gap:,} packs above the proven bound"
         if self.capacity > _MAX_CAPACITY:
-            return f"capacity too large for the programme over patterns: {distance}"
+            return f"capacity too large for the linear program over patterns: {distance}"
         return f"search limit: {distance}" if self.limit.exhausted else distance
 
 
 def _check(runs: PackRuns, items: Histogram, capacity: int) -> None:
-    """Assert that every item is in one pack and no pack exceeds the capacity, at the cost of patterns, not of items."""
+    """Assert that every item is in one pack and no pack exceeds the capacity; the cost depends only on the patterns."""
     patterns = patterns_of(runs)
     assert patterns.total() == runs.num_packs, "an empty pack"
     assert all(load_of(pattern) <= capacity for pattern in patterns), "a pack over the capacity"

@@ -1,4 +1,4 @@
-"""The limit of a search: in seconds, or in operations, which are the same on every machine."""
+"""Limit of a search: in seconds, or in operations, which are the same on every machine."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import time
 
 
 class SearchLimit:
-    """A limit in seconds, in operations, or in both. A search ends at the first of them and keeps its best result.
+    """A limit in seconds, in operations, or in both. A search ends at the first limit and keeps its best result.
 
     Seconds depend on the machine and its load, operations do not: a search with a limit in operations gives the same
-    result everywhere. An operation is one step of an inner loop over an array, about a nanosecond on a processor of
+    result everywhere. An operation is one step of an inner loop over an array, about a nanosecond on a processor from
     2024.
 
     Args:
-        seconds: wall time from the construction on; None for no limit.
+        seconds: wall time from construction; None for no limit.
         operations: None for no limit.
 
     >>> limit = SearchLimit(operations=100)
@@ -33,11 +33,11 @@ class SearchLimit:
 
     @property
     def exhausted(self) -> bool:
-        """True from the end of the seconds or of the operations on."""
+        """True once the seconds or the operations are used up."""
         return self.remaining_operations <= 0 or self.remaining_seconds <= 0
 
     def with_minimum(self) -> SearchLimit:
-        """Return a limit for a last step: the rest of this one, but at least 1 second and 10⁹ operations."""
+        """Return a limit for a last step: the rest of this limit, but at least 1 second and 10⁹ operations."""
         return SearchLimit(seconds=max(self.remaining_seconds, 1.0), operations=max(self.remaining_operations, 1e9))
 
     @property

@@ -1,1 +1,1 @@
-"""Order and companions: which samples share a pack, at no cost in fill."""
+"""Order of packs, and choice of the samples that share a pack, at no cost in fill."""

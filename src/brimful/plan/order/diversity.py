@@ -1,7 +1,7 @@
-"""Diversity of packs, and of the steps made of them, measured against chance.
+"""Diversity of packs, and of the steps made from them, compared with chance.
 
-Decreasing algorithms put like lengths together. Whether that matters shows in one number, ``alikeness``: 1 if the
-segments of a pack have no more to do with each other than if they had been dealt at random.
+Decreasing algorithms put similar lengths together. One number shows whether this matters, ``alikeness``: 1 if the
+segments of a pack are as unrelated as if they had been dealt at random.
 """
 
 from __future__ import annotations
@@ -17,40 +17,41 @@ from brimful.rng import generator
 from brimful.typing import AnyIntArray, Float64Array, Int64Array, Lengths, Offsets
 
 _CHUNK = 1 << 22
-"""Segments, or groups times sources, that are looked at together."""
+"""Segments, or groups times sources, that are processed together."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Differences among the packs of a plan, or among its steps, beside those that chance would give.
+    """Differences among the packs of a plan, or among its steps, and the differences expected by chance.
 
-    By chance: the same segments, dealt at random to groups (packs, or steps) of as many segments as these have.
-    Written below: a group g has n_g segments of L_g tokens together, m_g = L_g / n_g; N segments in all, of mean
+    By chance: the same segments, dealt at random to groups (packs, or steps) with the same numbers of segments.
+    Notation: a group g has n_g segments with L_g tokens in total, m_g = L_g / n_g; N segments in all, of mean
     length m and variance s² = sum((l - m)²) / (N - 1).
 
     Attributes:
-        groups: packs, or steps.
+        groups: number of packs, or of steps.
         segments: mean number of segments in a group, N / groups.
-        segments_cv: standard deviation of that number, as a share of the mean. Groups like the data: as by chance.
-        segments_cv_by_chance: s / (m · sqrt(segments)), of groups filled one after the other with shuffled segments
+        segments_cv: standard deviation of this number, as a share of the mean. If groups are like the data, it equals
+            the value by chance.
+        segments_cv_by_chance: s / (m · sqrt(segments)), for groups filled one after the other with shuffled segments
             (renewal theory).
         mean_length_sd: tokens, sqrt(sum(n_g · (m_g - m)²) / N). 0 if every group has the mean length of the data.
         mean_length_sd_by_chance: tokens, s · sqrt((groups - 1) / N).
-        alikeness: (mean_length_sd / mean_length_sd_by_chance)². 1: as by chance; 5: as if each segment came five
-            times; 0: all groups have the same mean length. Where many segments fill most of a pack alone, no full pack
-            can be like the data, and shuffled segments packed one after the other have 1.4 to 3.
-        loss_share: loss tokens ÷ tokens of all; None if not measured, as are the next two.
+        alikeness: (mean_length_sd / mean_length_sd_by_chance)². 1: as by chance; 5: as if each segment occurred five
+            times; 0: all groups have the same mean length. If many segments fill most of a pack alone, no full pack can
+            be like the data, and shuffled segments packed one after the other have 1.4 to 3.
+        loss_share: loss tokens ÷ all tokens; None if not measured, like the next two.
         loss_share_sd: sqrt(sum(L_g · (share_g - loss_share)²) / sum(L_g)).
-        loss_share_sd_by_chance: the same of segments dealt at random.
+        loss_share_sd_by_chance: the same for segments dealt at random.
         source_distance: mean over groups of half the sum over sources of |share of the group's tokens - share of all
             tokens|, the total variation distance. 0: the mixture of the data; 1: nothing in common. None if not
-            measured, as are the rest but the last.
-        source_distance_max: of the group farthest from the data.
-        source_distance_by_chance: the mean, of segments dealt at random.
+            measured, like the following fields except the last.
+        source_distance_max: distance of the group farthest from the data.
+        source_distance_by_chance: mean distance for segments dealt at random.
         sources: mean over groups of 1 / sum(share²), the effective number of sources in a group by tokens (Simpson).
-        sources_by_chance: the same of segments dealt at random.
-        order_correlation: rank correlation (Spearman) of the groups' places with their mean lengths, -1 to 1. Order
-            independent of length: 0, give or take 1 / sqrt(groups).
+        sources_by_chance: the same for segments dealt at random.
+        order_correlation: rank correlation (Spearman) of the groups' places with their mean lengths, -1 to 1. If the
+            order is independent of length: 0 ± 1 / sqrt(groups).
     """
 
     groups: int
@@ -98,15 +99,15 @@ class Variety:
     """Diversity of a plan.
 
     Attributes:
-        packs: of the packs of the plan.
-        steps: of the steps of a schedule; None without one. Each step's segments are those of all its ranks.
+        packs: diversity of the packs of the plan.
+        steps: diversity of the steps of a schedule; None without one. A step has the segments of all its ranks.
     """
 
     packs: Spread
     steps: Spread | None = None
 
     def describe(self) -> list[str]:
-        """In words, a line for each figure."""
+        """Describe the figures in words, one per line."""
         return self.packs.describe("pack") + (self.steps.describe("step") if self.steps is not None else [])
 
 
@@ -118,28 +119,28 @@ def measure_variety(
     loss_tokens: AnyIntArray | None,
     steps: Int64Array | None,
 ) -> Variety:
-    """Measure how far packs, and steps, are like the data.
+    """Measure how similar packs and steps are to the data.
 
     ::
 
-        8 · 4 4 · 2 2 2 2       means 8, 4, 2 of 24 / 7 = 3.4      alikeness 3: the most there is
+        8 · 4 4 · 2 2 2 2       means 8, 4, 2 of 24 / 7 = 3.4      alikeness 3: the maximum
         8 · 4 2 2 · 4 2 2       means 8, 2.7, 2.7                  alikeness 2.5
 
     Pure: no I/O; the same arguments give the same figures.
 
     Args:
-        offsets: ``int64[num_packs + 1]``, as ``Plan.offsets``; no pack is empty.
-        lengths: ``int32[num_segments]``, tokens of each segment, pack after pack, as ``Plan.lengths``.
+        offsets: ``int64[num_packs + 1]``, like ``Plan.offsets``; no pack is empty.
+        lengths: ``int32[num_segments]``, tokens of each segment, pack after pack, like ``Plan.lengths``.
         sources: ``int[num_segments]``, the source of each segment, from 0.
         loss_tokens: ``int[num_segments]``, targets of the loss in each segment.
-        steps: ``int64[steps, dp_world_size, micro_batches, packs_per_micro_batch]``, as ``schedule_packs`` gives it.
+        steps: ``int64[steps, dp_world_size, micro_batches, packs_per_micro_batch]``, from ``schedule_packs``.
 
     Raises:
-        InvalidLengthsError: a column that does not fit the segments.
+        InvalidLengthsError: a column that does not match the segments.
         PlanMismatchError: a schedule of other packs.
 
-    Cost: some passes over the segments, and a sort of them if sources or loss tokens are given.
-    Source: alikeness is the between-group variance of an analysis of variance over what random groups give.
+    Cost: some passes over the segments, and a sort of the segments if sources or loss tokens are given.
+    Source: alikeness is the between-group variance in an analysis of variance, relative to random groups.
 
     >>> packs = np.array([0, 1, 3, 7]), np.array([8, 4, 4, 2, 2, 2, 2], dtype=np.int32)
     >>> print(*measure_variety(*packs, sources=None, loss_tokens=None, steps=None).describe(), sep="\\n")
@@ -149,10 +150,10 @@ def measure_variety(
     """
     num_packs, num_segments = len(offsets) - 1, len(lengths)
     if num_packs < 1:
-        raise InvalidLengthsError("there are no packs: nothing to measure")
+        raise InvalidLengthsError("no packs: nothing to measure")
     for name, column in (("sources", sources), ("loss_tokens", loss_tokens)):
         if column is not None and len(column) != num_segments:
-            raise InvalidLengthsError(f"{name} has {len(column):,} entries and there are {num_segments:,} segments")
+            raise InvalidLengthsError(f"{name} has {len(column):,} entries for {num_segments:,} segments")
         if column is not None and int(column.min()) < 0:
             raise InvalidLengthsError(f"{name} of segment {int(np.argmin(column))} is {int(column.min())}, below 0")
     columns = _Columns.of(offsets, lengths, sources, loss_tokens)
@@ -171,7 +172,7 @@ def measure_variety(
 
 @dataclass(frozen=True)
 class _Columns:
-    """Segments in the order of their packs, their sums by pack, and a random order of them."""
+    """Segments in the order of their packs, their sums by pack, and a random order of the segments."""
 
     offsets: Offsets
     lengths: Lengths
@@ -196,7 +197,7 @@ class _Columns:
 
 
 def _spread(columns: _Columns, packs: Int64Array, bounds: Int64Array) -> Spread:
-    """Measure groups of packs: group ``g`` is ``packs[bounds[g]:bounds[g + 1]]``, none empty."""
+    """Measure groups of packs: group ``g`` is ``packs[bounds[g]:bounds[g + 1]]``; no group is empty."""
     begins = bounds[:-1]
     segments = np.add.reduceat(np.diff(columns.offsets)[packs], begins)
     tokens = np.add.reduceat(columns.tokens[packs], begins)
@@ -228,7 +229,7 @@ def _spread(columns: _Columns, packs: Int64Array, bounds: Int64Array) -> Spread:
 def _loss_figures(
     columns: _Columns, loss_tokens: AnyIntArray, packs: Int64Array, begins: Int64Array, tokens: Int64Array
 ) -> dict[str, float]:
-    """Measure shares of loss tokens, in these packs and in random ones of the same sizes."""
+    """Measure shares of loss tokens, in these packs and in random packs of the same sizes."""
     loss = np.add.reduceat(_by_pack(loss_tokens, columns.offsets)[packs], begins)
     share = float(loss.sum() / tokens.sum())
 
@@ -246,7 +247,7 @@ def _loss_figures(
 
 
 def _source_figures(columns: _Columns, sources: AnyIntArray, packs: Int64Array, bounds: Int64Array) -> dict[str, float]:
-    """Measure shares of sources, in these packs and in random ones of the same sizes."""
+    """Measure shares of sources, in these packs and in random packs of the same sizes."""
     mean, maximum, number = _source_shares(columns, columns.lengths, sources, packs, bounds)
     order = columns.random_order
     assert order is not None
@@ -263,10 +264,10 @@ def _source_figures(columns: _Columns, sources: AnyIntArray, packs: Int64Array, 
 def _source_shares(
     columns: _Columns, lengths: Lengths, sources: AnyIntArray, packs: Int64Array, bounds: Int64Array
 ) -> tuple[float, float, float]:
-    """Return the mean and the largest distance from all tokens, and the mean effective number of sources."""
+    """Return the mean and the largest distance from the data, and the mean effective number of sources."""
     num_sources = int(sources.max()) + 1
     sizes = np.diff(columns.offsets)
-    # Tokens of each source in all groups; a schedule may leave packs out, and repeat some.
+    # Tokens of each source in all groups; a schedule may omit some packs and repeat others.
     repeats = np.bincount(packs, minlength=len(sizes))
     totals = np.zeros(num_sources)
     for first, last in _chunks(columns.offsets):
@@ -293,7 +294,7 @@ def _source_shares(
 
 
 def _chunks(offsets: Offsets, max_groups: int = _CHUNK) -> Iterator[tuple[int, int]]:
-    """Yield ranges of groups, first and last + 1, with ``_CHUNK`` members together or a single group."""
+    """Yield ranges of groups, first and last + 1, with at most ``_CHUNK`` members in total, or a single group."""
     first, num_groups = 0, len(offsets) - 1
     while first < num_groups:
         last = int(np.searchsorted(offsets, offsets[first] + _CHUNK, side="right")) - 1
@@ -308,7 +309,7 @@ def _by_pack(column: AnyIntArray, offsets: Offsets) -> Int64Array:
 
 
 def _rank_correlation(values: Float64Array) -> float:
-    """Return Spearman's rank correlation of values with their places; 0 if all values are equal."""
+    """Return Spearman's rank correlation between values and their places; 0 if all values are equal."""
     _, rank, counts = np.unique(values, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - (counts - 1) / 2)[rank]  # equal values share the mean of their ranks
     ranks -= ranks.mean()

@@ -1,8 +1,8 @@
 """Segments exchanged between packs, so that packs look like the data, at no cost in fill.
 
-Decreasing algorithms place the longest first, so a pack holds lengths that are alike: long ones here, forty short ones
-there. Two things loosen that and leave the number of packs as it is: ``shuffle.companion_order`` shuffles equal lengths
-among themselves before packs are filled, and ``exchange_segments`` exchanges segments of the same total length between
+Decreasing algorithms place the longest items first, so a pack holds similar lengths: long ones in one pack, forty short
+ones in another. Two steps mix them without changing the number of packs: ``shuffle.companion_order`` shuffles items of
+equal length before packs are filled, and ``exchange_segments`` exchanges segments of the same total length between
 packs afterwards.
 """
 
@@ -21,22 +21,22 @@ from brimful.rng import RandomStream, generator
 from brimful.typing import AnyIntArray, BoolArray, Int64Array, Offsets
 
 _BLOCK_PACKS = 1 << 16
-"""Packs that exchange among themselves: they stay in the processor's cache, and their number fits 16 bits of a key."""
+"""Packs of a block, which exchange with each other: they stay in the cache, and their numbers fit 16 bits of a key."""
 
 _MIN_ROUNDS = 32
-"""Rounds in any case: after these, few segments still have the companions they came with."""
+"""Minimum rounds: after these, few segments still share a pack with their original companions."""
 
 _MAX_ROUNDS = 512
-"""Rounds at most."""
+"""Maximum rounds."""
 
 _ROUNDS_BETWEEN_CHECKS = 16
-"""Rounds after which their gain is measured."""
+"""Rounds between two measurements of the gain."""
 
 _MIN_GAIN = 0.01
-"""Share of the difference among packs that so many rounds must remove, else the exchange ends."""
+"""Share of the difference among packs that these rounds must remove; otherwise the exchange ends."""
 
 _FEW_PACKS = 1 << 12
-"""Packs below which all rounds are made: they cost nothing, and partners of equal sums are rare."""
+"""Number of packs below which all rounds are made: they are cheap, and partners with equal sums are rare."""
 
 
 def exchange_segments(
@@ -46,38 +46,38 @@ def exchange_segments(
 
     ::
 
-        capacity 8          8 · 4 4 · 2 2 2 2         best fit decreasing: like joins like
+        capacity 8          8 · 4 4 · 2 2 2 2         best fit decreasing: similar lengths together
         each offers         8   4     2 2             some of its segments, at random
         equal sums swap         └──┬──┘
-                            8 · 4 2 2 · 4 2 2         as full as before; the 8 fills a pack by itself in any plan
+                            8 · 4 2 2 · 4 2 2         as full as before; the 8 fills one pack in any plan
 
-    In each round every pack offers some of its segments, offers are sorted by their sum, and neighbours are exchanged
-    if neither pack grows over the capacity: nearly always because the sums are equal, else within a pack's room.
-    So fill and number of packs stay. The difference among packs is the alikeness of ``measure_variety``: while it is above
-    the aim, only exchanges are made that do not raise it, and then any that keep it there, for new companions. It ends
-    when the aim is reached and everything was exchanged some times, or when rounds bring nothing more: where many
-    segments fill most of a pack alone, alikeness cannot reach 1, nor does it in packs filled with shuffled samples one
-    after the other.
+    In each round every pack offers some of its segments, offers are sorted by their sum, and neighbors are exchanged
+    if neither pack grows over the capacity: nearly always because the sums are equal, otherwise within a pack's room.
+    So fill and number of packs stay the same. The difference among packs is the alikeness of ``measure_variety``: while
+    it is above the aim, only exchanges that do not raise it are made; after that, all that keep it at the aim, for new
+    companions. The exchange ends when the aim is reached and everything was exchanged a few times, or when rounds stop
+    helping: if many segments fill most of a pack alone, alikeness cannot reach 1, and neither does it in packs filled
+    with shuffled samples one after the other.
 
-    Sources need no attention of their own: given their lengths, which samples meet is random.
+    Sources need no extra handling: given the lengths, it is random which samples share a pack.
 
-    Pure: no I/O; the same arguments give the same packs on every platform. Packs that exchange are drawn at random,
-    65,536 together, so the cost grows with the number of items and not faster.
+    Pure: no I/O; the same arguments give the same packs on every platform. Packs exchange in random blocks of 65,536,
+    so the cost is linear in the number of items.
 
     Args:
-        packing: which items share a pack, none over the capacity.
+        packing: which items share a pack; no pack is over the capacity.
         lengths: ``int32[num_items]``, each at least 1.
-        capacity: tokens that a pack holds at most.
-        seed: of the exchanges.
-        epoch: another epoch makes other exchanges: the same data meets new companions in every pass.
+        capacity: maximum tokens of a pack.
+        seed: seed of the exchanges.
+        epoch: another epoch makes other exchanges: samples get new companions in every pass over the data.
         alikeness: the aim; 1 is as by chance, 0 exchanges as long as packs become more equal.
 
     Returns:
         The same number of packs, in the same order; none over the capacity, none empty, each item once. Their alikeness
-        is not above the larger of the aim and that of before.
+        is not above the larger of the aim and the original alikeness.
 
-    Cost: about 50 passes over all items; memory for three times the items. Source: swaps between packs are how
-    local search for bin packing looks for fill (Alvim et al., 2004); here they keep it, and serve variety.
+    Cost: about 50 passes over all items; memory for three times the items. Source: local search for bin packing swaps
+    items between packs to improve fill (Alvim et al., 2004); here swaps keep the fill and improve variety.
 
     >>> packs = Packing(np.array([0, 1, 3, 7]), np.array([0, 1, 2, 3, 4, 5, 6]))
     >>> lengths = np.array([8, 4, 4, 2, 2, 2, 2], dtype=np.int32)
@@ -100,7 +100,7 @@ def exchange_segments(
         block = _exchange(packing.take(packs), lengths, measure, stream)
         sizes[packs] = block.sizes
         blocks.append((packs, block.items))
-    # Packs keep their places, but not their numbers of segments: blocks are written when all sizes are known.
+    # Packs keep their places but not their numbers of segments: blocks are written once all sizes are known.
     offsets = offsets_of(sizes)
     items = np.empty_like(packing.items)
     for packs, block_items in blocks:
@@ -110,16 +110,16 @@ def exchange_segments(
 
 @dataclass(frozen=True)
 class _Difference:
-    """Difference among packs, in whole numbers so that no platform rounds otherwise.
+    """Difference among packs, in whole numbers so that rounding is the same on all platforms.
 
-    It is the sum over packs of load² ÷ segments, least where all packs have the same mean length, in units of
+    It is the sum over packs of load² ÷ segments, which is least if all packs have the same mean length, in units of
     2**-bits: as fine as 62 bits allow.
 
     Attributes:
-        mean: tokens of a segment.
-        allowance: tokens² a pack by which the aim is above the minimum: variance of the lengths times alikeness.
-        bits: of the fraction; below 0 for packs of very many tokens.
-        capacity: tokens of a pack.
+        mean: mean tokens of a segment.
+        allowance: tokens² per pack by which the aim is above the minimum: variance of the lengths times alikeness.
+        bits: bits of the fraction; below 0 for packs of very many tokens.
+        capacity: maximum tokens of a pack.
     """
 
     mean: float
@@ -129,7 +129,7 @@ class _Difference:
 
     @classmethod
     def of(cls, lengths: AnyIntArray, num_packs: int, *, capacity: int, alikeness: float) -> _Difference:
-        """Derive the measure from all items, so that every block has the same aim."""
+        """Make the measure from all items, so that every block has the same aim."""
         items = Histogram.of(lengths)
         num_items, total = items.num_items, items.total
         pairs = zip(items.lengths.tolist(), items.counts.tolist(), strict=True)
@@ -145,19 +145,19 @@ class _Difference:
         return values
 
     def minimum_and_aim(self, tokens: int, num_segments: int, num_packs: int) -> tuple[float, int]:
-        """Return the sum if all packs had the mean length of the data, and the sum at which they are as alike as allowed."""
+        """Return the sum if all packs had the mean length of the data, and the sum at the aimed alikeness."""
         minimum = self.mean * (2 * tokens - self.mean * num_segments) * 2.0**self.bits
         return minimum, int(minimum + self.allowance * num_packs * 2.0**self.bits)
 
 
 def _exchange(block: Packing, lengths: AnyIntArray, measure: _Difference, stream: RandomStream) -> Packing:
-    """Exchange among the packs of a block, round by round until the aim is reached, or rounds bring nothing more.
+    """Exchange among the packs of a block, round by round until the aim is reached or rounds stop helping.
 
     Args:
         block: some packs of a packing.
-        lengths: ``int32[num_items]``, of all items of the packing.
-        measure: of the difference among packs.
-        stream: of the offers.
+        lengths: ``int32[num_items]``, lengths of all items of the packing.
+        measure: measure of the difference among packs.
+        stream: random stream of the offers.
     """
     work = 2 * len(lengths)
     offsets, items, lengths = block.offsets, block.items, lengths[block.items]
@@ -171,12 +171,12 @@ def _exchange(block: Packing, lengths: AnyIntArray, measure: _Difference, stream
     for number in range(1, _MAX_ROUNDS + 1):
         words = stream.words(num_packs)
         num_segments = np.diff(offsets)
-        # Of each word: 16 bits break ties, 24 say where the offer begins, 24 how many segments it has.
+        # Bits of each word: 16 break ties, 24 give the begin of the offer, 24 its number of segments.
         first = (words >> np.uint64(16) & np.uint64(0xFFFFFF)).astype(np.int64) % num_segments
         count = 1 + (words >> np.uint64(40)).astype(np.int64) % np.maximum(num_segments - 1, 1)
         sums = np.empty(num_packs, dtype=np.int64)
         sum_offers(offsets, lengths, first, count, sums)
-        # Neighbours in the order of sums are partners; keys are all different, so any sort gives the same order.
+        # Neighbors in the order of sums are partners; all keys differ, so any sort gives the same order.
         ties = (words & np.uint64(0xFFFF)).astype(np.int64)
         order = np.sort(sums << 32 | ties << 16 | numbers) & 0xFFFF
         high = order[number % 2 + 1 :: 2]
@@ -191,7 +191,7 @@ def _exchange(block: Packing, lengths: AnyIntArray, measure: _Difference, stream
         accepted = fits & (rise <= 0)
         value = int(values.sum()) + int(rise[accepted].sum())
         if value < aim:
-            # Below the aim, exchanges may raise the difference up to it, for new companions.
+            # Below the aim, exchanges may raise the difference up to the aim, for new companions.
             accepted |= _within_allowance(aim - value, rise, fits & ~accepted, ties[low] ^ ties[high])
             value = int(values.sum()) + int(rise[accepted].sum())
         low, high, growth = low[accepted], high[accepted], growth[accepted]
@@ -211,7 +211,7 @@ def _exchange(block: Packing, lengths: AnyIntArray, measure: _Difference, stream
 
 
 def _within_allowance(allowance: int, rise: Int64Array, candidates: BoolArray, coins: Int64Array) -> BoolArray:
-    """Accept exchanges that raise the difference, some at random, by no more than the allowance together."""
+    """Accept random exchanges that raise the difference, in total by at most the allowance."""
     total = int(rise[candidates].sum())
     drawn = np.flatnonzero(candidates & (coins < min(1 << 16, (allowance << 16) // max(1, total))))
     accepted = np.zeros(len(rise), dtype=bool)
@@ -219,7 +219,7 @@ def _within_allowance(allowance: int, rise: Int64Array, candidates: BoolArray, c
     return accepted
 
 
-# A pack is a ring in the passes below: it offers ``count`` segments from ``first`` on, round its end.
+# In the passes below a pack is a ring: it offers ``count`` segments from ``first`` on, wrapping around at its end.
 
 
 def _sum_offers(offsets: Offsets, lengths: AnyIntArray, first: Int64Array, count: Int64Array, sums: Int64Array) -> None:
@@ -239,7 +239,7 @@ def _sum_offers(offsets: Offsets, lengths: AnyIntArray, first: Int64Array, count
 def _sum_offers_in_numpy(
     offsets: Offsets, lengths: AnyIntArray, first: Int64Array, count: Int64Array, sums: Int64Array
 ) -> None:
-    """Write the same by differences of running sums: the part up to the end of the ring, and the part behind it."""
+    """Do the same with differences of running sums: the part up to the end of the ring, and the part after it."""
     ends = offsets_of(lengths)
     begin = offsets[:-1]
     last = first + count
@@ -257,7 +257,7 @@ def _swap(
     new_items: AnyIntArray,
     new_lengths: AnyIntArray,
 ) -> None:
-    """Write each pack: the segments it keeps, then those its partner offers; to be compiled."""
+    """Write each pack: the segments it keeps, then the offer of its partner; to be compiled."""
     target = 0
     for pack in range(len(partner)):
         for part in range(2):
@@ -266,7 +266,7 @@ def _swap(
             place = begin + first[giver]
             num_segments = count[giver]
             if part == 0:
-                # The kept segments begin behind the offered ones.
+                # The kept segments begin after the offered ones.
                 place += num_segments
                 num_segments = end - begin - num_segments
             if place >= end:
@@ -290,7 +290,7 @@ def _swap_in_numpy(
     new_items: AnyIntArray,
     new_lengths: AnyIntArray,
 ) -> None:
-    """Write the same in NumPy: two ranges on a ring for each pack."""
+    """Do the same in NumPy: two ranges on a ring for each pack."""
     pack_sizes = np.diff(offsets)
     giver = np.stack([np.arange(len(partner)), partner], axis=1).ravel()
     begin = np.stack([(first + count) % pack_sizes, first[partner]], axis=1).ravel()

@@ -1,8 +1,8 @@
 """Random orders that are computed entry by entry: no keys to draw, nothing to sort.
 
-Shuffling a hundred million items by sorting random keys takes ten times as long as packing them. A bijection with a key
-permutes the numbers below a power of two by a few multiplications; a number that it leads out of the range is put
-through it again until it lies inside (cycle walking: Black and Rogaway, "Ciphers with arbitrary finite domains", 2002).
+Shuffling a hundred million items by sorting random keys takes ten times as long as packing them. Instead, a keyed
+bijection permutes the numbers below a power of two with a few multiplications. It is applied again to a result outside
+the range until the result is inside (cycle walking: Black and Rogaway, "Ciphers with arbitrary finite domains", 2002).
 """
 
 from collections.abc import Callable
@@ -18,22 +18,22 @@ from brimful.rng import RandomStream, generator
 from brimful.typing import AnyIntArray, Int64Array
 
 _ROUNDS = 4
-"""Applications of multiply, add and fold that make one bijection."""
+"""Rounds of multiply, add and fold in one bijection."""
 
 _WORDS_PER_CLASS = 2 * _ROUNDS
 """Random words for one class: a factor and a summand for each round."""
 
 _MIN_BITS = 6
-"""Bits of the numbers that the bijection permutes: fewer are too few to mix."""
+"""Minimum bits of the numbers that the bijection permutes: with fewer bits it does not mix."""
 
 _SMALL = 1 << _MIN_BITS
-"""Items of a class up to which the bijection is over the fewest bits."""
+"""Items of a class up to which the bijection uses the minimum bits."""
 
 _MAX_BITS = 32
-"""Bits that a product needs: 32-bit arithmetic keeps the low half, and classes have less than 2**32 items."""
+"""Maximum bits: 32-bit arithmetic keeps the low half of a product, and classes have less than 2**32 items."""
 
 _BLOCK = 1024
-"""Numbers that the compiled form permutes together: they stay in the first cache, and in vector registers."""
+"""Numbers that the compiled form permutes together: they stay in the first-level cache and in vector registers."""
 
 _CHUNK = 1 << 16
 """Numbers that NumPy permutes together: they and their intermediate results stay in the cache."""
@@ -42,7 +42,7 @@ _Words = npt.NDArray[np.uint32]
 
 
 def companion_order(lengths: AnyIntArray, items: Histogram, *, seed: int | None, epoch: int) -> AnyIntArray:
-    """Sort the positions of the lengths, longest first, and shuffle those of equal length among themselves.
+    """Sort the positions of the lengths, longest first, and shuffle the positions of equal lengths.
 
     Args:
         lengths: ``int[num_items]``, each at least 1.
@@ -63,9 +63,9 @@ def companion_order(lengths: AnyIntArray, items: Histogram, *, seed: int | None,
 
 
 def pack_order(num_packs: int, *, seed: int | None, epoch: int) -> AnyIntArray | None:
-    """Draw the order of packs: they are opened longest first, and served in an order that has nothing to do with lengths.
+    """Draw the order of packs: they are opened longest first, and served in an order independent of lengths.
 
-    None without a seed: the order of opening.
+    None without a seed: packs stay in the order of opening.
     """
     return None if seed is None else random_order(num_packs, generator(seed=seed, epoch=epoch, purpose="pack order"))
 
@@ -79,7 +79,7 @@ def seeded_orders(
         lengths: ``int[num_items]``, each at least 1.
         items: their histogram.
         num_packs: at most ``num_items``.
-        seed: chosen by the user.
+        seed: seed from the user.
         epoch: another epoch has other orders.
 
     >>> lengths = np.array([3, 3, 5, 1, 3], dtype=np.int32)
@@ -98,9 +98,9 @@ def seeded_orders(
 
 
 def shuffle_classes(order: AnyIntArray, counts: Int64Array, stream: RandomStream) -> None:
-    """Shuffle each class of some items by itself, in place: the first ``counts[0]`` items, the next ``counts[1]``, ….
+    """Shuffle each class of some items separately, in place: the first ``counts[0]`` items, the next ``counts[1]``, ….
 
-    Pure but for the stream, from which it takes the same words for the same number of classes.
+    Pure except for the stream, from which it takes the same words for the same number of classes.
 
     Args:
         order: ``int[num_items]``.
@@ -119,14 +119,14 @@ def shuffle_classes(order: AnyIntArray, counts: Int64Array, stream: RandomStream
 def _shuffle(
     order: AnyIntArray, counts: Int64Array, words: npt.NDArray[np.uint64], permute: Callable[..., None] | None
 ) -> None:
-    """Shuffle each class by random words, ``uint64[num_classes · _WORDS_PER_CLASS]``; compiled where that is there."""
+    """Shuffle each class by random words, ``uint64[num_classes · _WORDS_PER_CLASS]``; compiled if possible."""
     keys, bits = _keys(counts, words)
     scratch = np.empty(int(counts.max(initial=0)), dtype=order.dtype)
     (permute or _permute_in_numpy)(counts, keys, bits, order, scratch)
 
 
 def random_order(count: int, stream: RandomStream) -> AnyIntArray:
-    """Return the numbers 0 to count - 1 in random order: ``int32[count]``, or int64 where they need it.
+    """Return the numbers 0 to count - 1 in random order: ``int32[count]``, or int64 if needed.
 
     >>> from brimful.rng import generator
     >>> random_order(6, generator(seed=0, epoch=0, purpose="doc")).tolist()
@@ -137,7 +137,7 @@ def random_order(count: int, stream: RandomStream) -> AnyIntArray:
 
 
 def random_places(count: int, stream: RandomStream, *, dtype: npt.DTypeLike) -> AnyIntArray:
-    """Return the place of each number in ``random_order``: ``int[count]`` of the type given.
+    """Return the place of each number in ``random_order``: ``int[count]`` of the given type.
 
     >>> from brimful.rng import generator
     >>> random_places(6, generator(seed=0, epoch=0, purpose="doc"), dtype=np.int32).tolist()
@@ -155,7 +155,7 @@ def _numbers(
     *,
     is_inverse: bool,
 ) -> AnyIntArray:
-    """Return the numbers 0 to count - 1 in random order, or the place of each in it; compiled where that is there."""
+    """Return the numbers 0 to count - 1 in random order, or the place of each in it; compiled if possible."""
     counts = np.array([count], dtype=np.int64)
     keys, bits = _keys(counts, words)
     numbers = np.empty(count, dtype=dtype)
@@ -171,10 +171,11 @@ def _numbers(
 
 
 def _keys(counts: Int64Array, words: npt.NDArray[np.uint64]) -> tuple[_Words, Int64Array]:
-    """Make the key of each class of random words: ``uint32[num_classes, 2 · rounds]``, an odd factor and a summand for each round.
+    """Make the key of each class from random words: an odd factor and a summand for each round.
 
     Returns:
-        The keys; and ``int64[num_classes]``, bits of the numbers that the bijection of each class permutes.
+        The keys, ``uint32[num_classes, 2 · rounds]``; and ``int64[num_classes]``, bits of the numbers that the
+        bijection of each class permutes.
     """
     keys = words.astype(np.uint32).reshape(len(counts), _WORDS_PER_CLASS)
     keys[:, ::2] |= np.uint32(1)
@@ -185,7 +186,7 @@ def _keys(counts: Int64Array, words: npt.NDArray[np.uint64]) -> tuple[_Words, In
 
 
 def _inverse_key(key: _Words) -> _Words:
-    """Return the key of the rounds that undo those of a key, the last one first; an odd factor has an inverse modulo 2**32."""
+    """Return the key of the inverse rounds, the last round first; an odd factor has an inverse modulo 2**32."""
     pairs = key.reshape(_ROUNDS, 2)[::-1].tolist()
     inverses = [(pow(factor, -1, 1 << 32), summand) for factor, summand in pairs]
     return np.array([[factor, -summand * factor % (1 << 32)] for factor, summand in inverses], dtype=np.uint32).ravel()
@@ -196,12 +197,12 @@ def _permute_in_blocks(
 ) -> None:
     """Permute each class, block by block; to be compiled.
 
-    Loops over a block have no branches, so that they run in vectors. Shifts are masked to 31: only then a vector has
-    eight 32-bit numbers, and not four of 64 bits, which takes three times as long.
+    Loops over a block have no branches, so that they are vectorized. Shifts are masked to 31: only then does a vector
+    hold eight 32-bit numbers instead of four 64-bit numbers, which take three times as long.
 
     Args:
         counts: ``int64[num_classes]``.
-        keys, bits: as of ``_keys``.
+        keys, bits: from ``_keys``.
         order: ``int[sum(counts)]``, permuted in place.
         scratch: room for the largest class.
     """
@@ -212,7 +213,7 @@ def _permute_in_blocks(
     base = np.uint64(0)
     for number in range(len(counts)):
         count = counts[number]
-        # One item stays where it is: most lengths of a small data set are there once, and would walk far for it.
+        # A single item stays in place: most lengths of a small data set occur once, and the walk would be long.
         if count == 1:
             base += np.uint64(1)
             continue
@@ -220,7 +221,7 @@ def _permute_in_blocks(
         mask = np.uint32((np.int64(1) << bits[number]) - 1)
         shift = np.uint32((bits[number] + 1) >> 1)
         if count <= _SMALL:
-            # The bijection as a table: walks through it are several times as many steps as there are numbers.
+            # Tabulate the bijection: its walks take several times as many steps as the table has entries.
             for i in range(_SMALL):
                 values[i] = i
             for turn in range(_ROUNDS):
@@ -246,7 +247,7 @@ def _permute_in_blocks(
                 for i in range(block):
                     value = np.uint32(result[i] * factor + summand) & mask
                     result[i] = value ^ (value >> (shift & np.uint32(31)))
-            # Invariant: slots[:num_outside] are the places of the block whose results have not reached the range yet.
+            # Invariant: slots[:num_outside] are the places of the block whose results are still outside the range.
             num_outside = np.uint64(0)
             for i in range(block):
                 slots[num_outside] = np.uint32(i)
@@ -268,24 +269,24 @@ def _permute_in_blocks(
                 num_outside = num_still_outside
             for i in range(block):
                 scratch[np.uint64(begin) + np.uint64(i)] = order[base + np.uint64(result[i])]
-        # A class is read all over while its blocks are made, so it is written back when it is complete.
+        # Blocks read from anywhere in the class, so it is written back only when all of them are complete.
         for i in range(count):
             order[base + np.uint64(i)] = scratch[i]
         base += np.uint64(count)
 
 
 def _number_in_blocks(count: int, key: _Words, num_bits: int, is_inverse: bool, numbers: AnyIntArray) -> None:
-    """Write the numbers from 0 on in random order, block by block, or the place of each in it; to be compiled.
+    """Write the numbers from 0 in random order, block by block, or the place of each in it; to be compiled.
 
-    Nothing is looked up, so there is no array to walk over. A round multiplies, adds and folds; undone, it folds first. The
-    fold undoes itself, as its shift is half of the bits or more.
+    The results are the numbers themselves, so no array is read. A round multiplies, adds and folds; its inverse folds
+    first. A fold is its own inverse, as its shift is at least half of the bits.
 
     Args:
-        count: of the numbers.
-        key: ``uint32[2 · rounds]``, as of ``_keys``, or of ``_inverse_key`` for places.
-        num_bits: of the numbers that the bijection permutes.
+        count: number of numbers.
+        key: ``uint32[2 · rounds]``, from ``_keys``, or from ``_inverse_key`` for places.
+        num_bits: bits of the numbers that the bijection permutes.
         is_inverse: write places.
-        numbers: ``int[count]``, written.
+        numbers: ``int[count]``, the output.
     """
     ramp = np.arange(_BLOCK).astype(np.uint32)
     result = np.empty(_BLOCK, dtype=np.uint32)
@@ -299,7 +300,7 @@ def _number_in_blocks(count: int, key: _Words, num_bits: int, is_inverse: bool, 
         for i in range(block):
             values[i] = np.uint32(begin) + ramp[i]
             slots[i] = ramp[i]
-        # Invariant: values[:num_outside] belong to slots[:num_outside], and have not reached the range yet.
+        # Invariant: values[:num_outside] belong to slots[:num_outside], and are still outside the range.
         num_outside = np.uint64(block)
         while num_outside > 0:
             for turn in range(_ROUNDS):
@@ -327,12 +328,12 @@ def _number_in_blocks(count: int, key: _Words, num_bits: int, is_inverse: bool, 
 def _permute_in_numpy(
     counts: Int64Array, keys: _Words, bits: Int64Array, order: AnyIntArray, scratch: AnyIntArray
 ) -> None:
-    """Permute as ``_permute_in_blocks`` does: several small classes together, or a large one chunk by chunk."""
+    """Permute like ``_permute_in_blocks``: several small classes together, or a large class chunk by chunk."""
     ends = np.cumsum(counts)
     number = 0
     while number < len(counts):
         base = int(ends[number] - counts[number])
-        # The classes that fit one chunk together, at least one.
+        # The classes that together fit one chunk, at least one class.
         stop = max(int(np.searchsorted(ends, base + _CHUNK, side="right")), number + 1)
         values = order[base : int(ends[stop - 1])].copy()
         for begin in range(base, int(ends[stop - 1]), _CHUNK):
@@ -349,10 +350,10 @@ def _permute_in_numpy(
 def _permuted(
     ranks: _Words, owners: slice | Int64Array, counts: Int64Array, keys: _Words, bits: Int64Array
 ) -> Int64Array:
-    """Permute ranks within their classes; ``owners`` names the class of each, or the one class of all."""
+    """Permute ranks within their classes; ``owners`` is the class of each rank, or the one class of all."""
     sizes = np.broadcast_to(counts[owners], ranks.shape)
     ranks = _apply_bijection(ranks, keys[owners], bits[owners])
-    ranks[sizes == 1] = 0  # one item stays where it is
+    ranks[sizes == 1] = 0  # a single item stays in place
     outside = np.flatnonzero(ranks >= sizes)
     while len(outside):
         classes = owners if isinstance(owners, slice) else owners[outside]
@@ -362,7 +363,7 @@ def _permuted(
 
 
 def _apply_bijection(numbers: _Words, keys: _Words, bits: Int64Array) -> _Words:
-    """Apply the bijection once, to each number with its key, or to all with the same; sums wrap around at 32 bits."""
+    """Apply the bijection once, to each number with its key or to all with one key; sums wrap around at 32 bits."""
     mask = ((np.int64(1) << bits) - 1).astype(np.uint32)
     shift = ((bits + 1) >> 1).astype(np.uint32)
     numbers = numbers.copy()

@@ -1,4 +1,4 @@
-"""Packs that are not full enough: packed again among themselves, and put last."""
+"""Packs that are not full enough: their items are packed again, and these packs come last."""
 
 from collections.abc import Callable
 from fractions import Fraction
@@ -17,30 +17,30 @@ def repack_underfilled(
     min_fill: float,
     repack: Callable[[AnyIntArray], Packing],
 ) -> tuple[Packing, tuple[int, int]]:
-    """Take packs below a fill apart and pack their items together; packs that are still below come last.
+    """Pack the items of packs below a minimum fill again; packs that are still below it come last.
 
     ::
 
         capacity 10, min_fill 0.7       6 · 9 · 5 · 3 1 · 8
         below: 6, 5, 3 1                taken apart: 6 5 3 1
         packed again                    6 3 1 · 5
-        result                          9 · 8 · 6 3 1 · 5          5 is emitted in the end: nothing is dropped
+        result                          9 · 8 · 6 3 1 · 5          5 comes last: nothing is dropped
 
-    A pack is as full as its fullest budget is: one that is full of images cannot take more text. Packing again helps
-    where items were packed in their order or in phases; behind a decreasing algorithm it changes little, and the
-    order remains: steps begin with full packs, and the few others are together.
+    A pack is as full as its fullest budget: a pack that is full of images cannot take more text. Packing again helps
+    if items were packed in their order or in phases; after a decreasing algorithm it changes little except the order:
+    steps begin with full packs, and the few others are together.
 
     Pure if ``repack`` is.
 
     Args:
-        packing: of the items.
+        packing: packs of the items.
         sizes: ``int[num_items]`` or ``int[num_items, num_budgets]``.
         capacities: ``int64[num_budgets]``.
         min_fill: share of a capacity, from 0 to 1.
-        repack: packs some items, given their sizes.
+        repack: packs items, given their sizes.
 
     Returns:
-        Every item, in no more packs than before; and the packs below the fill, before and in the result.
+        Every item, in at most as many packs as before; and how many packs are below the fill, before and in the result.
 
     >>> from brimful.plan.fit.first_fit import first_fit
     >>> sizes = np.array([6, 9, 5, 3, 1, 8])
@@ -74,7 +74,7 @@ def repack_underfilled(
 
 
 def min_load(min_fill: float, capacity: int) -> int:
-    """Return the smallest whole load that is at least that share of a capacity, as the share is written.
+    """Return the smallest whole load that is at least this share of a capacity, with the share taken as a decimal.
 
     >>> min_load(0.55, 100), min_load(0.96, 4096)
     (55, 3933)

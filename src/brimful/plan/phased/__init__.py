@@ -1,4 +1,4 @@
-"""Packs made in phases that a user chooses: powers of two, then seeds by one rule after another, then the finish.
+"""Packing in phases that a user chooses: powers of two, then seeds by one rule after another, then the finish.
 
 ::
 
@@ -6,7 +6,7 @@
                  │                │           │               │
                  └─ full packs    └─ packs    └─ packs        └─ all remaining items
 
-Each phase takes counts of lengths, makes packs of some of the items and hands on the counts that remain. One file per
+Each phase takes counts of lengths, makes packs from some of the items and passes on the remaining counts. One file per
 phase: ``powers_of_two``, ``seed_and_fill`` (with the rules of ``seed_rules``), ``finish``. ``recipe`` runs them,
 ``parser`` reads them from text.
 """

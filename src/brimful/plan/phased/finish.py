@@ -12,7 +12,7 @@ from brimful.plan.phased.phase import Phase, Placed, tokens_of
 
 @dataclass(frozen=True)
 class Finish(Phase):
-    """Pack all remaining items by best fit decreasing; with ``min_fill``, after well filled packs around a few seeds.
+    """Pack all remaining items by best fit decreasing; with ``min_fill``, first make full packs from a few seeds.
 
     ::
 
@@ -24,12 +24,12 @@ class Finish(Phase):
     Nothing is dropped, however little remains, and no pack is over the capacity, however poor the seeds are.
 
     Attributes:
-        min_fill: None for best fit decreasing alone. Else some seeds come first, longest first: each is filled with the
-            longest items that fit, of any length, and kept if the pack holds this share of the capacity.
-        every, last: the lengths of these seeds: every n-th distinct length from the shortest, and the ``last`` longest
-            of those (None for all).
-        seeds_per_length: seeds of each of them. Items of one length are equal, so there is nothing to draw; ``seed`` of
-            the plan says which samples they are.
+        min_fill: None for only best fit decreasing. Otherwise some seeds come first, longest first: each is filled with
+            the longest items that fit, of any length, and kept if the pack holds this share of the capacity.
+        every, last: the lengths of these seeds: every n-th distinct length from the shortest, and of these the ``last``
+            longest (None for all).
+        seeds_per_length: seeds of each of these lengths. Items of one length are equal, so no draw is needed; ``seed``
+            of the plan determines which samples they are.
 
     Source: step m of the phased recipe for multimodal data of LLaVA-OneVision-1.5, on counts.
     """
@@ -61,7 +61,7 @@ class Finish(Phase):
         seed_lengths = items.lengths[:: self.every].tolist()
         for seed in reversed(seed_lengths if self.last is None else seed_lengths[-self.last :]):
             num_seeds = self.seeds_per_length
-            # Equal packs at once, until an item of the content is used up; then a new content for the other seeds.
+            # Equal packs at once, until an item of the content is used up; then new content for the other seeds.
             while num_seeds and fillers.counts[seed]:
                 content = {seed: 1}
                 room = fillers.add_longest(capacity - seed, content, capacity)

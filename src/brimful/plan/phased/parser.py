@@ -1,11 +1,11 @@
-"""The parser of recipes: phases from one line of text, by a small strict grammar; nothing is evaluated.
+"""Parser of recipes: phases from one line of text, by a small strict grammar; nothing is evaluated.
 
 ::
 
     recipe  = phase { ";" phase } [ ";" ]
     phase   = name [ "(" [ setting { "," setting } ] ")" ]
     setting = name "=" value
-    value   = true | false | whole number | decimal number | word | whole numbers divided by spaces
+    value   = true | false | whole number | decimal number | word | whole numbers separated by spaces
 """
 
 import re
@@ -24,7 +24,7 @@ _PHASES: dict[str, type[Phase]] = {"powers_of_two": PowersOfTwo, "finish": Finis
 _RULES: dict[str, type[SeedRule]] = {rule.name: rule for rule in (Half, TopN, SizeRange, CapacityRatio, Lengths)}
 _NAMES = ("powers_of_two", *_RULES, "finish")
 
-# A name, then everything up to the last bracket: what is between brackets is divided and checked afterwards.
+# A name, then everything up to the last parenthesis: the text between parentheses is split and checked afterward.
 _PHASE = re.compile(r"\s*([^\s()]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
 _WHOLE = re.compile(r"[0-9]{1,18}")
 _DECIMAL = re.compile(r"[0-9]+\.[0-9]*(?:e-?[0-9]{1,3})?|[0-9]+e-?[0-9]{1,3}", re.IGNORECASE)
@@ -37,7 +37,7 @@ def read_phases(text: str) -> list[Phase]:
     Finish(min_fill=None, every=1, last=None, seeds_per_length=10)
 
     Raises:
-        SettingsError: names the word that is wrong, and the choices.
+        SettingsError: names the wrong word and the choices.
     """
     parts = text.split(";")
     if len(parts) > 1 and not parts[-1].strip():
@@ -48,15 +48,17 @@ def read_phases(text: str) -> list[Phase]:
 def _read_phase(text: str) -> Phase:
     match = _PHASE.fullmatch(text)
     if match is None:
-        raise SettingsError(f"{setting('phases')}: {text.strip()!r} is no phase: write name or name(setting=value, …)")
+        raise SettingsError(
+            f"{setting('phases')}: {text.strip()!r} is not a phase: write name or name(setting=value, …)"
+        )
     name, arguments = match.group(1), match.group(2) or ""
     if name not in _NAMES:
-        raise SettingsError(f"{setting('phases')}: {name!r} is no phase: use some of {', '.join(_NAMES)}")
+        raise SettingsError(f"{setting('phases')}: {name!r} is not a phase: use some of {', '.join(_NAMES)}")
     if name in _PHASES:
         phase = _PHASES[name]
         return phase(**_read_settings(name, arguments, [field.name for field in fields(phase)]))
 
-    # A seed rule: its own settings stand beside those of the phase that it is for.
+    # A seed rule: its own settings are written together with the settings of its phase.
     rule = _RULES[name]
     rule_names = [field.name for field in fields(rule)]
     phase_names = [field.name for field in fields(Seeded) if field.name != "by"]
@@ -70,13 +72,13 @@ def _read_phase(text: str) -> Phase:
 
 
 def _read_settings(name: str, arguments: str, keys: list[str]) -> dict[str, Any]:
-    """Read ``key=value, …``; the name is that of the phase, for messages."""
+    """Read ``key=value, …``; the name of the phase is for messages."""
     settings: dict[str, Any] = {}
     for part in arguments.split(",") if arguments.strip() else []:
         key, equals, value = (word.strip() for word in part.partition("="))
         if not equals or not value:
             raise SettingsError(
-                f"{setting('phases')}: {part.strip()!r} in {name}(…) is no setting: write setting=value"
+                f"{setting('phases')}: {part.strip()!r} in {name}(…) is not a setting: write setting=value"
             )
         if key not in keys:
             raise SettingsError(f"{setting('phases')}: {name} has no setting {key!r}: use some of {', '.join(keys)}")
@@ -87,7 +89,7 @@ def _read_settings(name: str, arguments: str, keys: list[str]) -> dict[str, Any]
 
 
 def _read_value(text: str) -> Any:
-    """Read one value by its form alone; each setting checks later that it is of its kind."""
+    """Read one value by its form; each setting later checks its type."""
     if text in ("true", "false"):
         return text == "true"
     if _WHOLE.fullmatch(text):

@@ -1,4 +1,4 @@
-"""The contract of a phase: counts in, packs and the remaining counts out; and its settings, checked and as text."""
+"""Interface of a phase: counts in, packs and the remaining counts out; and its settings, checked and as text."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -18,9 +18,9 @@ class Placed:
     """The result of a phase.
 
     Attributes:
-        packs: the packs in the order in which they were made; none is over the capacity.
-        left: the items that are in none of them.
-        note: why it did nothing, or less than it might; empty if there is nothing to say.
+        packs: the packs in the order in which they were made; no pack is over the capacity.
+        left: the items outside the packs.
+        note: reason why the phase did nothing, or less than it might; may be empty.
     """
 
     packs: list[PatternRun]
@@ -30,10 +30,10 @@ class Placed:
 
 @dataclass(frozen=True)
 class Settings:
-    """A frozen dataclass that writes itself as ``name(setting=value,…)``, without settings at their default."""
+    """Base of frozen dataclasses with the text form ``name(setting=value,…)``, without settings at their default."""
 
     name: ClassVar[str]
-    """The word for it in ``Recipe.parse``."""
+    """Name in the text that ``Recipe.parse`` reads."""
 
     def changed(self) -> dict[str, Any]:
         """Return the settings that are not at their default, in the order of the class."""
@@ -54,16 +54,16 @@ class Settings:
         return SettingsError(f"{self._label(name)} must be {requirement} and is {getattr(self, name)!r}")
 
     def require_whole(self, *names: str, minimum: int) -> None:
-        """Check settings that are whole numbers of at least the minimum, or None where that is their default."""
+        """Check settings that are whole numbers of at least the minimum, or None if None is their default."""
         self._check(names, lambda label, value: whole_number(label, value, minimum=minimum))
 
     def require_share(self, *names: str) -> None:
-        """Check settings that are numbers from 0 to 1, or None where that is their default."""
+        """Check settings that are numbers from 0 to 1, or None if None is their default."""
         self._check(names, check_share)
 
     def _check(self, names: tuple[str, ...], check: Callable[[str, Any], Any]) -> None:
         defaults = {field.name: field.default for field in fields(self)}
-        # The checked values replace the given ones: numbers of NumPy would be written as np.int64(3).
+        # The checked values replace the given ones: NumPy numbers would be written as np.int64(3).
         for name in names:
             value = getattr(self, name)
             if value is not None or defaults[name] is not None:
@@ -74,7 +74,7 @@ class Settings:
 
 
 def _as_text(value: Any) -> str:
-    """Write one value as the parser reads it."""
+    """Write one value in the form that the parser reads."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):
@@ -84,20 +84,20 @@ def _as_text(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Phase(Settings, ABC):
-    """One step of a recipe. Pure: no I/O, no clock, no randomness; cost by distinct lengths, not by items."""
+    """One step of a recipe. Pure: no I/O, no clock, no randomness. The cost depends on distinct lengths, not on items."""
 
     @abstractmethod
     def place(self, items: Histogram, *, capacity: int) -> Placed:
-        """Make packs of some of the items.
+        """Make packs from some of the items.
 
         Args:
-            items: the remaining items of earlier phases, none longer than the capacity.
-            capacity: most that a pack holds, at least 1.
+            items: the items that earlier phases left, none longer than the capacity.
+            capacity: maximum tokens of a pack, at least 1.
         """
 
 
 def tokens_of(share: float, capacity: int) -> Fraction:
-    """Return that share of the capacity, exactly, by the decimal number that was written.
+    """Return this share of the capacity exactly, with the share taken as the decimal number that was written.
 
     >>> tokens_of(0.07, 100)  # 0.07 * 100 is 7.000000000000001 in floating point
     Fraction(7, 1)

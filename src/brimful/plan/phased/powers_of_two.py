@@ -1,4 +1,4 @@
-"""Full packs of lengths that are the capacity halved again and again."""
+"""Full packs of lengths that are the capacity, repeatedly halved."""
 
 from dataclasses import dataclass
 
@@ -9,31 +9,31 @@ from brimful.plan.phased.phase import Phase, Placed
 
 @dataclass(frozen=True)
 class PowersOfTwo(Phase):
-    """Exactly full packs, the most there can be, of the lengths capacity, capacity / 2, … up to the first odd one.
+    """The maximum number of exactly full packs of the lengths capacity, capacity / 2, … down to the first odd one.
 
     ::
 
-        capacity 8     8: 1   4: 3   2: 2   1: 5        (total 29: three full packs, five tokens over)
+        capacity 8     8: 1   4: 3   2: 2   1: 5        (total 29: three full packs, five tokens left)
 
         diversity      4 2 1 1 · 4 2 1 1 · 8        left 4 1
         greedy         8 · 4 4 · 4 2 2              left 1 1 1 1 1
 
-    With diversity a pack takes one item of each length, shortest first, and again from the beginning, as long as it can
-    still be filled exactly (above: 1 2 4, then 1). Without, it takes the longest that fit.
+    With diversity, a pack repeatedly takes one item of each length, shortest first, as long as it can still be filled
+    exactly (above: 1 2 4, then 1). Without diversity, it takes the longest items that fit.
 
-    A pattern is taken for all packs that there are items for. Making the packs one by one would give the same: as
-    long as the items of the pattern are there, the pattern itself proves that each of its steps can still be
-    completed, and a step that could not be completed before cannot be with fewer items.
+    A pattern is used for all packs for which items remain. Making the packs one by one would give the same result: as
+    long as the items of the pattern remain, the pattern itself proves that each of its steps can still be completed,
+    and a step that could not be completed before cannot be completed with fewer items.
 
-    Each of the lengths divides all longer ones, so items that together hold a capacity always contain a subset that
-    fills it exactly, and every full pack takes one capacity away: the number of packs is total ÷ capacity, rounded
-    down, for any choice of full packs. There is no dead end, and so no need to change strategy on the way out of one.
+    Each of the lengths divides all longer ones, so items that together hold at least a capacity always contain a subset
+    that fills it exactly, and every full pack removes one capacity: the number of packs is total ÷ capacity, rounded
+    down, for any choice of full packs. So dead ends do not exist, and no change of strategy is needed.
 
     Attributes:
-        diversity: the most different lengths in each pack; else longest first.
-        min_length: shorter items stay out.
+        diversity: put as many different lengths as possible into each pack; otherwise longest first.
+        min_length: shorter items are left out.
 
-    Cost: k · log(items) patterns at most, of k² · log(items) steps each, for k ≤ 31 lengths.
+    Cost: at most k · log(items) patterns, of k² · log(items) steps each, for k ≤ 31 lengths.
     Source: step 1 of the phased recipe for multimodal data of LLaVA-OneVision-1.5, on counts.
 
     >>> import numpy as np
@@ -58,10 +58,10 @@ class PowersOfTwo(Phase):
         lengths = [length for length in halvings(capacity) if length >= self.min_length and length in all_counts]
         counts = {length: all_counts[length] for length in lengths}  # longest first
         if not counts:
-            return Placed([], items, "no item has the capacity or what halving it gives")
+            return Placed([], items, "no item has the capacity or one of its halvings as length")
         content_of = _diverse_content if self.diversity else _greedy_content
         packs: list[PatternRun] = []
-        # Invariant: counts are the items outside of packs. A pattern is repeated until one of its lengths runs short.
+        # Invariant: counts are the items outside packs. A pattern is repeated until one of its lengths runs short.
         while _can_fill(capacity, counts):
             content = content_of(capacity, counts)
             num_packs = min(counts[length] // copies for length, copies in content.items())
@@ -72,7 +72,7 @@ class PowersOfTwo(Phase):
 
 
 def halvings(capacity: int) -> list[int]:
-    """Return the capacity, its half, … as long as they are whole.
+    """Return the capacity, its half, … as long as they are whole numbers.
 
     >>> halvings(24)
     [24, 12, 6, 3]
@@ -84,7 +84,7 @@ def halvings(capacity: int) -> list[int]:
 
 
 def _greedy_content(capacity: int, counts: dict[int, int]) -> dict[int, int]:
-    """Return copies of each length, longest first, that fit into one pack; no more than there are."""
+    """Return copies of each length, longest first, that fit into one pack; at most the counts."""
     content: dict[int, int] = {}
     room = capacity
     for length, count in counts.items():
@@ -98,7 +98,7 @@ def _greedy_content(capacity: int, counts: dict[int, int]) -> dict[int, int]:
 def _can_fill(room: int, counts: dict[int, int]) -> bool:
     """Return true if some of the items fill the room exactly.
 
-    Longest first finds them, since each length divides the longer ones.
+    Taking the longest first finds them, since each length divides the longer ones.
     """
     return sum(length * copies for length, copies in _greedy_content(room, counts).items()) == room
 
@@ -106,7 +106,7 @@ def _can_fill(room: int, counts: dict[int, int]) -> bool:
 def _diverse_content(capacity: int, counts: dict[int, int]) -> dict[int, int]:
     """Take one item of each length, shortest first, round after round, while the pack can still be filled exactly.
 
-    A length that cannot be taken once can never be taken later in the same pack: it leaves the rounds.
+    A length that cannot be taken in one round cannot be taken later in the same pack: it leaves the rounds.
     """
     available = dict(counts)
     room = capacity
@@ -125,7 +125,7 @@ def _diverse_content(capacity: int, counts: dict[int, int]) -> dict[int, int]:
             available[length] -= copies
 
     while room:
-        # The largest number of whole rounds, by bisection: if t rounds can be completed, so can fewer.
+        # The largest number of whole rounds, by bisection: if t rounds can be completed, fewer can be too.
         low, high = 0, room // sum(round_lengths)
         while low < high:
             middle = (low + high + 1) // 2

@@ -1,4 +1,4 @@
-"""Recipes: phases in a row, run and counted, written and read as one line of text."""
+"""Recipes: sequences of phases, run and counted, written and read as one line of text."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class PhaseReport:
 
     Attributes:
         phase: the phase as text.
-        packs, items, tokens: the packs that it made, and their content.
-        mean_fill, least_fill: of its packs, from 0 to 1; None if it made none.
-        items_left, tokens_left: the items that it handed on, and their tokens.
-        note: why it did nothing, or less than it might.
+        packs, items, tokens: number of packs that the phase made, and their content.
+        mean_fill, least_fill: fill of its packs, from 0 to 1; None if it made no packs.
+        items_left, tokens_left: number of items that it passed on, and their tokens.
+        note: reason why it did nothing, or less than it might.
     """
 
     phase: str
@@ -83,7 +83,7 @@ class PhaseReport:
 
 @dataclass(frozen=True)
 class Phased:
-    """The result of a recipe: the packs, those of the first phase first, and a report of each phase."""
+    """The result of a recipe: the packs in the order of the phases, and a report of each phase."""
 
     runs: PackRuns
     reports: tuple[PhaseReport, ...]
@@ -95,7 +95,7 @@ class Phased:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Phases in order, the last of which packs all remaining items.
+    """Phases in order; the last phase packs all remaining items.
 
     >>> recipe = Recipe.parse("powers_of_two; half(min_fill=0.9); finish")
     >>> print(recipe)
@@ -108,7 +108,7 @@ class Recipe:
     finish: 1 pack of 1 item, fill 87.50 %, least 87.50 %; 0 items left
 
     Raises:
-        SettingsError: no phases, or ``finish`` is not the last and only the last: items would be left over.
+        SettingsError: no phases, or ``finish`` is not exactly the last phase: items would be left over.
     """
 
     phases: tuple[Phase, ...]
@@ -126,15 +126,17 @@ class Recipe:
             )
         if any(isinstance(phase, Finish) for phase in self.phases[:-1]):
             raise SettingsError(
-                f"{setting('phases')} has finish before its end, which leaves nothing for what follows: remove it"
+                f"{setting('phases')} has finish before its end, which leaves nothing for later phases: remove it"
             )
 
     @classmethod
     def parse(cls, text: str) -> Recipe:
-        """Read a recipe from text: phases divided by ``;``, each ``name`` or ``name(setting=value, …)``; see docs/phased-recipe.md.
+        """Read a recipe from text: phases separated by ``;``, each ``name`` or ``name(setting=value, …)``.
+
+        See docs/phased-recipe.md.
 
         Raises:
-            SettingsError: names the word that is wrong, and the choices.
+            SettingsError: names the wrong word and the choices.
         """
         return cls(read_phases(text))
 
@@ -147,13 +149,13 @@ class Recipe:
         return "; ".join(map(str, self.phases))
 
     def run(self, items: Histogram, *, capacity: int) -> Phased:
-        """Let each phase pack some of the items that the phases before it left.
+        """Let each phase pack some of the items that earlier phases left.
 
         Pure: no I/O, no randomness: the result is a function of the counts.
 
         Args:
-            items: how many there are of each length, none longer than the capacity.
-            capacity: most that a pack holds, at least 1.
+            items: number of items of each length, none longer than the capacity.
+            capacity: maximum tokens of a pack, at least 1.
 
         Cost: O(phases · distinct lengths · lengths in a pack), for any number of items.
         """
@@ -162,7 +164,7 @@ class Recipe:
         for phase in self.phases:
             placed = phase.place(items, capacity=capacity)
             report = PhaseReport.of(phase, placed, capacity)
-            # A phase may be the user's own: nothing may get lost or be packed twice in any of them.
+            # A phase may be the user's own: check that no item is lost or packed twice.
             assert report.items + report.items_left == items.num_items, f"{phase} lost items"
             assert report.tokens + report.tokens_left == items.total, f"{phase} lost tokens"
             packs += placed.packs

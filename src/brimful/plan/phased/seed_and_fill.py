@@ -1,4 +1,4 @@
-"""Packs around seeds: an item of a seed length first, then fillers, kept if there are enough items and tokens."""
+"""Packs around seeds: an item of a seed length first, then fillers; kept with enough items and tokens."""
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
@@ -15,19 +15,19 @@ from brimful.plan.phased.seed_rules import Half, SeedRule
 
 @dataclass(frozen=True)
 class Seeded(Phase):
-    """Packs that open with a seed and are filled with other lengths; those that stay too empty are put back.
+    """Packs that open with a seed and are filled with other lengths; packs that stay too empty are put back.
 
     ::
 
         capacity 10, items 7 7 6 3 3 2 1 1        half(min_items=3): seeds 7 7 6, fillers 3 3 2 1 1
 
-        shortest until 3 items    then longest that fits    kept from 9.5 tokens on
+        shortest until 3 items    then longest that fits    kept from 9.5 tokens
         7 1 1                     nothing                   no, 9: the 1 1 go back
         6 1 1                     6 1 1 2                   yes, 10
                                                             left 7 7 3 3
 
-    Seeds are those of the rule, and an item of a seed length never fills a pack of the same phase. Seed lengths go in
-    descending order of their potential, longer ones first among equals::
+    The rule chooses the seeds, and an item of a seed length never fills a pack of the same phase. Seed lengths are used
+    in descending order of their potential, longer ones first among equals::
 
         room            = capacity - length
         max_items       = 1 + min(room // shortest filler, filler items // 2)
@@ -35,25 +35,25 @@ class Seeded(Phase):
         potential       = 0.5 · min(max_items / min_items, 1) + 0.3 · length / capacity + 0.2 · fitting_share
                           and 0 if room = 0
 
-    Behind the seed come, as long as something fits: the shortest until there are 0.8 · min_items items; the one with
-    the most items for its length until there are min_items; then the longest that fits. A pack is kept if it has
-    ``min_items`` items (the seed is one) and ``min_fill`` of the capacity; there is no other limit unless ``max_items``
-    sets one. A kept pattern is made while there are items for it, then the next one is computed; a seed that fails
-    is left for the next phase with all of its length. For the rules *shortest* and *longest* that is the same as one
-    pack at a time, because a choice stays what it was as long as its items last.
+    After the seed come, as long as they fit: the shortest items, up to 0.8 · min_items items in the pack; items of the
+    length with the highest count / length, up to min_items; then the longest items that fit. A pack is kept if it has
+    ``min_items`` items (including the seed) and ``min_fill`` of the capacity; ``max_items`` is the only other limit. A
+    kept pattern is repeated while its items last, then the next one is computed; if a seed fails, all seeds of its
+    length are left for the next phase. For the rules *shortest* and *longest*, this equals making one pack at a time,
+    because a choice stays the same as long as its items last.
 
     Attributes:
         by: the rule that chooses the seed lengths.
-        min_items: fewest items of a pack.
-        min_fill: smallest share of the capacity that a pack must hold, from 0 to 1.
-        max_items: most items of a pack; None for no limit.
-        rounds: most rounds, each with newly chosen seeds; a round that places nothing is the last.
+        min_items: minimum items of a pack.
+        min_fill: minimum share of the capacity that a pack holds, from 0 to 1.
+        max_items: maximum items of a pack; None for no limit.
+        rounds: maximum rounds, each with newly chosen seeds; a round that places nothing is the last.
         min_placed: stop after a round that placed fewer items.
         only_over: run only while more items than this are left.
 
-    Cost: one attempt for each pattern that is kept, and one for each seed length; a pattern is made until a length runs
-    out, or has less than half of its items left and too few for one more. So attempts grow with the distinct lengths
-    and not with the items; one costs the lengths that it holds.
+    Cost: one attempt for each kept pattern, and one for each seed length; a pattern is repeated until a length runs
+    out, or has less than half of its items left and too few for another pack. So the number of attempts depends on
+    the distinct lengths and not on the items; the cost of an attempt depends on the lengths in its pack.
     Source: steps 2 to m - 1 of the phased recipe for multimodal data of LLaVA-OneVision-1.5, on counts.
 
     >>> import numpy as np
@@ -94,11 +94,11 @@ class Seeded(Phase):
         """Run the rounds; see the class."""
         packs: list[PatternRun] = []
         notes: list[str] = []
-        # Each round sees the items that the rounds before it left: their mean and their longest lengths are others.
+        # Each round gets the items that earlier rounds left: their mean and their longest lengths differ.
         for number in range(1, self.rounds + 1):
             num_items = items.num_items
             if num_items <= self.only_over:
-                reason = f"{num_items:,} items are left, and it runs only over {self.only_over:,}"
+                reason = f"{num_items:,} items are left, and it runs only above {self.only_over:,}"
                 notes.append(reason if self.only_over else "nothing was left")
                 break
             result = self._round(items, capacity)
@@ -124,23 +124,23 @@ class Seeded(Phase):
         min_load = ceil(tokens_of(self.min_fill, capacity))
         packs: list[PatternRun] = []
         for seed, num_seeds in self._by_potential(seeds, filler_items, capacity):
-            # Equal packs at once, until a filler is used up; the first failure ends this seed length: fillers only
-            # become fewer.
+            # Equal packs at once, until a filler is used up. The first failure ends this seed length, because fillers
+            # only become fewer.
             while num_seeds:
                 content, load = self._fill(seed, fillers, capacity)
                 if 1 + sum(content.values()) < self.min_items or load < min_load:
                     break
                 num_packs = min(num_seeds, fillers.num_packs(content))
-                assert num_packs > 0, "a pack holds more items than there are"
+                assert num_packs > 0, "a pack holds more items than remain"
                 fillers.remove(content, num_packs)
                 num_seeds -= num_packs
                 packs.append((tuple(sorted([(seed, 1), *content.items()], reverse=True)), num_packs))
         return Placed(packs, remaining(items, packs), "" if packs else "no seed led to min_items and min_fill")
 
     def _fill(self, seed: int, fillers: RemainingItems, capacity: int) -> tuple[dict[int, int], int]:
-        """Choose the fillers behind a seed; return copies of each length, and the tokens of seed and fillers."""
+        """Choose the fillers after a seed; return copies of each length, and the tokens of seed and fillers."""
         content: dict[int, int] = {}
-        # The seed is one of the items that are asked for; -(-4 * m // 5) is 0.8 · m, rounded up.
+        # The seed counts as one of the items; -(-4 * m // 5) is 0.8 · m, rounded up.
         room = fillers.add_shortest(capacity - seed, content, -(-4 * self.min_items // 5) - 1)
         num_missing = self.min_items - 1 - sum(content.values())
         if num_missing:

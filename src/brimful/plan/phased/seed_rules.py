@@ -1,4 +1,4 @@
-"""Rules that choose the lengths that open packs. A rule says nothing about how full a pack must be."""
+"""Rules that choose the lengths that open packs. A rule does not say how full a pack must be."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -13,15 +13,15 @@ from brimful.typing import BoolArray, Int64Array
 
 @dataclass(frozen=True)
 class SeedRule(Settings, ABC):
-    """A choice of seed lengths among the remaining ones; all others are fillers."""
+    """A choice of seed lengths from the remaining lengths; all others are fillers."""
 
     @abstractmethod
     def choose(self, lengths: Int64Array, *, capacity: int) -> BoolArray:
         """Mark the seeds among the distinct lengths.
 
         Args:
-            lengths: ``int64[d]``, of the remaining items, ascending, at least one.
-            capacity: most that a pack holds.
+            lengths: ``int64[d]``, distinct lengths of the remaining items, ascending, at least one.
+            capacity: maximum tokens of a pack.
 
         Returns:
             ``bool[d]``: true for a seed.
@@ -34,7 +34,7 @@ class Half(SeedRule):
 
     Attributes:
         threshold: None for half the capacity; ``mean`` for the mean of the remaining distinct lengths, rounded
-            down, which sinks from phase to phase; or a length.
+            down, which falls from phase to phase; or a length.
 
     >>> Half().choose(np.array([3, 5, 9]), capacity=10).tolist()
     [False, True, True]
@@ -55,7 +55,7 @@ class Half(SeedRule):
 
     def choose(self, lengths: Int64Array, *, capacity: int) -> BoolArray:
         """See the class."""
-        # Whole numbers on both sides: half of an odd capacity would be rounded.
+        # Compare whole numbers: half of an odd capacity would be rounded.
         if self.threshold is None:
             return 2 * lengths >= capacity
         if isinstance(self.threshold, str):
@@ -114,7 +114,7 @@ class SizeRange(SeedRule):
 
 @dataclass(frozen=True)
 class CapacityRatio(SeedRule):
-    """Lengths from one share of the capacity to another, both included. It chooses seeds and leaves ``min_fill`` alone.
+    """Lengths from one share of the capacity to another, both included. It is independent of ``min_fill``.
 
     >>> CapacityRatio(least=0.5, most=0.8).choose(np.array([3, 5, 9]), capacity=10).tolist()
     [False, True, False]
@@ -138,7 +138,7 @@ class CapacityRatio(SeedRule):
 
 @dataclass(frozen=True)
 class Lengths(SeedRule):
-    """These lengths and no others.
+    """Exactly these lengths.
 
     >>> Lengths((3, 4, 9)).choose(np.array([3, 5, 9]), capacity=10).tolist()
     [True, False, True]
@@ -156,5 +156,5 @@ class Lengths(SeedRule):
 
     def choose(self, lengths: Int64Array, *, capacity: int) -> BoolArray:
         """See the class."""
-        # No item is longer than the capacity; a length of the user that is may not even fit into 64 bits.
+        # No item is longer than the capacity; a longer length from the user may not even fit into 64 bits.
         return np.isin(lengths, np.array([length for length in self.lengths if length <= capacity], dtype=np.int64))

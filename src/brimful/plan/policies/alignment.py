@@ -1,4 +1,4 @@
-"""Alignment: lengths as parallelism and number formats pad them."""
+"""Alignment: lengths padded for parallelism and number formats."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from brimful.messages import setting
 from brimful.typing import AnyIntArray
 
 _FUSED_ATTENTION = 64
-"""Tokens on each rank that cuDNN's fused attention wants a multiple of, as ms-swift pads for it."""
+"""cuDNN's fused attention needs a multiple of this number of tokens on each rank, as ms-swift pads for it."""
 
 
 class LowPrecision(str, Enum):
-    """Number format of the matrix products, whose scaling blocks want a multiple of tokens on each rank."""
+    """Number format of the matrix products, whose scaling blocks need a multiple of tokens on each rank."""
 
     FP8 = "fp8"
     """One scale for each tensor (delayed or current): 16, the block of an FP8 product in Transformer Engine."""
     NVFP4 = "nvfp4"
-    """16, as FP8: the padding ms-swift gives every format that has no row of its own."""
+    """16, like FP8: the padding that ms-swift uses for formats without a row of their own."""
     MXFP8 = "mxfp8"
-    """A scale for each 32 values: 32."""
+    """A scale for every 32 values: 32."""
     BLOCKWISE = "blockwise"
     """A scale for each block of 128 times 128: 128."""
 
@@ -39,24 +39,24 @@ class LowPrecision(str, Enum):
 class Alignment:
     """Multiples that every segment, and the row as a whole, are padded up to.
 
-    Padding belongs to the length *before* packing: rounded after it, rows grow over the capacity.
+    Lengths include their padding *before* packing: rounded afterward, rows would grow over the capacity.
 
     ::
 
         segment 4, total 16, capacity 40          usable: 32, the largest multiple of 16 in 40
         lengths           5   9   3   13
-        rounded           8  12   4   16          what planning sees
-        pack              8 + 12 + 4 = 24         padded row 32: fits whatever is packed within 32
+        rounded           8  12   4   16          planned lengths
+        pack              8 + 12 + 4 = 24         padded row 32: any pack within 32 fits
 
-    The law: where rounded lengths sum to at most ``usable(capacity)``, ``padded_total`` of the sum is at most the
-    capacity. A pack's last segment is then the padding of the row, and a multiple of ``segment`` too.
+    Invariant: if rounded lengths sum to at most ``usable(capacity)``, ``padded_total`` of the sum is at most the
+    capacity. The last segment of a pack is then the padding of the row, which is also a multiple of ``segment``.
 
     Attributes:
-        segment: tokens that each segment's length is rounded up to a multiple of.
-        total: tokens that a row's length is rounded up to a multiple of, itself a multiple of ``segment``.
+        segment: each segment's length is rounded up to a multiple of this number of tokens.
+        total: a row's length is rounded up to a multiple of this number of tokens, itself a multiple of ``segment``.
 
     Raises:
-        SettingsError: below 1, no whole number, or a total that is no multiple of ``segment``.
+        SettingsError: below 1, not a whole number, or a total that is not a multiple of ``segment``.
 
     >>> Alignment(segment=4, total=16).rounded(np.array([5, 9, 3, 13])).tolist()
     [8, 12, 4, 16]
@@ -86,20 +86,20 @@ class Alignment:
         fp8: LowPrecision | str | None = None,
         fused_attention: bool = False,
     ) -> Alignment:
-        """Return the alignment that the rows of a model need when it is divided like this.
+        """Return the alignment that the rows of a model need with this parallelism.
 
         ============================  ==========================================================================
         segment, ``2·cp``             cp > 1: Transformer Engine gives each rank an early and a late slice of
-                                      every segment, and cuts off what does not divide
-        segment, ``cp·tp``            sequence parallelism divides each CP slice among TP ranks; with both the
-                                      least common multiple, as Megatron-Bridge's ``pad_seq_to_mult``
+                                      every segment, and cuts off a remainder
+        segment, ``cp·tp``            sequence parallelism divides each CP slice among TP ranks; with both, the
+                                      least common multiple, like Megatron-Bridge's ``pad_seq_to_mult``
         total, ``cp·tp·16``           FP8 and NVFP4; 32 for MXFP8, 128 blockwise (ms-swift's ``get_padding_to``)
         total, ``cp·tp·64``           at least, with fused attention (the same)
         ============================  ==========================================================================
 
         ``tp`` counts only with sequence parallelism: otherwise each of its ranks holds all tokens. Other trainers
-        ask for less or for more: NeMo pads a pack to 16, verl aligns each segment to the format's block and the
-        total to 128 of them; say so with ``Alignment(segment=16, total=2048)``.
+        need less or more: NeMo pads a pack to 16, verl aligns each segment to the format's block and the total to 128
+        blocks; for this, pass ``Alignment(segment=16, total=2048)``.
 
         Raises:
             SettingsError: a size below 1, an unknown format.
@@ -127,7 +127,7 @@ class Alignment:
         """Round each length up to a multiple of ``segment``; the same dtype, the same array if nothing changes.
 
         Raises:
-            SettingsError: a rounded length is above what the dtype holds.
+            SettingsError: a rounded length exceeds the range of the dtype.
         """
         if self.segment == 1 or len(lengths) == 0:
             return lengths
@@ -144,13 +144,13 @@ class Alignment:
         return -(-tokens // self.total) * self.total
 
     def usable(self, capacity: int) -> int:
-        """Return the longest row of at most ``capacity`` that needs no padding: the limit of the sum of rounded lengths.
+        """Return the longest row of at most ``capacity`` without padding, the limit of the sum of rounded lengths.
 
-        It is also the longest sample that can be packed, where overflow policies cut and drop, since the total is a
-        multiple of ``segment``: a sample of that length is not rounded.
+        It is also the longest sample that can be packed, at which overflow policies cut and drop, since the total is a
+        multiple of ``segment``: a sample of this length is not rounded.
 
         Raises:
-            SettingsError: not even one multiple fits.
+            SettingsError: no multiple fits.
 
         >>> Alignment(segment=4, total=512).usable(4100)
         4096

@@ -1,4 +1,4 @@
-"""Budgets: the quantities that packs are limited in, as one matrix beside its capacities."""
+"""Budgets: the quantities that packs are limited in, as one matrix with its capacities."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DERIVED: Mapping[str, Callable[[Int64Array], Int64Array]] = {
     "samples": np.ones_like,
     "squares": np.square,
 }
-"""Budgets that follow from the tokens of a segment: 1 each, and length², which attention costs."""
+"""Budgets that follow from the tokens of a segment: 1 per segment, and length², the cost of attention."""
 
 _MAX_CAPACITY = 2**52
 """Largest capacity of a budget: sums up to it are exact in float64, in which the scores of packing are computed."""
@@ -31,8 +31,8 @@ class Budgets:
     """Names and capacities; ``tokens`` is always the first.
 
     Attributes:
-        names: of the budgets, which also give the units.
-        capacities: ``int64[num_budgets]``: limit of each in a pack. Never exceeded.
+        names: names of the budgets, which are also their units.
+        capacities: ``int64[num_budgets]``: limit of each budget in a pack. Never exceeded.
 
     >>> Budgets.of(4096, {"patches": 16384, "samples": 64})
     Budgets(tokens 4,096, patches 16,384, samples 64)
@@ -43,10 +43,10 @@ class Budgets:
 
     @classmethod
     def of(cls, capacity: int, budgets: Mapping[str, int] | None = None) -> Budgets:
-        """Make budgets of ``tokens`` with its capacity, and further ones with theirs.
+        """Make budgets from the capacity of ``tokens`` and from further names and capacities.
 
         Raises:
-            SettingsError: a capacity that is no whole number from 1 to 2**52, or ``tokens`` given twice.
+            SettingsError: a capacity that is not a whole number from 1 to 2**52, or ``tokens`` given twice.
         """
         if budgets and "tokens" in budgets:
             raise SettingsError(
@@ -64,17 +64,17 @@ class Budgets:
     ) -> Int64Array:
         """Return the size of each segment in each budget: ``int64[num_segments, num_budgets]``.
 
-        A column of the table goes before a derived budget of the same name. A segment that was cut from its sample
-        still counts with all that the sample takes of a column: too much at worst.
+        A column of the table takes precedence over a derived budget of the same name. A segment that was cut from its
+        sample still counts with the sample's whole value of a column: at worst too much.
 
         Args:
-            table: the columns.
-            lengths: ``int[num_segments]``, tokens of each segment, which derived budgets follow from.
+            table: table with the columns.
+            lengths: ``int[num_segments]``, tokens of each segment, from which derived budgets follow.
             sample_ids: ``int64[num_segments]``; None if segment ``i`` is sample ``i``.
-            rounded: ``int[num_segments]``, the tokens that the segments take: their lengths, aligned.
+            rounded: ``int[num_segments]``, the tokens that the segments take: their aligned lengths.
 
         Raises:
-            SettingsError: a budget that the table has not, naming those it has.
+            SettingsError: a budget that the table does not have; names the ones it has.
             InvalidLengthsError: a negative size.
         """
         sizes = np.empty((len(lengths), len(self.names)), dtype=np.int64)
@@ -102,7 +102,7 @@ class Budgets:
         return np.where(exceeded.any(axis=1), np.argmax(exceeded, axis=1), -1)
 
     def refuse_oversized(self, sizes: Int64Array, *, sample_ids: Int64Array | None, policy: Overflow) -> None:
-        """Raise for segments that alone exceed a capacity.
+        """Raise if segments exceed a capacity on their own.
 
         Raises:
             OversizedSampleError: the policy is ``error``; names samples, budget and numbers.
@@ -125,7 +125,7 @@ class Budgets:
         )
 
     def larger(self, column: int, size: int) -> str:
-        """Mention the setting that would let one item of this size into a pack."""
+        """Return the setting with which an item of this size would fit into a pack."""
         name = self.names[column]
         return setting("capacity", size) if name == "tokens" else setting("budgets", {name: size})
 
@@ -135,7 +135,7 @@ class Budgets:
 
 
 def examples_of(sample_ids: AnyIntArray, sizes: AnyIntArray) -> str:
-    """List the first samples with their sizes, and count the rest.
+    """Return the first samples with their sizes, and the number of the rest.
 
     >>> examples_of(np.array([7, 12]), np.array([9000, 4100]))
     '7 (9,000), 12 (4,100)'

@@ -13,7 +13,7 @@ def cut_stream(lengths: Lengths, *, capacity: int, policy: Overflow) -> Segments
     Args:
         lengths: ``int[num_samples]``; samples of negative length (rejected) are left out.
         capacity: tokens of a pack, from 1 to 2**31 - 1.
-        policy: applied to longer samples first; ``split`` keeps every token of every sample.
+        policy: first applied to longer samples; ``split`` keeps every token of every sample.
 
     Returns:
         Segments in the order of the stream, each within one pack.

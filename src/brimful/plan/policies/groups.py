@@ -1,4 +1,4 @@
-"""Atomic groups: samples that share one pack or are in none."""
+"""Atomic groups: samples that are together in one pack or all left out."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,19 +15,19 @@ from brimful.ragged import offsets_of, ranges
 from brimful.typing import AnyIntArray, BoolArray, Int64Array, Lengths, Offsets
 
 ALONE = -1
-"""Group of a sample that belongs to none."""
+"""Group id of a sample without a group."""
 
 
 @dataclass(frozen=True)
 class Groups:
-    """Groups as the items that are packed, with their members.
+    """Groups as the items to pack, with their members.
 
     Attributes:
         sizes: ``int64[num_groups, num_budgets]``: sums over the samples of each group.
         offsets: ``int64[num_groups + 1]``; group ``i`` is ``members[offsets[i]:offsets[i + 1]]``.
-        members: ``int64[num_items]``: rows of the sizes that were grouped, ascending within a group. Groups come in
-            order of their first member; a sample that is alone is a group of one.
-        names: ``int64[num_groups]``: ids as they were given, ``ALONE`` for those of one that had none.
+        members: ``int64[num_items]``: rows of the grouped sizes, ascending within a group. Groups are in order of their
+            first member; a sample without a group is a group of one.
+        names: ``int64[num_groups]``: ids as given, ``ALONE`` for a sample without a group.
         are_rows: true for rows of two samples, which may be cut.
     """
 
@@ -41,7 +41,7 @@ class Groups:
         return len(self.names)
 
     def to_samples(self, packing: Packing) -> Packing:
-        """Turn packs of groups into packs of samples: members of a group side by side, in order of their ids.
+        """Turn packs of groups into packs of samples: members of a group are contiguous, in order of their ids.
 
         >>> groups = group_items(np.array([[4], [1], [2], [3]]), np.array([7, -1, 7, -1]))
         >>> groups.to_samples(Packing(np.array([0, 2, 3]), np.array([2, 0, 1]))).as_lists()  # 3 | 0 2 · 1
@@ -54,14 +54,14 @@ class Groups:
     def oversized(
         self, budgets: Budgets, *, sizes: Int64Array, sample_ids: Int64Array, policy: Overflow, unit: int = 1
     ) -> tuple[BoolArray, dict[str, int]]:
-        """Find groups that exceed a capacity, and count their samples by the first budget that is exceeded.
+        """Find groups that exceed a capacity, and count their samples by the first exceeded budget.
 
-        A sample that alone exceeds one takes its whole group with it.
+        If a single sample exceeds a capacity, so does its group.
 
         Args:
-            sizes: ``int64[num_items, num_budgets]`` of the samples, for the message.
+            sizes: ``int64[num_items, num_budgets]``, sizes of the samples, for the message.
             sample_ids: ``int64[num_items]``.
-            unit: number that capacities in tokens are a multiple of, for the advice in the error.
+            unit: capacities in tokens are multiples of this number; for the advice in the error.
 
         Returns:
             ``bool[num_groups]``, and counts.
@@ -98,7 +98,9 @@ class Groups:
                 "rows",
             )
             cut = (
-                f" {setting('overflow', 'truncate')}, which cuts each side to half a pack," if name == "tokens" else ""
+                f" {setting('overflow', 'truncate')}, which cuts each sample to half a pack,"
+                if name == "tokens"
+                else ""
             )
         return (
             f"{title} {members}, takes {size:,} {name} and exceeds the capacity of {capacity:,}{others}. Choose "
@@ -110,8 +112,8 @@ def as_groups(groups: AnyIntArray | Sequence[int], *, num_samples: int, policy: 
     """Return group ids as ``int64[num_samples]``.
 
     Raises:
-        InvalidLengthsError: not one whole number for each sample, or one below ``ALONE``.
-        SettingsError: the overflow policy cuts samples, which would take groups apart.
+        InvalidLengthsError: not one whole number for each sample, or a number below ``ALONE``.
+        SettingsError: the overflow policy cuts samples, which would break groups.
     """
     if policy not in (Overflow.ERROR, Overflow.DROP):
         raise SettingsError(
@@ -135,14 +137,15 @@ def as_groups(groups: AnyIntArray | Sequence[int], *, num_samples: int, policy: 
 def check_mismatches_keep_beginning(policy: Overflow) -> None:
     """Refuse a policy that cuts the beginning of rows of KTO.
 
-    The completion of a mismatch begins where that of its answer does, which nobody can tell of a row without beginning.
+    The completion of a mismatch begins where the completion of its answer begins. For a row without its beginning, this
+    position is unknown.
 
     Raises:
         SettingsError: the policy is ``truncate_left``.
     """
     if policy is Overflow.TRUNCATE_LEFT:
         raise SettingsError(
-            f"{setting('overflow', policy.value)} takes the beginning of rows of KTO, and then nobody knows where the "
+            f"{setting('overflow', policy.value)} cuts the beginning of rows of KTO, and then it is unknown where the "
             f"completion of a mismatch begins: choose {setting('overflow', 'drop')} or {setting('overflow', 'truncate')}"
         )
 
@@ -150,10 +153,10 @@ def check_mismatches_keep_beginning(policy: Overflow) -> None:
 def limits_of_members(
     tokens: Lengths, *, group_size: int, capacity: int, alignment: Alignment, policy: Overflow
 ) -> Int64Array | None:
-    """Return the tokens that truncation leaves of each sample at most; None under a policy that cuts nothing.
+    """Return the maximum tokens that truncation leaves of each sample; None for a policy that does not cut.
 
-    A group is one: it fits, or each of its samples keeps at most an equal part of the pack. For preferences that is half
-    a pack, TRL's ``max_length = capacity // 2``, and those that fit keep every token::
+    Either a whole group fits, or each of its samples keeps at most an equal part of the pack. For preferences this is
+    half a pack, TRL's ``max_length = capacity // 2``, and pairs that fit keep every token::
 
         capacity 10     sample 0   1       2   3       4   5
         tokens                 6   4       7   4       9   2
@@ -163,17 +166,17 @@ def limits_of_members(
     Pure: no I/O.
 
     Args:
-        tokens: of all samples, -1 for rejected ones; group ``i`` is samples ``group_size·i`` and the following.
+        tokens: tokens of all samples, -1 for rejected ones; group ``i`` begins at sample ``group_size·i``.
         group_size: samples of each group.
-        capacity: aligned tokens of a pack at most.
-        alignment: of segments.
-        policy: for groups that have more.
+        capacity: maximum aligned tokens of a pack.
+        alignment: alignment of segments.
+        policy: policy for longer groups.
 
     Returns:
         ``int64[num_samples]``, or None.
 
     Raises:
-        SettingsError: the part of a sample is not one aligned token.
+        SettingsError: the part of a sample is less than one aligned token.
 
     >>> limits_of_members(
     ...     np.array([6, 4, 7, 4], np.int32), group_size=2, capacity=10, alignment=Alignment(), policy=Overflow.TRUNCATE
@@ -193,7 +196,7 @@ def limits_of_members(
 
 
 def group_items(sizes: Int64Array, groups: Int64Array, *, are_rows: bool = False) -> Groups:
-    """Make one item of all samples of a group.
+    """Make one item from all samples of a group.
 
     ::
 
@@ -202,16 +205,16 @@ def group_items(sizes: Int64Array, groups: Int64Array, *, are_rows: bool = False
         tokens        5    2    4    1    1
         items         0 3: 6    1: 2    2 4: 5        in order of the first sample
 
-    Sizes are those that samples take in a pack, aligned already: each stays a segment of its own.
+    Sizes are already aligned, as samples take them in a pack: each sample remains a segment of its own.
 
     Pure: no I/O.
 
     Args:
         sizes: ``int64[num_items, num_budgets]``.
-        groups: ``int64[num_items]``, ``ALONE`` or an id of 0 and up.
-        are_rows: as of ``Groups``.
+        groups: ``int64[num_items]``, ``ALONE`` or an id of at least 0.
+        are_rows: see ``Groups``.
 
-    Cost: one sort of the ids of those that are in groups, some seconds for 10 million.
+    Cost: one sort of the ids of samples in groups, some seconds for 10 million.
     """
     num_items = len(groups)
     grouped = np.flatnonzero(groups != ALONE)
@@ -221,7 +224,7 @@ def group_items(sizes: Int64Array, groups: Int64Array, *, are_rows: bool = False
     ids = groups[members_by_id]
     begins = np.flatnonzero(np.concatenate([[True], ids[1:] != ids[:-1]]))
     counts = np.diff(begins, append=len(ids))
-    # The first member leads its group: a group stands where its leader stands among all samples.
+    # The first member leads its group: the place of a group is the place of its leader among all samples.
     leader = np.arange(num_items)
     leader[members_by_id] = np.repeat(members_by_id[begins], counts)
     members = np.argsort(leader, kind="stable")

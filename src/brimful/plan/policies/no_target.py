@@ -1,4 +1,4 @@
-"""Samples that teach nothing: those without a token that is a target of the loss."""
+"""Samples that teach nothing: none of their tokens is a target of the loss."""
 
 from enum import Enum
 
@@ -11,18 +11,18 @@ from brimful.plan.policies.overflow import Overflow
 from brimful.typing import Int64Array
 
 NO_SAMPLES = np.empty(0, dtype=np.int64)
-"""Ids of no samples."""
+"""An empty array of sample ids."""
 
 
 class NoTarget(str, Enum):
-    """The policy for samples without a target: none of their own, or none left after truncation.
+    """Policy for samples without a target, whether they never had one or lost it to truncation.
 
-    They cost what other samples cost and teach nothing; often they are the first sign that a data set was read wrongly.
-    So the default is to stop and say so.
+    They cost as much as other samples and teach nothing; often they are the first sign that a data set was misread.
+    So the default is an error.
     """
 
     ERROR = "error"
-    """Stop, naming the samples. The default."""
+    """Raise an error that names the samples. The default."""
     DROP = "drop"
     """Leave them out, counted with their tokens."""
     KEEP = "keep"
@@ -32,29 +32,29 @@ class NoTarget(str, Enum):
 def samples_to_leave_out(
     table: LengthTable, *, capacity: int | Int64Array, overflow: Overflow, policy: NoTarget, groups: Int64Array | None
 ) -> Int64Array:
-    """Return the samples that are left out for want of a target.
+    """Return the samples that are left out for lack of a target.
 
     Pure: no I/O.
 
     Args:
         table: lengths with their targets.
-        capacity: tokens that a segment may have at most; of each sample if they differ.
-        overflow: policy for longer samples; truncation may take all targets of one.
+        capacity: maximum tokens of a segment; an array with one value per sample if they differ.
+        overflow: policy for longer samples; truncation may remove all targets of a sample.
         groups: ``int64[num_samples]``: a group stays whole as long as one of its samples has a target.
 
     Returns:
         ``int64``, ascending.
 
     Raises:
-        NoTargetError: there are some and the policy is ``error``, or every sample is one of them.
+        NoTargetError: some samples have no target and the policy is ``error``, or all samples have none.
     """
     targetless, truncated = samples_without_target(table, capacity=capacity, overflow=overflow)
-    # Mostly there are none; NumPy imports its masked arrays for a union, which takes longer than a small plan.
+    # Usually both are empty; NumPy imports its masked arrays for a union, which takes longer than a small plan.
     ids = np.union1d(targetless, truncated) if len(targetless) or len(truncated) else NO_SAMPLES
     reasons = _reasons(table, len(targetless), len(truncated)) if len(ids) else ""
     if len(ids) and len(ids) == int(np.count_nonzero(table.tokens > 0)):
         raise NoTargetError(
-            f"none of {len(ids):,} samples has a target of the loss{reasons}: packs of them would teach nothing",
+            f"none of {len(ids):,} samples has a target of the loss{reasons}: their packs would teach nothing",
             sample_id=int(ids[0]),
         )
     if groups is not None and len(ids):
@@ -75,7 +75,7 @@ def samples_to_leave_out(
 def samples_without_target(
     table: LengthTable, *, capacity: int | Int64Array, overflow: Overflow
 ) -> tuple[Int64Array, Int64Array]:
-    """Return the samples without a target, and those that lose all of them to truncation; both ascending."""
+    """Return the samples without a target, and the samples that lose all targets to truncation; both ascending."""
     targets, tokens = table.targets, table.tokens
     assert targets is not None
     targetless = np.flatnonzero((targets.counts == 0) & (tokens > 0))

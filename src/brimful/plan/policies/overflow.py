@@ -15,10 +15,10 @@ from brimful.typing import AnyIntArray, Int64Array, Lengths
 
 
 class Overflow(str, Enum):
-    """The policy for a sample whose length exceeds the capacity. There is no silent default."""
+    """Policy for a sample whose length exceeds the capacity. No default loses tokens silently."""
 
     ERROR = "error"
-    """Stop, naming the samples. The default."""
+    """Raise an error that names the samples. The default."""
     DROP = "drop"
     """Leave the sample out, counted with its tokens."""
     TRUNCATE = "truncate"
@@ -26,11 +26,11 @@ class Overflow(str, Enum):
     TRUNCATE_LEFT = "truncate_left"
     """Keep the last ``capacity`` tokens."""
     SPLIT = "split"
-    """Cut into segments of ``capacity`` tokens and a rest; every token is kept. For documents, not for chats."""
+    """Cut into segments of ``capacity`` tokens and a remainder; every token is kept. For documents, not for chats."""
 
     @classmethod
     def named(cls, name: Overflow | str) -> Overflow:
-        """Return the policy of that name.
+        """Return the policy with this name.
 
         Raises:
             SettingsError: no such policy.
@@ -68,11 +68,11 @@ def apply_overflow(
     """Turn samples into segments of at most ``capacity``. Samples of negative length (rejected) are left out.
 
     Args:
-        lengths: of the samples.
-        capacity: tokens that a segment may have at most.
-        policy: for samples that have more.
-        unit: number that capacities are a multiple of, for the advice in the error.
-        has_rejected: some lengths are negative; looked for if None.
+        lengths: lengths of the samples.
+        capacity: maximum tokens of a segment.
+        policy: policy for longer samples.
+        unit: capacities are multiples of this number; for the advice in the error.
+        has_rejected: whether some lengths are negative; None to check.
 
     Pure: no I/O.
 

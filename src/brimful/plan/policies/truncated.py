@@ -1,4 +1,4 @@
-"""Samples that lost their end to the overflow policy, and their lengths before: packs alone do not tell them."""
+"""Samples that lost their end to the overflow policy, and their full lengths, which do not follow from the packs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Truncated:
 
     Attributes:
         sample_ids: ``int64``, ascending.
-        lengths: ``int32``, tokens of each before it was cut.
-        saved_as: fingerprint that the file names, if it comes from one.
+        lengths: ``int32``, tokens of each sample before it was cut.
+        saved_as: fingerprint in the plan's file, if it was opened from one.
     """
 
     sample_ids: Int64Array
@@ -39,11 +39,11 @@ class Truncated:
 
     @property
     def is_intact(self) -> bool:
-        """True if samples and lengths are those that were saved."""
+        """True if samples and lengths are as they were saved."""
         return self.saved_as is None or self.fingerprint == self.saved_as
 
     def lengths_of(self, sample_ids: AnyIntArray, *, otherwise: Lengths) -> Lengths:
-        """Return the full lengths of samples, ``int32``; samples that were not cut have those of ``otherwise``.
+        """Return the full lengths of samples, ``int32``; samples that were not cut have the lengths in ``otherwise``.
 
         >>> cut = Truncated(np.array([2, 5]), np.array([90, 70], dtype=np.int32))
         >>> cut.lengths_of(np.array([5, 1, 2]), otherwise=np.array([8, 3, 8], dtype=np.int32)).tolist()

@@ -1,1 +1,1 @@
-"""A plan that was saved: its file, and what it must hold when it is opened."""
+"""Saved plans: their file, and their validation."""

@@ -1,7 +1,7 @@
 """A plan as one file: the only I/O in this package.
 
-Row ``i`` is pack ``i`` with its segments as lists. If samples were dropped, one more row names them, with ``kind`` 1; if
-samples were truncated, another names those, with ``kind`` 2 and their lengths before. ``starts`` is left out if every
+Row ``i`` is pack ``i`` with its segments as lists. If samples were dropped, one more row with ``kind`` 1 names them; if
+samples were truncated, another row with ``kind`` 2 names them, with their full lengths. ``starts`` is omitted if every
 segment begins at 0.
 """
 
@@ -18,7 +18,7 @@ from brimful.typing import AnyIntArray, Int64Array, Lengths, Offsets
 
 _KIND = "plan"
 _PLAIN, _WITH_TRUNCATED = 1, 2
-"""Versions. The second has a row of truncated samples, which the first did not know; without it the first is written."""
+"""Versions. Only the second has a row of truncated samples; without this row, the first version is written."""
 _PACK, _DROPPED, _TRUNCATED = 0, 1, 2
 
 
@@ -59,22 +59,24 @@ def save_plan(
 
 
 def load_plan(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Lengths, Truncated, dict[str, Any]]:
-    """Return the arrays of a plan as views of its file, by their names in ``Plan``, its lengths, its truncated samples,
-    and its description."""
+    """Return the arrays of a plan as views of its file, lengths, truncated samples and description.
+
+    The arrays have their names in ``Plan`` as keys.
+    """
     table = open_table(path)
     meta = table.description
     name = os.fspath(path)
     if meta.get("kind") != _KIND:
-        raise CorruptFileError(f"{name} is a {meta.get('kind', 'file')} and no plan")
+        raise CorruptFileError(f"{name} is a {meta.get('kind', 'file')} and not a plan")
     if meta.get("version") not in (_PLAIN, _WITH_TRUNCATED):
         raise CorruptFileError(
             f"{name} has plan version {meta.get('version')}; this brimful reads {_PLAIN} and {_WITH_TRUNCATED}"
         )
-    # Opened in milliseconds, whatever the size: the arrays are held against the fingerprint when they are used.
+    # Opens in milliseconds at any size: the arrays are compared with the fingerprint when they are used.
     ids, lengths = table.ragged("sample_ids", checked=False), table.ragged("lengths", checked=False)
     offsets = ids.offsets[: meta["num_packs"] + 1]
     num_segments = int(offsets[-1])
-    # The arrays of a larger number would be read until memory ends, before anybody asks for their fingerprint.
+    # With too large a number, arrays would be read until memory runs out, before their fingerprint is checked.
     if len(offsets) != meta["num_packs"] + 1 or not 0 <= num_segments <= len(ids.values):
         raise CorruptFileError(
             f"{name}: the plan is damaged: its packs have {num_segments:,} segments and the file {len(ids.values):,}"
@@ -82,7 +84,7 @@ def load_plan(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Lengths, Tr
     starts = np.broadcast_to(np.zeros(1, dtype=np.int32), (num_segments,))
     if "starts" in table:
         starts = table.ragged("starts", checked=False).values[:num_segments]
-    # Behind the packs come the row of dropped samples and that of truncated ones, each only if there are any.
+    # After the packs come the row of dropped samples and the row of truncated samples, each only if needed.
     kind = table.flat("kind")
     last_row = len(kind) - 1
     truncated = Truncated.none()

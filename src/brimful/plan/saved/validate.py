@@ -1,4 +1,4 @@
-"""Proof of a plan against the lengths that it was made from."""
+"""Validation of a plan against the lengths that it was made from."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def validate_plan(plan: Plan, lengths: LengthTable | AnyIntArray, *, groups: AnyIntArray | None = None) -> None:
-    """Prove a plan; arguments and errors as of ``Plan.validate``."""
+    """Prove a plan; arguments and errors are as in ``Plan.validate``."""
     table = lengths if isinstance(lengths, LengthTable) else LengthTable({"tokens": as_lengths(lengths)})
     if len(table) != plan.ledger.samples_in:
         raise PlanMismatchError(f"the plan is for {plan.ledger.samples_in:,} samples, not {len(table):,}")
@@ -33,7 +33,7 @@ def validate_plan(plan: Plan, lengths: LengthTable | AnyIntArray, *, groups: Any
 
 
 def _validate_loads(plan: Plan, table: LengthTable, *, has_columns: bool) -> None:
-    """Hold each pack against the capacity of each budget; without a table, of those that follow from tokens."""
+    """Compare each pack with the capacity of each budget; without a table, only of budgets that follow from tokens."""
     limits = plan.settings.budgets or {}
     budgets = Budgets.of(
         plan.alignment.usable(plan.capacity),
@@ -58,7 +58,7 @@ def _validate_groups(plan: Plan, groups: AnyIntArray) -> None:
     pack = np.repeat(np.arange(plan.num_packs), np.diff(plan.offsets))
     names = groups[plan.sample_ids]
     rows = np.flatnonzero(names >= 0)
-    # Side by side in one pack: each name has one run of neighbouring segments, and no run goes on in the next pack.
+    # Side by side in one pack: each name has one run of consecutive segments, and no run continues in the next pack.
     begins_run = np.ones(len(rows), dtype=bool)
     begins_run[1:] = (np.diff(names[rows]) != 0) | (np.diff(rows) != 1) | (np.diff(pack[rows]) != 0)
     packed_names, num_runs = np.unique(names[rows][begins_run], return_counts=True)
@@ -81,7 +81,7 @@ def _validate_samples(plan: Plan, tokens: Lengths) -> None:
             f"a segment of sample {int(ids[row])} ends at {int(ends[row]):,}, "
             f"and the sample has {int(tokens[ids[row]]):,} tokens"
         )
-    # In order of (sample, start), the next segment of a sample begins where the one before ended.
+    # In order of (sample, start), each segment of a sample begins where the previous one ended.
     order = np.lexsort((plan.starts, ids))
     is_same_sample = ids[order][1:] == ids[order][:-1]
     if plan.ledger.draws_repeated:
@@ -91,7 +91,7 @@ def _validate_samples(plan: Plan, tokens: Lengths) -> None:
         if is_gap.any():
             row = int(order[1:][is_gap][0])
             raise PlanMismatchError(f"the segments of sample {int(ids[row])} overlap or leave tokens out")
-    # Every sample is packed or dropped, and none is both.
+    # Every sample is packed or dropped, and not both.
     is_planned = np.zeros(len(tokens), dtype=bool)
     is_planned[ids] = True
     if bool(is_planned[plan.dropped_ids].any()):
@@ -112,10 +112,10 @@ def _validate_samples(plan: Plan, tokens: Lengths) -> None:
 
 
 def _validate_repeats(plan: Plan, ids: Int64Array, ends: Int64Array) -> None:
-    """Hold a plan with repeats against its account: each sample is there a whole number of times.
+    """Compare a plan with repeats with its account: each sample is packed a whole number of times.
 
-    Of the segments of one sample as many begin at a token as end there, but for the first token and the last: so they
-    make up the sample several times, without a gap.
+    For every position in a sample except its two ends, as many of its segments begin there as end there. So the
+    segments add up to several copies of the sample, without a gap.
     """
     places = np.concatenate([plan.starts.astype(np.int64), ends])
     owners = np.concatenate([ids, ids])
@@ -125,7 +125,7 @@ def _validate_repeats(plan: Plan, ids: Int64Array, ends: Int64Array) -> None:
     edges = np.flatnonzero(np.r_[True, (owners[1:] != owners[:-1]) | (places[1:] != places[:-1])])
     balance, owners = np.add.reduceat(steps, edges), owners[edges]
     owners, balance = owners[balance != 0], balance[balance != 0]
-    # What remains are pairs: so many draws begin, and as many end.
+    # The remaining positions are pairs: as many draws begin at the first as end at the second.
     is_pair = len(owners) % 2 == 0 and bool(
         np.array_equal(owners[::2], owners[1::2])
         and np.array_equal(balance[::2], -balance[1::2])

@@ -1,4 +1,4 @@
-"""Packs to steps and ranks, balanced by the cost of each pack."""
+"""Assignment of packs to steps and ranks, balanced by the cost of each pack."""
 
 from brimful.plan.schedule.balance import Barrier, imbalance, quantise, quantise_parts
 from brimful.plan.schedule.cost_model import CostModel, Part

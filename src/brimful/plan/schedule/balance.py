@@ -1,26 +1,26 @@
-"""Packs of nearly equal cost beside each other: no rank waits for another.
+"""Packs of nearly equal cost on all ranks at the same time: no rank waits for another.
 
-Ranks meet at barriers: at every micro-batch where parameters are sharded (FSDP gathers them layer by layer), at every
-step where gradients are summed. The slowest rank sets the time, so the time lost at a barrier is what the most
-costly part exceeds the mean by. Packs hold about the same number of tokens, so they can be exchanged freely between
-ranks and steps: nothing is repacked, memory does not change.
+Ranks meet at barriers: at every micro-batch if parameters are sharded (FSDP gathers them layer by layer), at every
+step if only gradients are summed. The slowest rank sets the time, so the time lost at a barrier is the difference
+between the largest and the mean cost. Packs hold about the same number of tokens, so they can be exchanged freely
+between ranks and steps: nothing is repacked, memory does not change.
 
-One window of two steps, two ranks, two micro-batches of one pack, costs as letters' numbers::
+One window of two steps, two ranks, two micro-batches of one pack; each pack is shown as its cost::
 
     seeded order      9 2 7 1 | 8 3 6 2        the window: steps 0 and 1, four packs each
     sorted            9 8 7 6   3 2 2 1
-    slices of 2       9 8 | 7 6 | 3 2 | 2 1    one pack for each rank: neighbours in cost meet at one barrier
-    strata            A: 98 76    B: 32 21     one for each place that a rank has in a step
+    slices of 2       9 8 | 7 6 | 3 2 | 2 1    one pack for each rank: neighbors in cost meet at one barrier
+    strata            A: 98 76    B: 32 21     one for each place of a rank in a step
     a step takes one slice of each stratum, at random:      step 0: 76 and 32     step 1: 98 and 21
     heaviest to the rank with the least load:               rank 0: 7+2  rank 1: 6+3
     micro-batches and ranks of each step in random order
 
-Slicing sorted neighbours is hierarchical balance packing's idea (Yao et al., 2025); with one pack in a micro-batch
-no other division of the window into barriers has a smaller sum of maxima. Bounding the window is WLB-LLM's warning
-(Wang et al., 2025): packs that move far change the contents of a step, and moving over eight global batches cost
-them 1.6 % of loss. The strata keep heavy and light packs in every step that has more than one place on a rank.
+Slicing sorted neighbors is the idea of hierarchical balance packing (Yao et al., 2025); with one pack in a micro-batch
+no other division of the window into barriers has a smaller sum of maxima. The window is bounded because of a result
+of WLB-LLM (Wang et al., 2025): packs that move far change the contents of a step, and moves over eight global batches
+cost them 1.6 % of loss. The strata keep heavy and light packs in every step with more than one place on a rank.
 
-All decisions are on whole numbers made from the costs, by stable sorts: the same on every platform.
+All decisions use whole numbers made from the costs, and stable sorts: they are the same on every platform.
 """
 
 from enum import Enum
@@ -35,14 +35,14 @@ from brimful.rng import RandomStream
 from brimful.typing import Float64Array, Int64Array
 
 _LEVELS = 2.0**31
-"""Weight of the most costly pack: sums over 2**31 packs stay exact in 64 bits."""
+"""Weight of the pack with the largest cost: sums over 2**31 packs stay exact in 64 bits."""
 
 
 class Barrier(str, Enum):
     """The points at which ranks wait for each other."""
 
     MICRO_BATCH = "micro_batch"
-    """At every forward: parameters are sharded over the ranks (FSDP, ZeRO-3), each layer gathers them."""
+    """At every forward pass: parameters are sharded over the ranks (FSDP, ZeRO-3), each layer gathers them."""
     STEP = "step"
     """Once a step, when gradients are summed: replicated parameters (DDP, ZeRO-1)."""
 
@@ -52,7 +52,7 @@ def imbalance(
 ) -> Float64Array:
     """Return the time of each step in units of the time of perfectly equal ranks: max ÷ mean over the ranks.
 
-    Pure: no I/O. With ``c[s, r, k]``, the cost of micro-batch k of rank r in step s, places without a pack costing 0::
+    Pure: no I/O. ``c[s, r, k]`` is the cost of micro-batch k of rank r in step s; a place without a pack costs 0::
 
         micro_batch   Σ_k max_r c[s, r, k]  ÷  Σ_k mean_r c[s, r, k]     ranks wait at every micro-batch
         step          max_r Σ_k c[s, r, k]  ÷  mean_r Σ_k c[s, r, k]     ranks wait once; never above the other
@@ -61,22 +61,23 @@ def imbalance(
         k = 0           4        2          micro_batch   (4 + 4) ÷ (3 + 3) = 1.33
         k = 1           2        4          step           6      ÷  6      = 1
 
-    Parts of a model run one after the other, each behind barriers of its own, so the slowest ranks of all parts add up at
-    micro-batches; a step ends once, with the sum of a rank's parts.
+    Parts of a model run one after the other, each with its own barriers, so at micro-batches the times of the slowest
+    ranks of all parts add up; a step ends once, with the sum of a rank's parts.
 
-    The mean over the steps weighs every step alike; ``benchmarks/bench_schedule.py`` prints it with the 99th percentile.
+    A mean over the steps gives every step the same weight; ``benchmarks/bench_schedule.py`` prints it with the 99th
+    percentile.
 
     Args:
         schedule: ``int64[steps, dp_world_size, micro_batches, packs_per_micro_batch]``, -1 = none.
-        costs: ``float64[num_packs]``, as ``pack_costs`` gives them, or ``float64[num_packs, num_parts]``, as
-            ``pack_part_costs``; packs of one micro-batch add up.
+        costs: ``float64[num_packs]``, from ``pack_costs``, or ``float64[num_packs, num_parts]``, from
+            ``pack_part_costs``; costs of the packs in one micro-batch add up.
         barrier: the points at which ranks wait (``Barrier``).
 
     Returns:
-        ``float64[steps]``, from 1.0 (equal) to the number of ranks (one works, all wait). 1.0 where all cost 0.
+        ``float64[steps]``, from 1.0 (equal) to the number of ranks (one works, all wait). 1.0 if all costs are 0.
 
     Raises:
-        SettingsError: a schedule of other dimensions, or with packs that have no cost.
+        SettingsError: a schedule with other dimensions, or with packs that have no cost.
 
     >>> schedule = np.array([[[[0], [1]], [[2], [3]]]])
     >>> imbalance(schedule, np.array([4.0, 2.0, 2.0, 4.0])).round(2).tolist()
@@ -102,11 +103,11 @@ def imbalance(
     slowest = work.max(axis=1).sum(axis=(1, 2))
     mean = work.mean(axis=1).sum(axis=(1, 2))
     ratio: Float64Array = np.divide(slowest, mean, out=np.ones_like(mean), where=mean > 0)
-    return np.maximum(ratio, 1.0)  # the mean of equal numbers may round above them
+    return np.maximum(ratio, 1.0)  # the mean of equal numbers may be rounded up
 
 
 def quantise(costs: npt.ArrayLike, num_packs: int) -> Int64Array:
-    """Return costs as whole numbers, so that no comparison or sum depends on rounding.
+    """Return costs as whole numbers, so that comparisons and sums do not depend on rounding.
 
     ::
 
@@ -116,7 +117,7 @@ def quantise(costs: npt.ArrayLike, num_packs: int) -> Int64Array:
         ``int64[num_packs]``; at least 1, so that any pack outweighs an empty place.
 
     Raises:
-        SettingsError: another number of costs than of packs, or a cost that is negative or not finite.
+        SettingsError: the numbers of costs and packs differ, or a cost is negative or not finite.
 
     >>> quantise(np.array([0.0, 1.0, 2.0]), 3).tolist()
     [1, 1073741825, 2147483649]
@@ -135,7 +136,7 @@ def quantise(costs: npt.ArrayLike, num_packs: int) -> Int64Array:
         return np.ones(num_packs, dtype=np.int64)
     array /= largest
     array *= _LEVELS
-    # Conversion cuts off what is behind the point: the floor of numbers from 0 on.
+    # Conversion truncates, which is the floor of numbers that are at least 0.
     return array.astype(np.int64) + 1
 
 
@@ -143,11 +144,11 @@ def quantise_parts(costs: npt.ArrayLike, num_packs: int) -> Int64Array:
     """Return the costs of several parts of a model as whole numbers on one scale.
 
     Returns:
-        ``int64[num_packs, num_parts]``, without parts that cost nothing in any pack; one part at least. Of one part, those
-        of ``quantise``.
+        ``int64[num_packs, num_parts]``, without parts that cost nothing in any pack, but at least one part. A single
+        part has the weights of ``quantise``.
 
     Raises:
-        SettingsError: as of ``quantise``, or no row for each pack.
+        SettingsError: see ``quantise``; or not one row for each pack.
 
     >>> quantise_parts(np.array([[0.0, 1.0], [0.0, 3.0]]), 2).tolist()
     [[715827883], [2147483649]]
@@ -182,18 +183,18 @@ def balance_steps(
     window_steps: int,
     stream: RandomStream,
 ) -> Int64Array:
-    """Exchange packs within windows of consecutive steps so that ranks have equal work; see the module for a drawing.
+    """Exchange packs within windows of consecutive steps so that ranks have equal work; the module has an example.
 
     Pure: no I/O, no defaults. A pack stays within its window: it moves by less than ``window_steps`` steps.
-    Windows differ by at most one step, so that the last one is not a short one: 33 steps in windows of at most 32 are
-    17 and 16.
+    Windows differ by at most one step, so that the last window is not much shorter: 33 steps in windows of at most 32
+    are 17 and 16.
 
     Args:
-        order: ``int64[steps, packs of a step]``, the packs in seeded order, none missing.
-        weights: ``int64[num_packs]``, as ``quantise`` gives them.
+        order: ``int64[steps, packs of a step]``, the packs in seeded order, without empty places.
+        weights: ``int64[num_packs]``, from ``quantise``.
         step_shape: ``(dp_world_size, micro_batches, packs_per_micro_batch)``.
-        window_steps: most steps of a window, at least 1.
-        stream: of the order within the windows.
+        window_steps: maximum steps of a window, at least 1.
+        stream: random stream of the order within the windows.
 
     Returns:
         ``int64[steps, *step_shape]``.
@@ -216,7 +217,7 @@ def balance_steps(
 def windows_of(order: Int64Array, window_steps: int) -> list[Int64Array]:
     """Cut steps ``[steps, packs]`` into windows of two sizes: arrays ``[windows, steps of a window, packs]``.
 
-    The first windows have one step more, if any.
+    If sizes differ, the first windows have one step more.
 
     >>> [windows.shape for windows in windows_of(np.zeros((33, 2), dtype=np.int64), 8)]
     [(3, 7, 2), (2, 6, 2)]
@@ -235,8 +236,8 @@ def windows_of(order: Int64Array, window_steps: int) -> list[Int64Array]:
 def in_random_order(schedule: Int64Array, stream: RandomStream) -> Int64Array:
     """Put micro-batches and ranks of each step in random order.
 
-    The assignment puts the heavy micro-batches first in every step, and the heaviest on the first rank: the place of a
-    pack would tell its cost.
+    The assignment puts the heavy micro-batches first in every step, and the heaviest on the first rank: without a
+    random order, the place of a pack would depend on its cost.
     """
     num_steps, ranks, micro_batches, _ = schedule.shape
     micro_order = np.argsort(stream.words(num_steps * micro_batches).reshape(num_steps, -1), axis=1, kind="stable")
@@ -246,7 +247,7 @@ def in_random_order(schedule: Int64Array, stream: RandomStream) -> Int64Array:
 
 
 def balance_partial_step(packs: Int64Array, weights: Int64Array, step_shape: tuple[int, int, int]) -> Int64Array:
-    """Lay out the last step of an epoch, with fewer packs than places: every micro-batch gets one before any gets two.
+    """Lay out an incomplete last step of an epoch: every micro-batch gets one pack before any gets two.
 
     Not shuffled: the place (rank 0, micro-batch 0, first pack) is never empty.
 
@@ -257,7 +258,7 @@ def balance_partial_step(packs: Int64Array, weights: Int64Array, step_shape: tup
         heaviest to least  rank 0: 9 4 - -    rank 1: 6 5 1 -        costs 13 and 12
 
     Args:
-        packs: ``int64[number]``, from 1 to one less than the places of a step.
+        packs: ``int64[number]``, at least 1 pack and fewer than the places of a step.
         weights, step_shape: as in ``balance_steps``.
 
     Returns:
@@ -265,7 +266,7 @@ def balance_partial_step(packs: Int64Array, weights: Int64Array, step_shape: tup
     """
     ranks, micro_batches, packs_per_micro_batch = step_shape
     num_micro_batches = ranks * micro_batches
-    packs_needed = -(-len(packs) // num_micro_batches)  # of each micro-batch
+    packs_needed = -(-len(packs) // num_micro_batches)  # per micro-batch
     assert 1 <= packs_needed <= packs_per_micro_batch
     by_cost = np.full(num_micro_batches * packs_needed, -1, dtype=np.int64)
     by_cost[: len(packs)] = packs[np.argsort(-weights[packs], kind="stable")]
@@ -278,9 +279,9 @@ def balance_partial_step(packs: Int64Array, weights: Int64Array, step_shape: tup
 def _sorted_slices(
     windows: Int64Array, weights: Int64Array, window_size: int, ranks: int, stream: RandomStream
 ) -> Int64Array:
-    """Cut windows ``[windows, packs]`` into slices ``[steps, slots, ranks]`` of neighbours in cost, heaviest first.
+    """Cut windows ``[windows, packs]`` into slices ``[steps, slots, ranks]`` of neighbors in cost, heaviest first.
 
-    Slot 0 of every step is a slice of the heaviest stratum of its window, the last slot one of the lightest.
+    Slot 0 of every step is a slice of the heaviest stratum of its window, the last slot a slice of the lightest.
     """
     num_windows = len(windows)
     by_cost = np.take_along_axis(windows, np.argsort(-weights[windows], axis=1, kind="stable"), axis=1)
@@ -295,8 +296,8 @@ def _sorted_slices(
 def assign_to_ranks(slices: Int64Array, weights: Int64Array, step_shape: tuple[int, int, int]) -> Int64Array:
     """Assign slices to ranks, longest processing time first: the heaviest pack goes to the rank with the least load.
 
-    Within a micro-batch, slice after slice; then micro-batch after micro-batch within the step, so that ranks are
-    equal at both barriers. All steps at once.
+    First slice by slice within a micro-batch, then micro-batch by micro-batch within the step, so that ranks are equal
+    at both barriers. All steps are processed at once.
 
     Args:
         slices: ``int64[steps, micro_batches · packs_per_micro_batch, ranks]``, heaviest slot first; -1 = none.
@@ -311,12 +312,12 @@ def assign_to_ranks(slices: Int64Array, weights: Int64Array, step_shape: tuple[i
     step_loads = np.zeros((steps, ranks), dtype=np.int64)
     schedule = np.empty((steps, *step_shape), dtype=np.int64)
     for micro_batch in range(micro_batches):
-        # Bundles: the packs that one rank gets in this micro-batch. A slice is in descending order, so its first pack
-        # goes to the lightest bundle, its last to the heaviest.
+        # A bundle is the packs of one rank in this micro-batch. A slice is in descending order, so its first pack goes
+        # to the lightest bundle, its last to the heaviest.
         bundles = np.empty((steps, ranks, packs_per_micro_batch), dtype=np.int64)
         bundle_loads = np.zeros((steps, ranks), dtype=np.int64)
         for place in range(packs_per_micro_batch):
-            # Back and forth, so that the micro-batches of a step are equal too: 0 1 2, then 5 4 3 from the heaviest.
+            # Alternate the direction, so that the micro-batches of a step are equal too: 0 1 2, then 5 4 3.
             turn = micro_batch if place % 2 == 0 else micro_batches - 1 - micro_batch
             packs = slices[:, place * micro_batches + turn]
             by_load = np.argsort(bundle_loads, axis=1, kind="stable")
@@ -324,7 +325,7 @@ def assign_to_ranks(slices: Int64Array, weights: Int64Array, step_shape: tuple[i
             pack_loads = np.empty_like(bundle_loads)
             np.put_along_axis(pack_loads, by_load, weights_and_none[packs], axis=1)
             bundle_loads += pack_loads
-        # The same for whole bundles: the heaviest one to the rank that has least in this step.
+        # The same for whole bundles: the heaviest goes to the rank with the least load in this step.
         by_load = np.argsort(step_loads, axis=1, kind="stable")
         bundle_of_rank = np.empty_like(by_load)
         np.put_along_axis(bundle_of_rank, by_load, np.argsort(-bundle_loads, axis=1, kind="stable"), axis=1)

@@ -1,7 +1,7 @@
-"""Packs of nearly equal cost in every part of a model beside each other: towers and language model at once.
+"""Packs of nearly equal cost in every part of a model at the same time: towers and language model.
 
-A tower runs before the language model, and each layer of both ends at a barrier of its own. So a micro-batch takes the
-time of the slowest rank in the tower, and then that of the slowest rank in the language model, maybe another one::
+A tower runs before the language model, and each layer of both ends at its own barrier. So a micro-batch takes the time
+of the slowest rank in the tower plus the time of the slowest rank in the language model, which may be another rank::
 
     time of a micro-batch  =  max over ranks of tower cost  +  max over ranks of language cost
 
@@ -10,13 +10,14 @@ time of the slowest rank in the tower, and then that of the slowest rank in the 
     balanced by the tower                 A C: 9 + 8    B D: 1 + 8         26
     balanced by the language model        A D: 9 + 2    C B: 9 + 8         28
 
-A pack has as many costs as there are parts, so no sorted order puts equal packs beside each other in all of them. A window
-is cut in two, again and again: sorted by one part, at the place from which on the barriers are relieved most, as they need not
-wait for the largest of all any more. Then packs are exchanged: the one that a barrier waits for goes in the place of one at
-another barrier, as long as the sum of all times falls.
+A pack has one cost for each part, so no sorted order makes neighbors equal in all parts. A window is repeatedly cut in
+two: sorted by one part, at the place where the cut saves most, because the barriers after it need not wait for the
+largest pack any more. Then packs are exchanged: a pack that a barrier waits for changes places with a pack at another
+barrier, as long as the sum of all times falls.
 
-Everything else is as in ``schedule.balance``: packs stay in their window, a step has heavy and light micro-batches, and its
-ranks have equal sums. All decisions are on whole numbers, by stable sorts and first minima: the same on every platform.
+Everything else is as in ``schedule.balance``: packs stay in their window, a step has heavy and light micro-batches, and
+its ranks have equal sums. All decisions use whole numbers, stable sorts and first minima: they are the same on every
+platform.
 """
 
 from dataclasses import dataclass
@@ -28,10 +29,10 @@ from brimful.rng import RandomStream
 from brimful.typing import Int64Array
 
 _MAX_PASSES = 12
-"""Passes of exchanges over the barriers of a window."""
+"""Maximum passes of exchanges over the barriers of a window."""
 
 _LEAST_GAIN = 2**-13
-"""Share of the time that a pass of exchanges has to save, or it is the last."""
+"""Share of the time that a pass of exchanges has to save; otherwise it is the last pass."""
 
 
 def balance_steps_of_parts(
@@ -47,9 +48,9 @@ def balance_steps_of_parts(
     Pure: no I/O, no defaults.
 
     Args:
-        order: as of ``balance_steps``.
-        weights: ``int64[num_packs, num_parts]``, as ``quantise_parts`` gives them.
-        step_shape, window_steps, stream: as of ``balance_steps``.
+        order: see ``balance_steps``.
+        weights: ``int64[num_packs, num_parts]``, from ``quantise_parts``.
+        step_shape, window_steps, stream: see ``balance_steps``.
 
     Returns:
         ``int64[steps, *step_shape]``.
@@ -64,7 +65,7 @@ def balance_steps_of_parts(
             bundles = _bundles(window.reshape(-1), weights, packs_per_micro_batch)
             loads = weights[bundles].sum(axis=1)
             barriers = _exchanged(loads, _cut(loads, ranks))
-            # Strata as of one part: a step takes one barrier of each, so it has heavy and light micro-batches.
+            # Strata as for one part: a step takes one barrier of each, so it has heavy and light micro-batches.
             times = loads[barriers].max(axis=1).sum(axis=1)
             strata = barriers[np.argsort(-times, kind="stable")].reshape(micro_batches, len(window), ranks)
             words = stream.words(micro_batches * len(window)).reshape(micro_batches, len(window))
@@ -81,9 +82,9 @@ def _heaviest_first(slices: Int64Array, totals: Int64Array) -> Int64Array:
 
 
 def _bundles(packs: Int64Array, weights: Int64Array, size: int) -> Int64Array:
-    """Divide packs among micro-batches of equal sums, ``int64[number, size]``; of one pack each, they stay in order.
+    """Divide packs among micro-batches of equal sums, ``int64[number, size]``; with size 1, packs stay in order.
 
-    By the part that differs most among the packs: heaviest to lightest and back, as cards are dealt to and fro::
+    Packs are sorted by the part that differs most among them, and dealt in alternating directions::
 
         8 7 6 5 | 4 3 2 1 in bundles of 2        8 1   7 2   6 3   5 4
     """
@@ -96,15 +97,15 @@ def _bundles(packs: Int64Array, weights: Int64Array, size: int) -> Int64Array:
 
 
 def _time(loads: Int64Array, barriers: Int64Array) -> int:
-    """Return the sum over barriers and parts of the slowest rank's load."""
+    """Return the slowest rank's load, summed over barriers and parts."""
     return int(loads[barriers].max(axis=1).sum())
 
 
 def _cut(loads: Int64Array, ranks: int) -> Int64Array:
-    """Cut bundles into barriers of neighbours in all parts, ``int64[num_barriers, ranks]``.
+    """Cut bundles into barriers of neighbors in all parts, ``int64[num_barriers, ranks]``.
 
-    Each cut is the one that saves most time: bundles sorted by a part, heaviest first, of which those behind the cut need not
-    wait for the first any more::
+    Each cut saves as much time as possible: bundles are sorted by a part, heaviest first, and the bundles after the cut
+    need not wait for the first bundle any more::
 
         tower      9 9 | 2 2 | 1 1       two ranks, three barriers; saved: (9 − 2) · 2 barriers, or (9 − 1) · 1
         language   8 7 | 7 2 | 2 1                                         (8 − 7) · 2,          or (8 − 2) · 1
@@ -127,7 +128,7 @@ def _cut(loads: Int64Array, ranks: int) -> Int64Array:
         saved = (firsts[:, :1] - firsts[:, 1:]) * np.arange(num_barriers - 1, 0, -1)
         part, place = divmod(int(saved.argmax()), num_barriers - 1)
         remaining += [orders[part][(place + 1) * ranks :], orders[part][: (place + 1) * ranks]]
-    # As the bundles come, too: an epoch never takes longer than that.
+    # The given order is a choice too: an epoch never takes longer than with it.
     choices = np.stack(barriers), np.arange(len(loads)).reshape(-1, ranks)
     return min(choices, key=lambda choice: _time(loads, choice))
 
@@ -138,9 +139,9 @@ class _Barriers:
 
     Attributes:
         places: ``int64[num_places]``, bundle at each place.
-        loads: ``int64[num_places, num_parts]``, of that bundle.
+        loads: ``int64[num_places, num_parts]``, loads of this bundle.
         times: ``int64[num_places, num_parts]``, largest load at the place's barrier.
-        times_without: the same of all other places of the barrier.
+        times_without: largest load of all other places of the barrier.
         slowest: ``int64[num_barriers, num_parts]``, place of the largest load.
     """
 
@@ -152,7 +153,7 @@ class _Barriers:
     ranks: int
 
     def update(self, barrier: int) -> None:
-        """Compute times of one barrier anew."""
+        """Recompute the times of one barrier."""
         rows = slice(barrier * self.ranks, (barrier + 1) * self.ranks)
         loads = self.loads[rows]
         first = loads.argmax(axis=0)
@@ -172,7 +173,7 @@ class _Barriers:
 
 
 def _exchanged(loads: Int64Array, barriers: Int64Array) -> Int64Array:
-    """Exchange the slowest bundle of each barrier with one of another barrier while that saves time."""
+    """Exchange the slowest bundle of each barrier with a bundle of another barrier while this saves time."""
     num_barriers, ranks = barriers.shape
     if num_barriers == 1:
         return barriers
@@ -201,8 +202,8 @@ def _exchanged(loads: Int64Array, barriers: Int64Array) -> Int64Array:
 
 
 def _exchange_slowest(state: _Barriers, barrier: int, place: int) -> None:
-    """Exchange the bundle of a place with the one, anywhere in the window, that saves most time; with none if none does."""
-    # The times of both barriers if this place and each other one exchanged their bundles, less those that they have.
+    """Exchange the bundle of a place with the bundle in the window that saves most time, if any saves time."""
+    # Change in the times of both barriers if this place exchanged its bundle with each other place.
     here = np.maximum(state.times_without[place], state.loads).sum(axis=1) - int(state.times[place].sum())
     there = np.maximum(state.times_without, state.loads[place]).sum(axis=1) - state.times.sum(axis=1)
     change = here + there

@@ -1,7 +1,7 @@
-"""The cost of computing a pack: two packs with the same number of tokens may differ several times.
+"""Computation cost of a pack: packs with the same number of tokens may differ by a factor of several.
 
-Everything but attention grows with the tokens; attention grows with the square of each segment, since no segment
-looks into another::
+Everything but attention grows with the tokens; attention grows with the square of each segment, since tokens attend
+only within their segment::
 
     pack A   |aaaaaaaa|          8 tokens, squares 64
     pack B   |bb|cc|dd|ee|       8 tokens, squares 4 + 4 + 4 + 4 = 16
@@ -9,20 +9,21 @@ looks into another::
     cost = linear · tokens + quadratic · squares
 
 With ``linear = 2, quadratic = 1``, A costs 80 and B costs 32. A rank that has B waits for the rank that has A;
-``schedule.balance`` puts packs of equal cost beside each other.
+``schedule.balance`` gives ranks packs of equal cost at the same time.
 
-Towers for pictures and sounds cost by what they are given. No picture looks into another, so squares are taken picture by
-picture and never of a sum; a video's frames are pictures too::
+The cost of vision and audio towers depends on their input. Patches attend only within their image, so patches are
+squared image by image and never as a sum; a video's frames are images too::
 
-    vision  =  encoder_linear · patches  +  encoder_quadratic · Σ patches² of each picture
-    audio   =  audio_linear · audio frames  +  audio_constant · sounds
+    vision  =  encoder_linear · patches  +  encoder_quadratic · Σ patches² of each image
+    audio   =  audio_linear · audio frames  +  audio_constant · audio clips
 
-Where sounds are padded to one length, each costs the same; where they are cut into windows, each costs by its frames. The
-parts of a model run one after the other, so their costs are kept apart too (``pack_costs.pack_part_costs``).
+If audio clips are padded to one length, each costs the same; if they are cut into windows, the cost depends on the
+frames. The parts of a model run one after the other, so their costs are also kept separately
+(``pack_costs.pack_part_costs``).
 
-The formulae count multiplications and additions of matrix products in the forward pass, as in FlexSP, Skrull and
-WLB-LLM (2025). Real kernels run short attention below the speed of matrix products, so attention weighs more
-than they say: where timings exist, ``CostModel.fit`` is better.
+The formulas count multiplications and additions of matrix products in the forward pass, as in FlexSP, Skrull and
+WLB-LLM (2025). Real kernels run short attention below the speed of matrix products, so attention costs more
+than the formulas say: if timings exist, ``CostModel.fit`` is better.
 """
 
 from __future__ import annotations
@@ -44,22 +45,22 @@ from brimful.typing import Float64Array
 AnyRealArray: TypeAlias = npt.NDArray[np.integer[Any]] | npt.NDArray[np.floating[Any]]
 
 DEFAULT_TILE = 128
-"""Queries that a FlashAttention kernel takes at once; a shorter segment costs as much as one of this length."""
+"""Queries that a FlashAttention kernel processes at once; a shorter segment costs as much as one of this length."""
 
 _MIN_TIMINGS = 3
 _MIN_SINGULAR_VALUE_RATIO = 1e-6
-"""Smallest ÷ largest singular value of the scaled timings; below it the two terms cannot be told apart."""
+"""Smallest ÷ largest singular value of the scaled timings, below which the two terms cannot be told apart."""
 
 
 class Part(str, Enum):
     """The parts of a model that run one after the other."""
 
     LANGUAGE_MODEL = "language_model"
-    """Decoder layers and head, by tokens."""
+    """Decoder layers and head; cost by tokens."""
     VISION_TOWER = "vision_tower"
-    """Encoder of pictures and frames, by patches."""
+    """Encoder of images and video frames; cost by patches."""
     AUDIO_TOWER = "audio_tower"
-    """Encoder of sounds, by columns of their spectrograms."""
+    """Encoder of audio; cost by columns of the spectrograms."""
 
 
 @dataclass(frozen=True)
@@ -71,22 +72,23 @@ class CostModel:
         cost = linear · Σ l  +  quadratic · Σ s(l)
              + encoder_linear · Σ P  +  encoder_quadratic · Σ P²  +  audio_linear · Σ F  +  audio_constant · sounds
         s(l) = ceil(l ÷ tile) · tile · l                   without a window
-             = the same − (l − window)²  where l > window  in the layers that have one
+             = the same − (l − window)²  if l > window     in the layers that have one
 
     Attributes:
         linear: FLOPs per token (or seconds per token, from ``fit``).
         quadratic: FLOPs per token².
-        tile: tokens. The kernel works on whole tiles of queries; 1 for the bare square.
-        window: most tokens that a token attends to, itself included (sliding window attention); None for all. Of
-            the square of a segment remains l² − (l − window)², which is twice the band below the diagonal. For
+        tile: tokens. The kernel works on whole tiles of queries; 1 for the exact square.
+        window: maximum tokens that a token attends to, including itself (sliding window attention); None for all. The
+            square of a segment is reduced to l² − (l − window)², which is twice the band below the diagonal. For
             attention to both sides it is the reach to one side.
-        windowed_share: of the layers, those that have the window, from 0 to 1.
-        encoder_linear: FLOPs per patch of a picture in the vision tower, attention within windows of fixed size included.
-        encoder_quadratic: FLOPs per patch², for full attention within a picture, or a frame of a video.
-        audio_linear: FLOPs per frame of a spectrogram, for a tower that computes what is there.
-        audio_constant: FLOPs per sound, for a tower that pads each to one length.
-        r_squared: how much of the variance of the timings a fitted model explains; None if not fitted.
-        unit: of a cost, for people.
+        windowed_share: share of the layers with the window, from 0 to 1.
+        encoder_linear: FLOPs per patch of an image in the vision tower, including attention within windows of fixed
+            size.
+        encoder_quadratic: FLOPs per patch², for full attention within an image or a video frame.
+        audio_linear: FLOPs per frame of a spectrogram, for a tower without padding.
+        audio_constant: FLOPs per audio clip, for a tower that pads each clip to one length.
+        r_squared: share of the variance of the timings that a fitted model explains; None if not fitted.
+        unit: unit of a cost, for display.
 
     Raises:
         SettingsError: a negative or infinite coefficient, all zero, or an impossible tile, window or share.
@@ -124,7 +126,7 @@ class CostModel:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """Parts of the model that run one after the other: those that cost something."""
+        """Parts of the model that run one after the other, without parts of cost 0."""
         is_there = {
             Part.LANGUAGE_MODEL: self.linear or self.quadratic,
             Part.VISION_TOWER: self.encoder_linear or self.encoder_quadratic,
@@ -136,8 +138,8 @@ class CostModel:
     def crossover_length(self) -> float:
         """Tokens of a segment at which attention costs as much as everything else: linear ÷ quadratic.
 
-        Of the coefficients alone, without tile and window; infinite without attention. Below about a tenth of it, packs full
-        of tokens are equal in cost and balancing gains nothing.
+        It follows only from the coefficients, without tile and window; infinite without attention. Below about a tenth
+        of it, full packs have equal costs and balancing gains nothing.
         """
         return self.linear / self.quadratic if self.quadratic else float("inf")
 
@@ -163,21 +165,21 @@ class CostModel:
         ::
 
             per layer   linear    = 2·(h·n·d + 2·h·k·d + n·d·h + 3·h·f·e)       q, k and v, o, gate + up + down
-                        quadratic = 2·n·d causal, 4·n·d where all see all       q·k and its product with v
+                        quadratic = 2·n·d causal, 4·n·d if not causal       q·k and its product with v
             the head    linear   += 2·h·V
 
         with h = hidden_size, n = num_attention_heads, k = num_key_value_heads, d = head_dim,
         f = intermediate_size, e = experts_per_token, V = vocab_size. A causal layer computes half of the square,
-        so its coefficient of l² is half. Norms, rotary positions, biases and the router of experts are below a
-        hundredth. The backward pass takes twice the linear term and, recomputing in the kernel, two and a half
-        times the quadratic one; checkpointing adds another forward pass: the ratio hardly changes.
+        so its coefficient of l² is half. Norms, rotary positions, biases and the router of experts are below one
+        percent. The backward pass takes twice the linear term and, with recomputation in the kernel, two and a half
+        times the quadratic term; checkpointing adds another forward pass: the ratio hardly changes.
 
         Args:
-            intermediate_size: of the MLP, or of one expert; a mean where layers differ.
+            intermediate_size: width of the MLP, or of one expert; a mean if layers differ.
             vocab_size: 0 leaves out the head, as tables of crossover lengths do.
-            experts_per_token: active experts of one token, shared ones included; 1 for a dense model.
-            causal: whether a token sees only those before it.
-            tile, window, windowed_share: as the attributes.
+            experts_per_token: active experts of one token, including shared experts; 1 for a dense model.
+            causal: whether a token attends only to itself and earlier tokens.
+            tile, window, windowed_share: see the attributes.
 
         Raises:
             SettingsError: a number below 1 (``vocab_size``: below 0).
@@ -213,21 +215,21 @@ class CostModel:
 
     @classmethod
     def of_model(cls, config: Mapping[str, Any], *, causal: bool = True, tile: int = DEFAULT_TILE) -> CostModel:
-        """Read the same numbers from a Hugging Face ``config.json``: Qwen, Llama, Mistral and models named like them.
+        """Read these numbers from a Hugging Face ``config.json`` of Qwen, Llama, Mistral or models with the same names.
 
-        Of a model with pictures or sounds, ``text_config`` is the language model, and ``vision_config`` and
+        In a model with images or audio, ``text_config`` is the language model, and ``vision_config`` and
         ``audio_config`` are its towers (``schedule.tower_config``: Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen2-Audio,
-        Qwen2.5-Omni, LLaVA, InternVL). Mixtures of experts count the
-        experts of one token, shared ones too, and layers that are dense. ``sliding_window`` bounds attention in
-        the layers that use it (``layer_types``, ``max_window_layers``, ``sliding_window_pattern``; else in all).
+        Qwen2.5-Omni, LLaVA, InternVL). Mixtures of experts count the experts of one token, including shared experts,
+        and dense layers. ``sliding_window`` bounds attention in the layers that use it (``layer_types``,
+        ``max_window_layers``, ``sliding_window_pattern``; without these, in all layers).
 
         Args:
             config: the parsed file.
             causal, tile: as in ``from_config``.
 
         Raises:
-            SettingsError: a number is missing (named, with the names looked for), or the attention is of a kind
-                that these formulae do not describe (compressed keys, linear attention).
+            SettingsError: a number is missing (the message has the accepted names), or these formulas do not describe
+                the kind of attention (compressed keys, linear attention).
 
         >>> config = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 128,
         ...           "vocab_size": 0}
@@ -255,13 +257,13 @@ class CostModel:
 
             seconds ≈ linear · tokens + quadratic · squares
 
-        If a free fit makes one coefficient negative, the best fit lies on the edge where it is 0: of the two
-        edges, the one with less error is taken (Lawson and Hanson, "Solving least squares problems", 1974, for two
-        unknowns). There is no constant term: packs of a plan are equally full, and among them a constant cannot be
-        told from the linear term, which takes it in.
+        If an unconstrained fit makes one coefficient negative, the best fit lies on an edge where a coefficient is 0:
+        of the two edges, the one with less error is taken (Lawson and Hanson, "Solving least squares problems", 1974,
+        for two unknowns). The model has no constant term: packs of a plan are equally full, so a constant cannot be
+        distinguished from the linear term, which includes it.
 
-        Fit once and hand the two numbers to all ranks: linear algebra libraries differ in the last digit, and ranks
-        that each fit for themselves could schedule differently.
+        Fit once and pass the two numbers to all ranks: linear algebra libraries differ in the last digit, so with a fit
+        on each rank, schedules could differ.
 
         ::
 
@@ -272,16 +274,16 @@ class CostModel:
 
         Args:
             tokens: ``[num_timings]``, tokens of each timed pack.
-            squares: ``[num_timings]``, of ``pack_costs.pack_squares`` with the same ``tile`` and ``window``.
-            seconds: ``[num_timings]``, of forward and backward, on one device.
-            tile, window: those the squares were made with; they become the model's.
+            squares: ``[num_timings]``, from ``pack_costs.pack_squares`` with the same ``tile`` and ``window``.
+            seconds: ``[num_timings]``, time of forward and backward, on one device.
+            tile, window: the values with which the squares were made; they become the model's.
 
         Returns:
             A model whose unit is seconds, with ``r_squared``: 1 − squared error ÷ squared distance from the mean.
 
         Raises:
             SettingsError: fewer than three timings, arrays of different sizes, a value that is negative or not
-                finite, or timings from which the two terms cannot be told apart (all packs alike).
+                finite, or timings that cannot separate the two terms (all packs alike).
 
         >>> CostModel.fit(np.array([1000, 1000, 2000]), np.array([1e6, 4e6, 4e6]), np.array([3.0, 6.0, 8.0]))
         ... # doctest: +ELLIPSIS
@@ -341,7 +343,7 @@ def check_tiling(tile: int, window: int | None) -> None:
 
 
 def real_array(name: str, values: AnyRealArray, size: int | None) -> Float64Array:
-    """Return the values as ``float64[size]``, each finite and at least 0."""
+    """Return the values as ``float64[size]``, each checked to be finite and at least 0."""
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != 1 or (size is not None and len(array) != size):
         shape = "flat" if size is None else f"flat with {size:,} entries"
@@ -351,13 +353,13 @@ def real_array(name: str, values: AnyRealArray, size: int | None) -> Float64Arra
 
 
 def check_finite(name: str, array: Float64Array, noun: str, place: str = "") -> None:
-    """Refuse an array with a negative, infinite or undefined number; name the first of them.
+    """Refuse an array with a negative, infinite or NaN value; the message has the first of them.
 
     Args:
-        name, array, noun: the numbers, and what they are called.
+        name, array, noun: the numbers, their name, and the noun for one of them.
         place: rest of the index, for a column of a table.
     """
-    # Two passes for all that is right; an undefined number fails every comparison.
+    # A valid array takes only two passes; NaN fails every comparison.
     if len(array) == 0 or (array.min() >= 0 and array.max() < np.inf):
         return
     bad_positions = np.flatnonzero(~(np.isfinite(array) & (array >= 0)))

@@ -1,4 +1,4 @@
-"""The sizes of a model, read from its ``config.json``: its arithmetic is counted from them."""
+"""Sizes of a model, read from its ``config.json``, from which its FLOPs are counted."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,11 +11,11 @@ def sizes_of_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Read the arguments of ``CostModel.from_config`` from a Hugging Face configuration, under any of their names.
 
     Args:
-        config: the parsed file, or the part of it on the decoder under ``text_config``.
+        config: the parsed file; its part on the decoder may be under ``text_config``.
 
     Raises:
-        SettingsError: a number is missing (named, with the names looked for), or the attention is of a kind that
-            a sum of lengths and of squares does not describe.
+        SettingsError: a number is missing (the message has the accepted names), or sums of lengths and of squares do
+            not describe the kind of attention.
 
     >>> config = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128,
     ...           "vocab_size": 100, "sliding_window": 32, "layer_types": ["sliding_attention", "full_attention"]}
@@ -24,7 +24,7 @@ def sizes_of_config(config: Mapping[str, Any]) -> dict[str, Any]:
     (16, 32, 0.5)
     """
     check_type("config", config, Mapping, "the mapping of a config.json", "read the file by json.load")
-    # Qwen2.5-Omni: the part that sees and hears; the one that speaks is another model.
+    # Qwen2.5-Omni: the part with vision and audio input; the part that speaks is another model.
     thinker_config = config.get("thinker_config")
     if isinstance(thinker_config, Mapping):
         config = thinker_config
@@ -33,7 +33,7 @@ def sizes_of_config(config: Mapping[str, Any]) -> dict[str, Any]:
         config = text_config
     if config.get("kv_lora_rank"):
         raise SettingsError(
-            "the config has kv_lora_rank: attention with compressed keys is not described by these formulae; "
+            "the config has kv_lora_rank: attention with compressed keys is not described by these formulas; "
             "give linear and quadratic to CostModel, or use CostModel.fit"
         )
     num_layers = config_number(config, "num_hidden_layers", "num_layers")
@@ -54,10 +54,10 @@ def sizes_of_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def config_number(config: Mapping[str, Any], *names: str, default: int | None = None, minimum: int = 1) -> int:
-    """Return the number under the first of these names that the config has, else the default.
+    """Return the number under the first of these names that the config has, otherwise the default.
 
     Raises:
-        SettingsError: no such name and no default, no whole number, or one below the minimum.
+        SettingsError: no such name and no default, not a whole number, or a number below the minimum.
     """
     for name in names:
         if config.get(name) is not None:
@@ -69,7 +69,7 @@ def config_number(config: Mapping[str, Any], *names: str, default: int | None = 
 
 
 def _active_intermediate_size(config: Mapping[str, Any], num_layers: int) -> float:
-    """Return the width of the MLP that one token passes, mean over the layers.
+    """Return the width of the MLP that processes one token, as a mean over the layers.
 
     ::
 
@@ -81,10 +81,10 @@ def _active_intermediate_size(config: Mapping[str, Any], num_layers: int) -> flo
     if not experts_per_token:
         return dense_size
     expert_size = config_number(config, "moe_intermediate_size", default=dense_size)
-    # Shared experts are a number of experts in DeepSeek's files, a width in Qwen's.
+    # DeepSeek's files give shared experts as a number of experts, Qwen's as a width.
     shared_size = config_number(config, "n_shared_experts", "num_shared_experts", default=0, minimum=0) * expert_size
     shared_size = config_number(config, "shared_expert_intermediate_size", default=shared_size, minimum=0)
-    # A layer has experts if it is at a step of the pattern, not among the first ones, and not excepted by number.
+    # A layer has experts if it is at a step of the pattern, after the first dense layers, and not excluded by number.
     sparse_step = config_number(config, "decoder_sparse_step", default=1)
     first_sparse = config_number(config, "first_k_dense_replace", default=0, minimum=0)
     dense_layers = set(config.get("mlp_only_layers") or ())
@@ -97,16 +97,16 @@ def _active_intermediate_size(config: Mapping[str, Any], num_layers: int) -> flo
 
 
 def _window_of(config: Mapping[str, Any], num_layers: int) -> tuple[int | None, float]:
-    """Return the sliding window and the share of the layers that have it; None and 1 without a window."""
-    # Qwen's files carry a window that is not used unless they say so; Mistral's say nothing and use it.
+    """Return the sliding window and the share of the layers with it; None and 1 without a window."""
+    # Qwen's files contain a window that is used only with use_sliding_window; Mistral's use it without this field.
     is_used = config.get("use_sliding_window", not str(config.get("model_type", "")).startswith("qwen"))
     kinds = config.get("layer_types")
     if kinds:
-        # The list of layers says more than any other field.
+        # The list of layers takes precedence over other fields.
         undescribed_kinds = sorted(set(kinds) - {"full_attention", "sliding_attention"})
         if undescribed_kinds:
             raise SettingsError(
-                f"the config has layers of type {', '.join(undescribed_kinds)}, which these formulae do not describe; "
+                f"the config has layers of type {', '.join(undescribed_kinds)}, which these formulas do not describe; "
                 f"give linear and quadratic to CostModel, or use CostModel.fit"
             )
         num_windowed = sum(kind == "sliding_attention" for kind in kinds)
@@ -116,9 +116,9 @@ def _window_of(config: Mapping[str, Any], num_layers: int) -> tuple[int | None, 
     if not is_used or config.get("sliding_window") is None:
         return None, 1.0
     if config.get("sliding_window_pattern"):
-        # Every n-th layer sees all tokens, as in Gemma.
+        # Every n-th layer attends to all tokens, as in Gemma.
         num_full = num_layers // config_number(config, "sliding_window_pattern")
     else:
-        # The first layers see all tokens, as in Qwen.
+        # The first layers attend to all tokens, as in Qwen.
         num_full = min(num_layers, config_number(config, "max_window_layers", default=0, minimum=0))
     return config_number(config, "sliding_window"), (num_layers - num_full) / num_layers

@@ -1,4 +1,4 @@
-"""Costs of packs and samples by a model of what computing takes (``cost_model``)."""
+"""Costs of packs and samples according to a model of the computation (``cost_model``)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def pack_squares(
 ) -> Int64Array:
     """Return the sum of squared segment lengths of each pack: attention is proportional to it.
 
-    Pure: no I/O. Whole numbers, so that the sum is the same on every platform.
+    Pure: no I/O. Uses whole numbers, so that the sum is the same on every platform.
 
     ::
 
@@ -27,10 +27,10 @@ def pack_squares(
                                     window 4          64 − (8 − 4)², 16 = 48, 16
 
     Args:
-        plan_offsets: ``int64[num_packs + 1]``, as ``Plan.offsets``.
-        plan_lengths: ``int[num_segments]``, tokens, as ``Plan.lengths``.
-        tile: tokens; the square of a length is the length times itself rounded up to whole tiles.
-        window: tokens; subtracts (length - window)² for each segment that is longer; None subtracts nothing.
+        plan_offsets: ``int64[num_packs + 1]``, like ``Plan.offsets``.
+        plan_lengths: ``int[num_segments]``, tokens, like ``Plan.lengths``.
+        tile: tokens; the square of a length is the length times the length rounded up to whole tiles.
+        window: tokens; subtracts (length - window)² for each longer segment; None subtracts nothing.
 
     Returns:
         ``int64[num_packs]``, tokens². A pack without segments has 0.
@@ -47,7 +47,7 @@ def pack_squares(
 
 
 def _areas(lengths: Int64Array, tile: int, window: int | None) -> Int64Array:
-    """Return what attention looks at in each segment, as ``pack_squares`` adds it up: ``int64[num_segments]``, tokens²."""
+    """Return the attention area of each segment, which ``pack_squares`` sums: ``int64[num_segments]``, tokens²."""
     areas: Int64Array = lengths * lengths if tile == 1 else -(-lengths // tile) * tile * lengths
     if window is not None:
         areas -= np.maximum(lengths - window, 0) ** 2
@@ -66,24 +66,24 @@ def pack_costs(
 ) -> Float64Array:
     """Return the cost of each pack.
 
-    Pure: no I/O. Sums are of whole numbers, and the coefficients are applied once a pack: the same bits everywhere.
+    Pure: no I/O. Sums are of whole numbers, and the coefficients are applied once per pack: the same bits everywhere.
 
     Args:
-        plan_offsets: ``int64[num_packs + 1]``, as ``Plan.offsets``.
-        plan_lengths: ``int[num_segments]``, tokens, as ``Plan.lengths``.
+        plan_offsets: ``int64[num_packs + 1]``, like ``Plan.offsets``.
+        plan_lengths: ``int[num_segments]``, tokens, like ``Plan.lengths``.
         model: the coefficients.
-        patches: ``[num_packs]``, patches of all pictures and frames of each pack, before any merging.
-        patch_squares: ``[num_packs]``, sum over the pictures of each pack of patches², squared before summing, since no
-            picture looks into another.
-        audio_frames: ``[num_packs]``, columns of the spectrograms of all sounds of each pack.
-        sounds: ``[num_packs]``, number of sounds of each pack.
+        patches: ``[num_packs]``, patches of all images and video frames of each pack, before any merging.
+        patch_squares: ``[num_packs]``, sum of patches² over the images of each pack, squared before summing, since
+            patches attend only within their image.
+        audio_frames: ``[num_packs]``, columns of the spectrograms of all audio clips of each pack.
+        sounds: ``[num_packs]``, number of audio clips of each pack.
 
     Returns:
         ``float64[num_packs]``, in the model's unit.
 
     Raises:
-        SettingsError: offsets that do not divide the lengths; sizes of media of another number, negative or not finite, or
-            for a model without their term.
+        SettingsError: offsets that do not divide the lengths; sizes of media that are not one per pack, negative or not
+            finite, or without a term in the model.
 
     >>> model = CostModel(linear=2, quadratic=1, tile=1, encoder_linear=1, encoder_quadratic=0.5)
     >>> pack_costs(np.array([0, 1, 2]), np.array([3, 4]), model, patches=np.array([4, 0]),
@@ -104,7 +104,7 @@ def pack_costs(
 
 
 def sample_costs(lengths: AnyIntArray, model: CostModel) -> Float64Array:
-    """Return what each sample costs in a pack of its own: ``pack_costs`` without media, with nothing to add up.
+    """Return the cost of each sample in a pack of its own: ``pack_costs`` without media and without sums.
 
     Pure: no I/O.
 
@@ -130,15 +130,15 @@ def pack_part_costs(
     Pure: no I/O.
 
     Args:
-        plan_offsets, plan_lengths, model: as of ``pack_costs``.
-        sizes: ``[num_packs]`` by name, as the arguments of ``pack_costs``; one that is missing is 0 everywhere.
+        plan_offsets, plan_lengths, model: see ``pack_costs``.
+        sizes: ``[num_packs]`` by name, like the arguments of ``pack_costs``; a missing size is 0 everywhere.
 
     Returns:
-        ``float64[num_packs, num_parts]``, a column for each of ``model.parts``. The sum of a row is ``pack_costs``, but for
-        rounding.
+        ``float64[num_packs, num_parts]``, a column for each of ``model.parts``. The sum of a row is ``pack_costs``,
+        except for rounding.
 
     Raises:
-        SettingsError: as of ``pack_costs``; but sizes without a term in the model cost nothing.
+        SettingsError: see ``pack_costs``, except that sizes without a term in the model cost nothing.
 
     >>> model = CostModel(linear=2, quadratic=1, tile=1, encoder_linear=1, encoder_quadratic=0.5)
     >>> sizes = {"patches": np.array([4, 0]), "patch_squares": np.array([8, 0])}
@@ -171,7 +171,7 @@ def _language_costs(plan_offsets: Offsets, plan_lengths: AnyIntArray, model: Cos
 
 
 def _combined(model: CostModel, tokens: AnyIntArray, squares_of: Callable[[int | None], Int64Array]) -> Float64Array:
-    """Apply the coefficients to tokens, and to their squares without a window (None) and with the model's."""
+    """Apply the coefficients to tokens, and to their squares without a window (None) and with the model's window."""
     squares = squares_of(None).astype(np.float64)
     if model.window is not None and model.windowed_share:
         squares = (1.0 - model.windowed_share) * squares + model.windowed_share * squares_of(model.window)

@@ -1,4 +1,4 @@
-"""Remainder of an epoch for another number of ranks than it began with."""
+"""Remainder of an epoch for a changed number of ranks."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from brimful.typing import Int64Array
 
 
 class Shape(NamedTuple):
-    """Cut of the schedule from a step of the epoch on."""
+    """Shape of the schedule from a step of the epoch on."""
 
     first_step: int
-    """Steps of the epoch before it."""
+    """Number of earlier steps of the epoch."""
     dp_world_size: int
     """Data-parallel ranks."""
     micro_batches: int
-    """Forwards of one rank in one step."""
+    """Forward passes of one rank in one step."""
     packs_per_micro_batch: int
-    """Packs of one forward."""
+    """Packs of one forward pass."""
 
     @property
     def step_shape(self) -> tuple[int, int, int]:
@@ -48,24 +48,25 @@ def resized_schedule(
     costs: npt.ArrayLike | None,
     window_steps: int,
 ) -> Int64Array:
-    """Divide the remainder of an epoch among steps and ranks, after its shape has changed, perhaps several times.
+    """Divide the remainder of an epoch among steps and ranks, after its shape has changed once or several times.
 
     Pure: no I/O; the same arguments give the same array on every platform. With one shape it is ``schedule_packs``.
 
-    A shape of equally many packs in a step keeps every global batch, and divides it anew. Under another shape the packs
-    that no step has served go on in the order of the schedule so far, and fill steps of the new size::
+    A shape with the same number of packs in a step keeps every global batch, and only divides it differently. With
+    another shape, the unserved packs stay in the order of the schedule so far, and fill steps of the new size::
 
         8 packs, 2 ranks     01 23 45 67
         2 steps served, then 1 rank with 2 micro-batches         45 67
         1 step served, then 4 ranks                              2345 67--
 
     Args:
-        num_packs: in the plan.
-        shapes: of the epoch, in order; the first begins at step 0, and the last one is that of the result.
-        epoch, seed, tail, costs, window_steps: as of ``schedule_packs``. Steps that were kept are balanced within.
+        num_packs: number of packs in the plan.
+        shapes: shapes of the epoch, in order; the first begins at step 0, and the result has the last shape.
+        epoch, seed, tail, costs, window_steps: see ``schedule_packs``. Packs of kept steps are exchanged only within
+            their step.
 
     Returns:
-        ``int64[steps, dp_world_size, micro_batches, packs_per_micro_batch]``, from ``shapes[-1].first_step`` on; -1 = none.
+        ``int64[steps, dp_world_size, micro_batches, packs_per_micro_batch]`` from ``shapes[-1].first_step``; -1 = none.
 
     >>> from functools import partial
     >>> resized = partial(resized_schedule, 8, epoch=0, seed=None, tail=Tail.PAD, costs=None, window_steps=1)
@@ -96,7 +97,7 @@ def resized_schedule(
             unserved = schedule[num_steps:].reshape(-1)
             unserved = unserved[unserved >= 0]
         else:
-            # Without the packs that were to complete the last step: they had come already.
+            # Without the packs that were repeated to complete the last step.
             unserved = _first_of_each(order[num_served:], order[:num_served])
         num_tail = len(unserved) % new.step_size
         num_together = len(unserved) - num_tail
@@ -110,7 +111,7 @@ def resized_schedule(
             new.step_shape,
             num_together,
             weights=weights,
-            # Exchanged within its step alone, a pack stays in its global batch.
+            # Exchanged only within its step, a pack stays in its global batch.
             window_steps=1 if is_kept else window_steps,
             stream=generator(seed=0 if seed is None else seed, epoch=epoch, purpose=f"balance after resize {number}"),
         )
@@ -119,14 +120,14 @@ def resized_schedule(
 
 
 def _first_of_each(packs: Int64Array, served: Int64Array) -> Int64Array:
-    """Return packs in their order, each once, without those that were served and without empty places."""
+    """Return packs in their order, each once, without served packs and empty places."""
     unique, first_rows = np.unique(packs, return_index=True)
     is_new = (unique >= 0) & ~np.isin(unique, served)
     return packs[np.sort(first_rows[is_new])]
 
 
 def _with_dropped(order: Int64Array, num_packs: int) -> Int64Array:
-    """Return an order with the packs behind it that it has left out."""
+    """Return an order, followed by the packs that it left out."""
     is_absent = np.ones(num_packs, dtype=np.bool_)
     is_absent[order[order >= 0]] = False
     return np.concatenate([order, np.flatnonzero(is_absent)])

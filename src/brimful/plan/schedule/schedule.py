@@ -1,4 +1,4 @@
-"""The schedule of an epoch: packs to steps and ranks, by one pure function to one array."""
+"""Schedule of an epoch: packs of each step and rank, as one array from one pure function."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from brimful.rng import RandomStream, generator
 from brimful.typing import Int64Array
 
 DEFAULT_WINDOW_STEPS = 80
-"""Steps within which packs are exchanged for balance: brings 64 ranks with one pack each within 2 % of equal, even with
-a 0.6B model at 128k tokens. Fewer steps are enough for larger models, shorter packs, or several micro-batches."""
+"""Steps within which packs are exchanged for balance. This brings 64 ranks with one pack each within 2 % of equal, even
+with a 0.6B model at 128k tokens. Fewer steps suffice for larger models, shorter packs, or several micro-batches."""
 
 
 class Tail(str, Enum):
-    """The policy for the packs that do not fill a last step."""
+    """Policy for the packs that do not fill a last step."""
 
     PAD = "pad"
     """The last step has empty places (-1), which a loader serves as batches without loss."""
     DROP = "drop"
-    """They are left out; another epoch leaves out others, and two epochs in a row leave out none twice."""
+    """They are left out; other epochs leave out other packs, and no pack is left out in two consecutive epochs."""
     REPEAT = "repeat"
-    """The last step is filled with packs from the beginning of the epoch; another epoch repeats others."""
+    """The last step is filled with packs from the beginning of the epoch; other epochs repeat other packs."""
 
     @classmethod
     def named(cls, name: Tail | str) -> Tail:
-        """Return the member of that name."""
+        """Return the member with this name."""
         return choice_of(cls, name, argument="tail")
 
 
@@ -55,42 +55,43 @@ def schedule_packs(
 
     Pure: no I/O; the same arguments give the same array on every platform.
 
-    With ``costs``, packs are exchanged so that at each micro-batch all ranks have nearly equal work, and over the
-    step too (drawn in ``schedule.balance``). The seeded order is cut into windows of consecutive steps, and a pack stays in
-    its window: the step that it is served in differs from the one it has without costs by less than
-    ``window_steps``. Within the window, steps, micro-batches and ranks are in seeded order, so cost is no curriculum.
-    With one pack on a rank in a step, a step's packs are all of like cost; with more, each step has heavy and light
-    ones. ``window_steps=1`` never changes which packs share a step, and so not the update of an optimizer whose loss
-    is normalised over the step; it can balance only where a step has several packs on a rank. A last step that
-    the tail policy had to complete is balanced by itself.
+    With ``costs``, packs are exchanged so that all ranks have nearly equal work at each micro-batch and over the step
+    (example in ``schedule.balance``). The seeded order is cut into windows of consecutive steps, and a pack stays in
+    its window: its step differs by less than ``window_steps`` from its step without costs. Within the window, steps,
+    micro-batches and ranks are in seeded order, so cost does not become a curriculum. With one pack per rank and step,
+    all packs of a step have similar costs; with more, each step has heavy and light packs. ``window_steps=1`` never
+    changes which packs share a step, and so does not change the update of an optimizer whose loss is normalized over
+    the step; it can balance only if a step has several packs on a rank. A last step that the tail policy had to
+    complete is balanced separately.
 
     ::
 
         costs of packs 0 … 7    9 1 8 2 9 1 8 2, seed None, 2 ranks, 1 micro-batch of 1 pack
         without                 01 23 45 67    costs 9+1 8+2 9+1 8+2    a step waits for the 9 or the 8
-        window_steps=4          04 26 37 15    costs 9+9 8+8 2+2 1+1    nobody waits (steps come in random order)
+        window_steps=4          04 26 37 15    costs 9+9 8+8 2+2 1+1    no rank waits (steps are in random order)
         window_steps=2          02 31 46 75    costs 9+8 2+1 9+8 2+1    a pack moves by at most one step
 
     Args:
-        num_packs: in the plan.
+        num_packs: number of packs in the plan.
         dp_world_size: data-parallel ranks.
-        micro_batches: forwards of one rank in one step (gradient accumulation).
-        packs_per_micro_batch: packs of one forward.
-        epoch: number of the pass; shuffles differently each time.
-        seed: of the order; None keeps the order of the plan, but for what balancing exchanges. Under ``drop`` and
-            ``repeat`` an unshuffled epoch begins where the one before left off dropping or repeating, and goes round.
+        micro_batches: forward passes of one rank in one step (gradient accumulation).
+        packs_per_micro_batch: packs of one forward pass.
+        epoch: number of the pass over the data; each epoch has its own order.
+        seed: seed of the order; None keeps the order of the plan, except for exchanges that balance. Under ``drop`` and
+            ``repeat``, an unshuffled epoch begins where the previous one stopped dropping or repeating, in a circle.
         tail: the policy for packs that do not fill a last step.
-        costs: ``float64[num_packs]``, as ``pack_costs`` gives them, in any unit; None leaves the order as it is. Or
-            ``float64[num_packs, num_parts]``, as ``pack_part_costs``: parts of the model that run one after the other, each
-            behind barriers of its own. Then the sum over the parts of what the slowest rank takes is made small
+        costs: ``float64[num_packs]``, from ``pack_costs``, in any unit; None leaves the order as it is. Or
+            ``float64[num_packs, num_parts]``, from ``pack_part_costs``: parts of the model that run one after the
+            other, each with its own barriers. Then the time of the slowest rank, summed over the parts, is made small
             (``schedule.balance_parts``).
-        window_steps: most steps of a window. Twice the window, about half the imbalance; so do twice the micro-batches.
+        window_steps: maximum steps of a window. Twice the window or twice the micro-batches give about half the
+            imbalance.
 
     Returns:
         ``int64[steps, dp_world_size, micro_batches, packs_per_micro_batch]``, -1 = none.
 
     Raises:
-        SettingsError: a count below its least, or costs that are too few, negative or not finite; names which.
+        SettingsError: a count below its minimum, or costs that are too few, negative or not finite; names the argument.
 
     >>> schedule_packs(5, dp_world_size=2, micro_batches=1, packs_per_micro_batch=1, epoch=0, seed=None,
     ...                tail=Tail.PAD).reshape(-1, 2).tolist()
@@ -110,9 +111,9 @@ def schedule_packs(
     step_size = dp_world_size * micro_batches * packs_per_micro_batch
     order = _order(num_packs, step_size, epoch=epoch, seed=seed, tail=tail)
     weights = None if costs is None else quantise_parts(costs, num_packs)
-    # The repeated packs complete a step of their own, whatever else is balanced.
+    # The step with the repeated packs is balanced separately.
     num_together = num_packs - num_packs % step_size
-    # Without a seed too, the order within a window is random: sorted by cost, it would be a curriculum.
+    # The order within a window is random even without a seed: sorted by cost, it would be a curriculum.
     stream = generator(seed=0 if seed is None else seed, epoch=epoch, purpose="balance")
     return arrange(order, step_shape, num_together, weights=weights, window_steps=window_steps, stream=stream)
 
@@ -131,12 +132,12 @@ def arrange(
     Pure: no I/O.
 
     Args:
-        order: ``int64[n]``, packs; a last step that they do not fill has empty places.
+        order: ``int64[n]``, packs; an incomplete last step has empty places.
         step_shape: ranks, micro-batches, and packs of a micro-batch.
-        num_together: a multiple of the step; the packs behind it are a step that is balanced by itself.
-        weights: ``int64[num_packs, num_parts]``, as of ``quantise_parts``; None leaves the order as it is.
-        window_steps: most steps within which packs are exchanged.
-        stream: of the exchanges.
+        num_together: a multiple of the step size; the packs after it are a step that is balanced separately.
+        weights: ``int64[num_packs, num_parts]``, from ``quantise_parts``; None leaves the order as it is.
+        window_steps: maximum steps within which packs are exchanged.
+        stream: random stream of the exchanges.
 
     Returns:
         ``int64[steps, ranks, micro-batches, packs]``, -1 = none.
@@ -156,7 +157,8 @@ def arrange(
     steps = [balanced(order[:num_together].reshape(-1, step_size), window_steps)]
     last_step = order[num_together:]
     if len(last_step) == step_size:
-        # By itself: exchanged with the beginning of the epoch, a pack and its repeat would meet, being equal in cost.
+        # Separately: in one window with the beginning of the epoch, a pack and its repeat would meet, as their costs
+        # are equal.
         steps.append(balanced(last_step.reshape(1, step_size), 1))
     elif len(last_step):
         steps.append(balance_partial_step(last_step, totals, step_shape))
@@ -164,21 +166,21 @@ def arrange(
 
 
 def _order(num_packs: int, step_size: int, *, epoch: int, seed: int | None, tail: Tail) -> Int64Array:
-    """Return the packs of the epoch in order: without the dropped ones, with the repeated ones at the end.
+    """Return the packs of the epoch in order: without dropped packs, with repeated packs at the end.
 
-    The packs to drop or to repeat go round a fixed circle of all packs, epoch after epoch::
+    The packs to drop or to repeat move along a fixed circle of all packs, epoch after epoch::
 
         circle           3 0 4 1 2        five packs, steps of three, so two are dropped
         epoch 0, 1, 2    drop 3 0, then 4 1, then 2 3
 
-    So between epochs none is dropped twice in a row, and in the long run all are dropped equally often.
+    So no pack is dropped in two consecutive epochs, and in the long run all are dropped equally often.
     """
     num_tail = num_packs % step_size
     # Packs that the epoch drops or repeats: the next ones on the circle.
     num_affected = {Tail.PAD: 0, Tail.DROP: num_tail, Tail.REPEAT: step_size - num_tail if num_tail else 0}[tail]
     begin = epoch * num_affected % num_packs if num_packs else 0
     if seed is None:
-        # The circle is the plan itself: an epoch begins with what it repeats, and ends with what it drops.
+        # The circle is the plan itself: an epoch begins with the packs it repeats, and ends with the packs it drops.
         order = np.roll(np.arange(num_packs, dtype=np.int64), -begin)
     else:
         order = generator(seed=seed, epoch=epoch, purpose="schedule").permutation(num_packs)
@@ -186,10 +188,10 @@ def _order(num_packs: int, step_size: int, *, epoch: int, seed: int | None, tail
             circle = generator(seed=seed, epoch=0, purpose="tail").permutation(num_packs)
             is_affected = np.zeros(num_packs, dtype=bool)
             is_affected[circle[(begin + np.arange(min(num_affected, num_packs))) % num_packs]] = True
-            # The dropped packs go to the end, where they are cut off; the repeated ones to the beginning.
+            # Packs to drop move to the end and are cut off there; packs to repeat move to the beginning.
             is_late = is_affected[order] if tail is Tail.DROP else ~is_affected[order]
             order = np.concatenate([order[~is_late], order[is_late]])
     if tail is Tail.DROP:
         return order[: num_packs - num_affected]
-    # From the beginning to the end of the epoch: a pack is far from its repeat.
+    # Packs from the beginning repeat at the end of the epoch: a pack is far from its repeat.
     return np.concatenate([order, np.resize(order, num_affected)]) if num_affected else order

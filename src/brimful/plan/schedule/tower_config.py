@@ -1,13 +1,13 @@
-"""The arithmetic of the towers of a model, counted from the ``vision_config`` and ``audio_config`` of its ``config.json``.
+"""FLOPs of the towers of a model, counted from the ``vision_config`` and ``audio_config`` of its ``config.json``.
 
 Towers are transformers without a causal mask. Per layer, with h = hidden size and f = width of the MLP::
 
     linear      2·(4·h² + 2·h·f), gated 2·(4·h² + 3·h·f)      per patch or position
-    attention   4·h                                           per pair of patches that look at each other
+    attention   4·h                                           per pair of patches that attend to each other
 
-A layer with windows of w patches has w pairs for each patch, however large the picture: that is linear. The embedding of
-patches (a convolution over its pixels) and the layers that hand tokens to the language model are counted too. Class
-tokens, norms and positions are below a hundredth; so are windows that the border of a picture cuts short.
+A layer with windows of w patches has w pairs for each patch, however large the image, so its cost is linear. The
+embedding of patches (a convolution over their pixels) and the layers that pass tokens to the language model are counted
+too. Class tokens, norms, positions, and windows that the border of an image cuts short are below one percent.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from brimful.plan.schedule.model_config import config_number
 
 
 def tower_terms(config: Mapping[str, Any], *, width: int) -> dict[str, float]:
-    """Return the terms of the towers in a ``CostModel``, by the names of its fields; none for a model of texts.
+    """Return the terms of the towers in a ``CostModel``, by the names of its fields; empty for a text model.
 
     Args:
-        config: the parsed ``config.json``; of Qwen2.5-Omni, the part under ``thinker_config`` is read.
-        width: hidden size of the language model, to which towers hand their tokens.
+        config: the parsed ``config.json``; for Qwen2.5-Omni, its ``thinker_config`` is read.
+        width: hidden size of the language model, to which towers pass their tokens.
 
     Raises:
-        SettingsError: a number is missing; names the config, and the names looked for.
+        SettingsError: a number is missing; the message has the config and the accepted names.
 
     >>> vision = {"num_hidden_layers": 1, "hidden_size": 4, "intermediate_size": 8, "patch_size": 1, "num_channels": 3}
     >>> tower_terms({"vision_config": vision}, width=4)  # 2·(3·4 + 4·4² + 2·4·8 + 4·4 + 4²), 4·4
@@ -53,11 +53,11 @@ def tower_terms(config: Mapping[str, Any], *, width: int) -> dict[str, float]:
 
 def _vision_terms(vision: Mapping[str, Any], config: Mapping[str, Any], width: int) -> dict[str, float]:
     num_layers = config_number(vision, "depth", "num_hidden_layers")
-    # Qwen2-VL calls the width of its tower embed_dim, and hidden_size that of the language model.
+    # In Qwen2-VL, embed_dim is the width of the tower, and hidden_size the width of the language model.
     hidden = config_number(vision, "embed_dim", "hidden_size")
     ratio = vision.get("mlp_ratio")
     mlp = config_number(vision, "intermediate_size", default=None if ratio is None else int(hidden * ratio))
-    # Qwen2.5-VL: most layers have windows of pixels, some see the whole picture, and all have gated MLPs.
+    # Qwen2.5-VL: most layers have windows of pixels, some attend to the whole image, and all have gated MLPs.
     full_layers = vision.get("fullatt_block_indexes")
     is_windowed = full_layers is not None
     num_full = len(full_layers) if full_layers is not None else num_layers
@@ -74,15 +74,15 @@ def _vision_terms(vision: Mapping[str, Any], config: Mapping[str, Any], width: i
 
 
 def _projector_products(vision: Mapping[str, Any], config: Mapping[str, Any], hidden: int, width: int) -> float:
-    """Return the products of one patch in the layers between tower and language model."""
+    """Return the products per patch in the layers between tower and language model."""
     if vision.get("spatial_merge_size"):
-        # Qwen: the patches of a token side by side, through two layers; Qwen3-VL does it again for some layers.
+        # Qwen: the concatenated patches of a token pass through two layers; Qwen3-VL repeats this for some layers.
         patches_of_token = config_number(vision, "spatial_merge_size") ** 2
         merged = patches_of_token * hidden
         num_mergers = 1 + len(vision.get("deepstack_visual_indexes") or ())
         out = config_number(vision, "out_hidden_size", default=width)
         return num_mergers * merged * (merged + out) / patches_of_token
-    # InternVL lays the patches of a token side by side, LLaVA keeps each; then both have two layers.
+    # InternVL concatenates the patches of a token, LLaVA keeps each patch; then both have two layers.
     share = config.get("downsample_ratio")
     patches_of_token = round(1 / share**2) if isinstance(share, (int, float)) and share > 0 else 1
     return (patches_of_token * hidden * width + width**2) / patches_of_token
@@ -93,15 +93,15 @@ def _audio_terms(audio: Mapping[str, Any], config: Mapping[str, Any], width: int
     hidden = config_number(audio, "d_model", "hidden_size")
     mlp = config_number(audio, "encoder_ffn_dim", "intermediate_size")
     mel_bins = config_number(audio, "num_mel_bins")
-    # Two convolutions of three columns; the second keeps every other one, and pooling halves positions to tokens.
+    # Two convolutions over three columns; the second has stride 2, and pooling halves positions to tokens.
     position = num_layers * (4 * hidden**2 + 2 * hidden * mlp) + 3 * hidden**2
     products_per_frame = 3 * mel_bins * hidden + position / 2 + hidden * width / 4
     window = audio.get("n_window")
     if window is not None:
-        # Qwen2.5-Omni: positions see those of their window, two columns each.
+        # Qwen2.5-Omni: positions of two columns each attend within their window.
         attention = 4.0 * num_layers * hidden * config_number(audio, "n_window") / 2
         return {"audio_linear": 2.0 * products_per_frame + attention}
-    # Qwen2-Audio: every sound is padded to the longest, and all of it is computed.
+    # Qwen2-Audio: every audio clip is padded to the maximum length, and the padding is also computed.
     positions = config_number(audio, "max_source_positions")
     return {
         "audio_constant": 2.0 * products_per_frame * 2 * positions + 4.0 * num_layers * hidden * float(positions) ** 2

@@ -1,4 +1,4 @@
-"""Plans of one step: samples that arrive together, divided among ranks and micro-batches within a millisecond.
+"""Planning of one step: samples that arrive together, divided among ranks and micro-batches within a millisecond.
 
 ::
 

@@ -1,4 +1,4 @@
-"""Samples by micro-batch: their order, and the sums of each."""
+"""Samples by micro-batch: their order, and the sums of each micro-batch."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from brimful.typing import Float64Array, Int64Array, Offsets
 def sort_by_micro_batch(
     bin_of: Int64Array, tokens: Int64Array, costs: Float64Array, *, num_bins: int
 ) -> tuple[Int64Array, Offsets, Int64Array, Float64Array]:
-    """Sort samples by their micro-batch, and add up what each takes.
+    """Sort samples by their micro-batch, and sum the tokens and costs of each micro-batch.
 
-    Pure: no I/O. Costs are added in order of arrival, so that their sums have the same bits in both forms.
+    Pure: no I/O. Costs are added in order of arrival, so that the compiled and the NumPy sums have the same bits.
 
     Args:
-        bin_of: ``int64[num_samples]``: the micro-batch of each.
+        bin_of: ``int64[num_samples]``: the micro-batch of each sample.
         tokens, costs: ``int64[num_samples]`` and ``float64[num_samples]``.
-        num_bins: micro-batches.
+        num_bins: number of micro-batches.
 
     Returns:
         ``int64[num_samples]``, samples by micro-batch, ascending within each; ``int64[num_bins + 1]``, their offsets;
-        ``int64[num_bins]`` and ``float64[num_bins]``, tokens and costs of each.
+        ``int64[num_bins]`` and ``float64[num_bins]``, tokens and costs of each micro-batch.
 
     Cost: O(n + micro-batches), a counting sort.
 
@@ -43,7 +43,7 @@ def sort_by_micro_batch(
         return order, offsets, token_sums, cost_sums
     cost_sums = np.bincount(bin_of, weights=costs, minlength=num_bins).astype(np.float64)
     token_sums = np.bincount(bin_of, weights=tokens, minlength=num_bins).astype(np.int64)  # exact below 2**53
-    # NumPy sorts 16 bits by radix.
+    # NumPy sorts 16-bit keys by radix.
     keys = bin_of.astype(np.uint16) if num_bins < 1 << 16 else bin_of
     return np.argsort(keys, kind="stable"), offsets_of(np.bincount(bin_of, minlength=num_bins)), token_sums, cost_sums
 
@@ -66,7 +66,7 @@ def _count_and_sort(
         cost_sums[number] += costs[sample]
     for number in range(num_bins):
         offsets[number + 1] += offsets[number]
-    # Each sample goes to the begin of its micro-batch, which moves on: in the end begins are ends, one place too far.
+    # Each sample goes to the begin of its micro-batch, which then advances: in the end, begins are the ends.
     for sample in range(len(bin_of)):
         number = bin_of[sample]
         order[offsets[number]] = sample

@@ -1,4 +1,4 @@
-"""Slices of equal cost where every sample has its rank: all ranks fill a slice to the level of its most costly sample."""
+"""Slices of equal cost for samples with fixed ranks: ranks fill a slice to the cost of its most expensive sample."""
 
 from collections.abc import Sequence
 
@@ -13,27 +13,27 @@ def fill_common_levels(
 ) -> tuple[Int64Array, int]:
     """Fill whole slices of micro-batches while one sample alone costs more than any rank's mean micro-batch.
 
-    The rank of that sample is waited for, so every other rank fills its micro-batch of the slice up to the same cost,
-    with its longest samples that fit, and has less in the slices behind it.
+    All ranks wait for the rank of this sample, so every other rank fills its micro-batch of the slice up to the same
+    cost, with its longest samples that fit, and has less in later slices.
 
     ::
 
         capacity 8, 2 micro-batches each; weights as squares
-        rank 0    8 2 1     costs 69, 34.5 a micro-batch; 8 alone costs 64: the level of slice 0
-        rank 1    5 4 3     costs 50; beside 5 (25), 3 has room, and fits below 64
+        rank 0    8 2 1     costs 69, 34.5 per micro-batch; 8 alone costs 64: the level of slice 0
+        rank 1    5 4 3     costs 50; after 5 (25), 3 has room, and fits below 64
         slice 0   8 | 5 3         then the mean of rank 1 is 16, and no sample is above it
 
     Pure: no I/O, no randomness.
 
     Args:
-        lengths: ``int64[num_items]``, rank after rank, descending within each.
+        lengths: ``int64[num_items]``, rank after rank, descending within each rank.
         weights: ``int64[num_items]``, descending within each rank; at least 1.
-        offsets: ``int64[num_ranks + 1]``: the items of each rank, as many as micro-batches at least.
-        capacity: of a micro-batch.
-        micro_batches: of each rank.
+        offsets: ``int64[num_ranks + 1]``: the items of each rank, at least as many as its micro-batches.
+        capacity: capacity of a micro-batch.
+        micro_batches: number of micro-batches of each rank.
 
     Returns:
-        ``int64[num_items]``: the slice of each item, -1 for items that are left; and the number of slices filled.
+        ``int64[num_items]``: the slice of each item, -1 for unplaced items; and the number of filled slices.
 
     Cost: O(n·log n).
 
@@ -67,10 +67,10 @@ def _fill_common_levels(
     following: list[int],
     slice_of: list[int],
 ) -> int:
-    """Write the slice of each item that is placed, and return the number of slices; to be compiled.
+    """Write the slice of each placed item, and return the number of slices; to be compiled.
 
-    ``totals``, ``firsts`` and ``counts`` are what is left of each rank. ``following[i]`` leads to the first item at or
-    behind ``i`` that is still to be placed, over several steps, which are shortened as they are gone.
+    ``totals``, ``firsts`` and ``counts`` describe the unplaced items of each rank. ``following[i]`` leads to the first
+    unplaced item at or after ``i``, in several hops, which are shortened as they are followed.
     """
     for number in range(micro_batches):
         level, most = 0, 0
@@ -103,7 +103,7 @@ def _fill_common_levels(
                 counts[rank] -= 1
                 if counts[rank] <= reserve:
                     break
-                # The first item behind it that is short and cheap enough: both fall along the items of a rank.
+                # The first later item that is short and cheap enough: both fall along the items of a rank.
                 low, high = item + 1, end
                 while low < high:
                     middle = (low + high) // 2

@@ -1,4 +1,4 @@
-"""Dynamic context parallelism: the number of ranks that share each sample, and the micro-batch that it is in."""
+"""Dynamic context parallelism: the number of ranks that share each sample, and the micro-batch of each sample."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from brimful.plan.step.step_items import StepCost, prepare_step_items
 from brimful.typing import AnyIntArray, Float64Array, Int64Array
 
 _MORE_SLACK = 0.2
-"""Slack of a second attempt, where the first shares a sample among more ranks than it has tokens."""
+"""Slack of a second attempt, if the first shares a sample among more ranks than it has tokens."""
 
 _MAX_CAPACITY = 2**31 - 1
-"""Tokens at most: lengths are int32."""
+"""Maximum tokens: lengths are int32."""
 
 
 def plan_context_parallel(
@@ -32,40 +32,42 @@ def plan_context_parallel(
     cost: StepCost | None = None,
     slack: float = 0.02,
 ) -> ContextParallelPlan:
-    """Share long samples among several ranks, short ones among few, so that all ranks have equal work.
+    """Share long samples among many ranks, short ones among few, so that all ranks have equal work.
 
     Pure: no I/O, no randomness, no communication; the same arguments give the same plan on every rank.
 
     ::
 
-        lengths 16 4 4 3 1, at most 8 tokens a rank, 4 ranks; cost by tokens
+        lengths 16 4 4 3 1, at most 8 tokens per rank, 4 ranks; cost by tokens
         ranks 0 and 1    16 (8 each)        degree 2
         rank 2           4 3                degree 1
         rank 3           4 1                degree 1
 
-    A micro-batch has a level, the work of each of its ranks. Its groups of ranks take the longest samples that are left,
-    each with the smallest degree that keeps it within tokens and level, and are filled up to both with the longest
-    that fit. Levels are tried from the highest that tokens allow down to the longest sample alone on all ranks; the first
-    whose idle time stays within the slack is taken: high levels mean few micro-batches, low ones equal ranks.
+    A micro-batch has a level, the work of each of its ranks. Its groups of ranks take the longest unplaced samples,
+    each with the smallest degree that keeps it within tokens and level, and are then filled up to both limits with the
+    longest samples that fit. Levels are tried from the highest that tokens allow down to the longest sample alone on
+    all ranks; the first level whose idle time stays within the slack is taken: high levels mean few micro-batches, low
+    levels equal ranks.
 
     Args:
         lengths: tokens of each sample.
-        max_tokens_per_rank: tokens that a rank holds in a micro-batch at most; a share of a sample counts as padded to two
+        max_tokens_per_rank: maximum tokens of a rank in a micro-batch; a share of a sample counts as padded to two
             equal chunks, which zigzag layouts cut.
-        world_size: ranks of data and context parallelism together. Where it is no power of two, as 12 is, a sample has at
-            most the largest power of two below it (8), and every micro-batch needs samples enough for all ranks (two: 8 + 4).
-        cost: as of ``plan_step``; a sample on n ranks costs each of them an n-th. None counts tokens.
-        slack: idle share of all ranks' time that is accepted for fewer micro-batches, from 0 to 1. Where no level stays
-            within it, the best one is taken.
+        world_size: ranks of data and context parallelism together. If it is not a power of two, such as 12, a sample
+            has at most the largest power of two below it (8), and every micro-batch needs enough samples for all ranks
+            (two: 8 + 4).
+        cost: see ``plan_step``; a sample on n ranks costs each of them 1 / n of its cost. None counts tokens.
+        slack: idle share of all ranks' time, from 0 to 1, that is accepted for fewer micro-batches. If no level stays
+            within it, the best level is taken.
 
     Raises:
-        InvalidLengthsError: no samples, a length below 1, fewer tokens than ranks to share them, or too few samples for
-            ranks whose number is no power of two.
-        OversizedSampleError: a sample that the ranks that may share it cannot hold.
+        InvalidLengthsError: no samples, a length below 1, fewer tokens than ranks to share them, or too few samples if
+            the number of ranks is not a power of two.
+        OversizedSampleError: a sample does not fit on the ranks that may share it.
         SettingsError: an impossible number.
 
     Cost: O(n·log n) for each micro-batch. Source: levels as in hierarchical balance packing (Yao et al., 2025); the
-    structure is that of Megatron-Core's hybrid context parallelism (2025).
+    structure as in Megatron-Core's hybrid context parallelism (2025).
 
     >>> plan = plan_context_parallel([16, 4, 4, 3, 1], max_tokens_per_rank=8, world_size=4, slack=0.2)
     >>> plan.degree_of.tolist(), plan.tokens.tolist()
@@ -80,8 +82,8 @@ def plan_context_parallel(
     order = np.argsort(-tokens, kind="stable")
     num_samples = len(tokens)
     falling_order = np.maximum.accumulate(items.weights[order][::-1])[::-1]
-    # A low level may leave a last micro-batch of a few short samples, to be shared by more ranks than they have tokens.
-    # More slack comes first, and samples of other micro-batches last.
+    # A low level may leave a last micro-batch of a few short samples, shared by more ranks than they have tokens. More
+    # slack is tried first, samples of other micro-batches last.
     slacks = sorted({slack, max(slack, _MORE_SLACK), 1.0})
     attempts = [*((value, False) for value in slacks), *((value, True) for value in reversed(slacks))]
     for more_slack, may_borrow in attempts:
@@ -102,7 +104,7 @@ def plan_context_parallel(
 
 
 def _refuse_oversized(tokens: Int64Array, capacity: int, ranks: int) -> None:
-    # The largest degree.
+    # The maximum degree.
     ranks = 1 << (ranks.bit_length() - 1)
     room = capacity if ranks == 1 else capacity // 2 * 2 * ranks
     rows = np.flatnonzero(tokens > room)
@@ -135,8 +137,8 @@ def _fill_micro_batches(
 ) -> int:
     """Write micro-batch, group and degree of each item, and return the number of micro-batches; to be compiled.
 
-    ``unplaced`` names the items that are left, longest first; ``following[i]`` leads to the first of them at or behind
-    ``i`` that the present attempt has not placed.
+    ``unplaced`` lists the unplaced items, longest first; ``following[i]`` leads to the first of them at or after ``i``
+    that the current attempt has not placed.
     """
     num_unplaced = len(lengths)
     number = 0
@@ -144,7 +146,7 @@ def _fill_micro_batches(
     work_done = 0
     while num_unplaced > 0:
         longest, heaviest = lengths[unplaced[0]], weights[unplaced[0]]
-        # The least degree of the longest item, and the number of its kind that tokens allow: the highest level.
+        # The least degree of the longest item, and how many items of this length fit its ranks: the highest level.
         degree = 1
         while longest > capacity if degree == 1 else 2 * ((longest + 2 * degree - 1) // (2 * degree)) > capacity:
             degree *= 2
@@ -169,7 +171,7 @@ def _fill_micro_batches(
                     seed = following[seed]
                 if seed == num_unplaced:
                     break
-                # The smallest degree that keeps the seed within tokens and level; it never rises, so groups are aligned.
+                # The smallest degree that keeps the seed within tokens and level; it never rises: groups are aligned.
                 seed_length, seed_weight = lengths[unplaced[seed]], weights[unplaced[seed]]
                 seed_degree = 1
                 while seed_degree < last_degree and (
@@ -182,7 +184,7 @@ def _fill_micro_batches(
                     > capacity
                 ):
                     seed_degree *= 2
-                # Too few ranks are left for it, where their number is no power of two: a shorter one takes them.
+                # Too few ranks are left for the seed, as their number is not a power of two: a shorter seed takes them.
                 if seed_degree > free:
                     seed += 1
                     continue
@@ -201,7 +203,7 @@ def _fill_micro_batches(
                         room -= 2 * ((lengths[item] + 2 * seed_degree - 1) // (2 * seed_degree))
                     allowance -= weights[item]
                     load += weights[item]
-                    # The first item behind it that fits: lengths and weights fall.
+                    # The first later item that fits: lengths and weights fall.
                     longest_fit = room if seed_degree == 1 else room // 2 * 2 * seed_degree
                     low, high = place + 1, num_unplaced
                     while low < high:
@@ -219,7 +221,7 @@ def _fill_micro_batches(
                 work += load
                 free -= seed_degree
                 num_groups += 1
-            # Ranks without work: the group with most of it is shared by twice as many, while there are.
+            # Ranks without work: the group with the largest work gets twice as many ranks, while enough are free.
             while free > 0:
                 busiest = -1
                 for group in range(num_groups):
@@ -227,7 +229,7 @@ def _fill_micro_batches(
                         busiest < 0 or loads[group] * degrees[busiest] > loads[busiest] * degrees[group]
                     ):
                         busiest = group
-                # Every group takes more ranks than are left: ``occupy_all_ranks`` finds samples for them.
+                # Doubling any group needs more ranks than are free: ``occupy_all_ranks`` finds samples for them.
                 if busiest < 0:
                     break
                 free -= degrees[busiest]
@@ -235,7 +237,8 @@ def _fill_micro_batches(
             slowest = 0
             for group in range(num_groups):
                 slowest = max(slowest, (loads[group] + degrees[group] - 1) // degrees[group])
-            # A lower level means more micro-batches: it has to gain the slack at least. Products of two sums leave 64 bits.
+            # A lower level means more micro-batches: it has to gain at least the slack. Floats, as products of two sums
+            # exceed 64 bits.
             work_before = float(best_work) * float(slowest)
             if best_work == 0 or float(work) * float(best_slowest) - work_before > slack * work_before:
                 best_work, best_slowest = work, slowest
@@ -282,7 +285,7 @@ def _plan_of_groups(
     ranks: int,
     number: int,
 ) -> ContextParallelPlan:
-    """Give ranks to the groups of each micro-batch, large degrees first: each begins at a multiple of its degree."""
+    """Give ranks to the groups of each micro-batch, large degrees first: a group begins at a multiple of its degree."""
     # One row for each group, in the order of its ranks.
     key = (micro_batch * (ranks + 1) + (ranks - degree)) * ranks + group
     groups, first_item, group_of = np.unique(key, return_index=True, return_inverse=True)

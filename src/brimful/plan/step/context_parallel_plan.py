@@ -1,4 +1,4 @@
-"""The plan of context parallelism: the ranks and the micro-batch of each sample."""
+"""Plan of context parallelism: the ranks and the micro-batch of each sample."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from brimful.typing import Fingerprint, Float64Array, Int64Array
 
 @dataclass(frozen=True, eq=False)
 class ContextParallelPlan:
-    """Micro-batches whose samples are each shared by a number of ranks, as ``plan_context_parallel`` makes them.
+    """Micro-batches whose samples are each shared by a number of ranks, from ``plan_context_parallel``.
 
     Attributes:
         world_size: ranks of data and context parallelism together.
-        max_tokens_per_rank: tokens that a rank holds in a micro-batch at most.
-        num_micro_batches: of every rank; none is empty.
+        max_tokens_per_rank: maximum tokens of a rank in a micro-batch.
+        num_micro_batches: number of micro-batches of every rank; no micro-batch is empty.
         micro_batch_of: ``int64[num_samples]``.
         first_rank_of: ``int64[num_samples]``: a multiple of the degree.
         degree_of: ``int64[num_samples]``: ranks that share the sample, a power of two (``local_cp_size``).
-        tokens: ``int64[num_micro_batches, world_size]``: of each rank, each share padded to two equal chunks.
+        tokens: ``int64[num_micro_batches, world_size]``: tokens of each rank, each share padded to two equal chunks.
         costs: ``float64[num_micro_batches, world_size]``, in the unit of the cost model.
 
     >>> from brimful import plan_context_parallel
@@ -52,9 +52,10 @@ class ContextParallelPlan:
 
     @property
     def sample_id_groups(self) -> list[list[list[int]]]:
-        """``sample_id_groups[micro_batch][rank]``: ids of samples, longest first; a sample is in the list of each of its ranks.
+        """``sample_id_groups[micro_batch][rank]``: ids of samples, longest first.
 
-        The structure of Megatron-Core's schedulers, new lists at each call.
+        A sample is in the list of each of its ranks. This is the structure of Megatron-Core's schedulers; each call
+        makes new lists.
 
         >>> from brimful import plan_context_parallel
         >>> plan_context_parallel([16, 4, 4, 3, 1], max_tokens_per_rank=8, world_size=4, slack=0.2).sample_id_groups
@@ -76,7 +77,7 @@ class ContextParallelPlan:
         """Return the samples of a rank, micro-batch by micro-batch, ascending: ``int64[number]`` each.
 
         Raises:
-            SettingsError: there is no such rank.
+            SettingsError: the rank does not exist.
         """
         rank = whole_number("rank", rank, minimum=0)
         if rank >= self.world_size:
@@ -94,7 +95,7 @@ class ContextParallelPlan:
 
     @cached_property
     def fingerprint(self) -> Fingerprint:
-        """Fingerprint of who is where: equal on all ranks."""
+        """Fingerprint of the assignment: equal on all ranks."""
         arrays = (self.micro_batch_of, self.first_rank_of, self.degree_of)
         return fingerprint_of([self.world_size, self.max_tokens_per_rank, *map(fingerprint_array, arrays)])
 

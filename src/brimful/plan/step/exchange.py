@@ -1,4 +1,4 @@
-"""Exchanges that make ranks wait less: of groups between ranks, and of samples between the micro-batches of a rank."""
+"""Exchanges that shorten the waits of ranks: groups between ranks, and samples between the micro-batches of a rank."""
 
 from collections.abc import Sequence
 
@@ -12,26 +12,26 @@ from brimful.typing import Int64Array
 def exchange_between_ranks(
     sizes: Int64Array, weights: Int64Array, rank_of: Int64Array, *, room: int, num_ranks: int
 ) -> None:
-    """Move or exchange groups between the rank with most to do and others until nothing helps; in place.
+    """Move or exchange groups between the busiest rank and others until nothing helps; in place.
 
     ::
 
         weights 9 7 6 5 3, 2 ranks        9 5 3 | 7 6      17 and 13
         exchanged: 9 with 7               7 5 3 | 9 6      15 and 15
 
-    A rank is tried with the one that has least to do first, and the exchange that leaves the two most equal is made. Ranks
-    are left as they are when the busiest is within a thousandth of the mean.
+    The busiest rank is first tried with the least busy one, and the exchange that makes the two most equal is made. The
+    exchanges end when the busiest rank is within a thousandth of the mean.
 
     Pure: no I/O, no randomness.
 
     Args:
         sizes: ``int64[num_groups]``: tokens.
         weights: ``int64[num_groups]``: cost, at least 1.
-        rank_of: ``int64[num_groups]``: the rank of each, changed.
+        rank_of: ``int64[num_groups]``: the rank of each group, changed in place.
         room: tokens of a rank in all its micro-batches.
-        num_ranks: of the step.
+        num_ranks: number of ranks.
 
-    Cost: O(groups) for each exchange, and at most eight of them for each rank.
+    Cost: O(groups) for each exchange, and at most eight exchanges for each rank.
 
     >>> weights, rank_of = np.array([9, 7, 6, 5, 3]), np.array([0, 1, 1, 0, 0])
     >>> exchange_between_ranks(np.ones(5, dtype=np.int64), weights, rank_of, room=4, num_ranks=2)
@@ -47,7 +47,7 @@ def exchange_between_ranks(
 def _exchange_between_ranks(
     sizes: Sequence[int], weights: Sequence[int], room: int, loads: list[int], tokens: list[int], rank_of: list[int]
 ) -> int:
-    """Exchange, and return the number of exchanges; to be compiled. ``loads`` and ``tokens`` are those of each rank."""
+    """Exchange, and return the number of exchanges; to be compiled. ``loads`` and ``tokens`` are per rank."""
     num_ranks = len(loads)
     mean = 0
     for load in loads:
@@ -63,7 +63,7 @@ def _exchange_between_ranks(
             return turn
         best_given, best_taken, best_rank = -1, -1, -1
         givers = [group for group in range(len(sizes)) if rank_of[group] == busiest]
-        # Marks of this turn: ranks that were tried, and the busiest itself.
+        # Marks of this turn: tried ranks, and the busiest itself.
         tried[busiest] = turn + 1
         for _ in range(num_ranks - 1):
             other = -1
@@ -71,7 +71,7 @@ def _exchange_between_ranks(
                 if tried[rank] <= turn and (other < 0 or loads[rank] < loads[other]):
                     other = rank
             tried[other] = turn + 1
-            # Half the difference is the best that can go over; what goes over must be less than all of it.
+            # Moving half the difference is best; the moved amount must be less than the whole difference.
             difference = loads[busiest] - loads[other]
             least_rest = difference
             takers = [group for group in range(len(sizes)) if rank_of[group] == other]
@@ -110,29 +110,29 @@ def exchange_within_ranks(
     num_ranks: int,
     micro_batches: int,
 ) -> Int64Array:
-    """Move or exchange samples of a rank between its micro-batches while that shortens the step.
+    """Move or exchange samples of a rank between its micro-batches while this shortens the step.
 
-    A slice takes as long as its slowest rank. That rank gives a sample to another of its micro-batches, or exchanges one,
-    where the sum of both slices' times falls: below the time of its slice, work costs nothing.
+    A slice takes as long as its slowest rank. This rank moves a sample to another of its micro-batches, or exchanges
+    samples, if the sum of both slices' times falls: work below the time of its slice costs nothing.
 
     ::
 
         costs of 2 ranks, 2 slices      9 8 | 3         slices take 17 and 12: 29
                                         6 5 | 7 5
-        rank 0 gives 9 to its other slice       8 | 3 9         11 and 12: 23
+        rank 0 moves 9 to its other slice       8 | 3 9         11 and 12: 23
 
     Pure: no I/O, no randomness.
 
     Args:
         lengths, weights: ``int64[num_items]``.
-        bin_of: ``int64[num_items]``: the micro-batch ``rank · micro_batches + slice`` of each; none is empty.
-        capacity: of a micro-batch.
-        num_ranks, micro_batches: of the step.
+        bin_of: ``int64[num_items]``: the micro-batch ``rank · micro_batches + slice`` of each item; none is empty.
+        capacity: capacity of a micro-batch.
+        num_ranks, micro_batches: number of ranks, and of micro-batches of each.
 
     Returns:
-        ``int64[num_items]``: the same after the exchanges; none is empty.
+        ``int64[num_items]``: micro-batches after the exchanges; none is empty.
 
-    Cost: O(items of a micro-batch · items of a rank) for each exchange; at most two for each micro-batch.
+    Cost: O(items of a micro-batch · items of a rank) for each exchange; at most two exchanges for each micro-batch.
 
     >>> weights, bin_of = np.array([9, 8, 3, 6, 5, 7, 5]), np.array([0, 0, 1, 2, 2, 3, 3])
     >>> exchange_within_ranks(
@@ -141,7 +141,7 @@ def exchange_within_ranks(
     [1, 0, 1, 2, 2, 3, 3]
     """
     num_bins = num_ranks * micro_batches
-    # Rank after rank, so that a rank looks at its own items alone.
+    # Rank after rank, so that the loop for a rank reads only its own items.
     by_rank = np.argsort(bin_of // micro_batches, kind="stable")
     lengths, weights, slice_of = lengths[by_rank], weights[by_rank], bin_of[by_rank]
     loads, tokens, counts = (np.zeros(num_bins, dtype=np.int64) for _ in range(3))
@@ -174,7 +174,7 @@ def _exchange_within_ranks(
 ) -> int:
     """Exchange, and return the number of exchanges; to be compiled.
 
-    ``loads``, ``tokens`` and ``counts`` are those of micro-batch ``rank · micro_batches + slice``; ``times`` of slices.
+    ``loads``, ``tokens`` and ``counts`` are by micro-batch ``rank · micro_batches + slice``, ``times`` by slice.
     """
     num_ranks = len(offsets) - 1
     num_exchanges = 0
@@ -182,7 +182,7 @@ def _exchange_within_ranks(
     while is_better and num_exchanges < 2 * num_ranks * micro_batches:
         is_better = False
         for number in range(micro_batches):
-            # While the slowest rank of this slice can be relieved, the next slowest one follows.
+            # While the slowest rank of this slice can be relieved, continue with the next slowest.
             for _ in range(num_ranks):
                 slowest, second_time = 0, 0
                 for rank in range(num_ranks):

@@ -1,4 +1,4 @@
-"""Least load first: longest item to the bin, or the rank, that has least to do and room."""
+"""Least load first: longest item to the least loaded bin or rank with room."""
 
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush, heapreplace
@@ -10,15 +10,15 @@ from brimful.compiling import compiled
 from brimful.typing import Int64Array
 
 WORTH_COMPILING = 100
-"""Items of a step from which it is planned by compiled code: the next step, a few seconds later, gains as well."""
+"""Number of items from which a step is planned by compiled code: the next step, a few seconds later, gains too."""
 
 
 def run_loop(loop: Callable[..., Any], work: int, *arguments: Any, results: Sequence[Int64Array]) -> Any:
-    """Run a loop compiled if that pays, else on lists, which plain Python reads faster.
+    """Run a loop compiled if that pays, otherwise on lists, which plain Python reads faster.
 
     Args:
-        loop: decides nothing by its form; it takes the arguments, and the results to write them.
-        work: items of the call.
+        loop: function of the arguments and results, with the same decisions in both forms.
+        work: number of items of the call.
         arguments: numbers, and arrays that are read.
         results: arrays that the loop writes.
 
@@ -27,7 +27,7 @@ def run_loop(loop: Callable[..., Any], work: int, *arguments: Any, results: Sequ
     """
     kernel = compiled(loop, work, worth=WORTH_COMPILING)
     if kernel is not None:
-        # One layout, and so one compiled form: a reversed view would compile another in the first step that has one.
+        # One layout, and so one compiled form: a reversed view would trigger another compilation.
         arrays = [np.ascontiguousarray(a) if isinstance(a, np.ndarray) else a for a in arguments]
         return kernel(*arrays, *results)
     plain = [argument.tolist() if isinstance(argument, np.ndarray) else argument for argument in arguments]
@@ -41,29 +41,29 @@ def run_loop(loop: Callable[..., Any], work: int, *arguments: Any, results: Sequ
 def fill_least_loaded(
     lengths: Int64Array, weights: Int64Array, *, capacity: int, num_units: int, bins_per_unit: int
 ) -> Int64Array | None:
-    """Place items, longest first, each in the least loaded unit that has room, in its emptiest bin.
+    """Place items, longest first, each in the least loaded unit with room, in its emptiest bin.
 
-    A unit is what should be equal: one micro-batch (one bin), or one rank with all its micro-batches.
+    Loads of units should be equal: a unit is one micro-batch (one bin), or one rank with all its micro-batches.
 
     ::
 
-        capacity 8, two units of one bin       lengths 6 5 3 2, weights as the lengths
+        capacity 8, two units of one bin       lengths 6 5 3 2, weights equal to lengths
         6 -> bin 0   5 -> bin 1   3 -> bin 1 (5 of load; 8 now)   2 -> bin 0 (6; 8 now)
 
-    With weights of at least 1, an empty bin comes before any other: none stays empty where units have one bin and
-    there are as many items.
+    With weights of at least 1, empty bins are used first: no bin stays empty if units have one bin and the items are
+    at least as many.
 
     Pure: no I/O, no randomness.
 
     Args:
         lengths: ``int64[num_items]``, descending.
         weights: ``int64[num_items]``, at least 1; their sum times the units stays below 2**62.
-        capacity: of a bin, never exceeded.
-        num_units: to be equal.
-        bins_per_unit: bins of each unit; those of unit ``u`` begin at ``u · bins_per_unit``.
+        capacity: capacity of a bin, never exceeded.
+        num_units: number of units.
+        bins_per_unit: bins of each unit; the bins of unit ``u`` begin at ``u · bins_per_unit``.
 
     Returns:
-        ``int64[num_items]``, the bin of each; None if an item has room in no bin.
+        ``int64[num_items]``, the bin of each item; None if an item does not fit into any bin.
 
     Cost: O(n·(log units + bins_per_unit)). Source: longest processing time first (Graham, 1969).
 
@@ -88,17 +88,17 @@ def place_rest(
     num_units: int,
     bins_per_unit: int,
 ) -> bool:
-    """Place the items that have no bin yet, as ``fill_least_loaded`` does, in empty bins behind those in use; in place.
+    """Place the items without a bin, like ``fill_least_loaded``, in the empty bins after the used ones; in place.
 
     Pure: no I/O, no randomness.
 
     Args:
-        lengths, weights, capacity, num_units, bins_per_unit: as of ``fill_least_loaded``.
-        bin_of: ``int64[num_items]``: the bin of each item, -1 for those that have none.
+        lengths, weights, capacity, num_units, bins_per_unit: see ``fill_least_loaded``.
+        bin_of: ``int64[num_items]``: the bin of each item, -1 for items without a bin.
         first_bin: number of the first empty bin.
 
     Returns:
-        False if an item has room in no bin: ``bin_of`` is of no use then.
+        False if an item does not fit into any bin: then ``bin_of`` is invalid.
 
     >>> lengths, bin_of = np.array([6, 5, 3, 2]), np.array([0, -1, -1, -1])
     >>> place_rest(lengths, lengths, bin_of, first_bin=1, capacity=8, num_units=2, bins_per_unit=1)
@@ -125,11 +125,11 @@ def _fill(
     tokens: list[int],
     bin_of: list[int],
 ) -> bool:
-    """Write the bin of each item; false if one has no room. To be compiled."""
+    """Write the bin of each item; return false if one has no room. To be compiled."""
     mask = (1 << shift) - 1
-    # Units with room for the present item, by load; load · 2**shift + unit is one key.
+    # Units with room for the current item, by load; load · 2**shift + unit is one key.
     ready = [unit for unit in range(len(loads))]  # noqa: C416 - numba compiles no list(range(…)) of this type
-    # Units without room for it, by the tokens of their emptiest bin. Lengths fall, so they come back at most once an item.
+    # Units without room, by the tokens of their emptiest bin. Lengths fall, so a unit returns at most once per item.
     waiting = [0]
     waiting.pop()
     for item in range(len(lengths)):

@@ -1,4 +1,4 @@
-"""Groups to ranks, those with large samples first: no rank gets two micro-batches that all others wait for."""
+"""Groups dealt to ranks, groups with large samples first: no rank gets two micro-batches that all others wait for."""
 
 from collections.abc import Sequence
 
@@ -11,12 +11,12 @@ from brimful.typing import Int64Array
 def deal_large_first(
     sizes: Int64Array, weights: Int64Array, large_weights: Int64Array, room: Int64Array, *, num_ranks: int
 ) -> Int64Array | None:
-    """Give each group to a rank: first even in what large samples cost, then even in all.
+    """Give each group to a rank: first balance the cost of large samples, then the whole cost.
 
     ::
 
         groups (weight, of which large)    A 9, 8    B 8, 8    C 9, 0    D 8, 0          2 ranks
-        by weight alone                    A B | C D        both large samples on one rank: the other waits twice
+        only by weight                     A B | C D        both large samples on one rank: the other waits twice
         large first                        A D | B C
 
     Pure: no I/O, no randomness.
@@ -24,12 +24,12 @@ def deal_large_first(
     Args:
         sizes: ``int64[num_groups, num_budgets]``.
         weights: ``int64[num_groups]``: cost of each group.
-        large_weights: ``int64[num_groups]``: the part of it that samples above the mean micro-batch cost.
-        room: ``int64[num_budgets]``: of a rank in all its micro-batches.
-        num_ranks: of the step.
+        large_weights: ``int64[num_groups]``: the cost of its samples above the mean micro-batch.
+        room: ``int64[num_budgets]``: room of a rank in all its micro-batches.
+        num_ranks: number of ranks.
 
     Returns:
-        ``int64[num_groups]``: the rank of each; None if one has no room.
+        ``int64[num_groups]``: the rank of each group; None if a group has no room.
 
     Cost: O(groups · ranks).
 
@@ -42,7 +42,7 @@ def deal_large_first(
     others = np.flatnonzero(large_weights == 0)
     others = others[np.argsort(-weights[others], kind="stable")]
     rank_of = np.full(len(sizes), -1, dtype=np.int64)
-    # Loads of the first round are those of large samples, of the second those of all.
+    # The first round balances the cost of large samples, the second the cost of all.
     rounds = ((by_large, large_weights), (others, weights))
     for groups, keys in rounds:
         loads = np.zeros(num_ranks, dtype=np.int64)
@@ -66,7 +66,7 @@ def _deal(
     sums: list[int],
     rank_of: list[int],
 ) -> bool:
-    """Give each group to the rank with the least load that has room, false if none has; to be compiled."""
+    """Give each group to the least loaded rank with room; return false if no rank has room. To be compiled."""
     num_budgets = len(room)
     for group in groups:
         best = -1

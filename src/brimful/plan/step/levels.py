@@ -1,4 +1,4 @@
-"""Slices of equal cost: micro-batches that run at the same time, filled to the level of their most costly sample."""
+"""Slices of equal cost: micro-batches that run at the same time, filled to the cost of their most expensive sample."""
 
 from collections.abc import Sequence
 
@@ -13,28 +13,28 @@ def fill_levels(
 ) -> tuple[Int64Array, int]:
     """Fill whole slices of micro-batches while one sample alone costs more than the mean micro-batch.
 
-    Ranks wait for the most costly micro-batch of a slice, so the others of the slice cost nothing until they cost as
-    much: the room below that level is filled with the longest items that fit, and the slices behind it get less.
+    Ranks wait for the slowest micro-batch of a slice, so work in the other micro-batches is free up to this level: the
+    room below it is filled with the longest items that fit, and later slices get less.
 
     ::
 
         capacity 8, 2 ranks, 2 micro-batches each; weights as squares
         lengths 8 4 4 3 2 2 1          the mean micro-batch costs 114 ÷ 4 = 28.5, and 8 alone costs 64
         slice 0   8 | 4 4              seeds 8 and 4, filled up to 64 and 8 tokens
-        then      3 | 2 2 1            the mean is 9: no item is above it, and least load first goes on
+        then      3 | 2 2 1            the mean is 9: no item is above it, so least load first continues
 
     Pure: no I/O, no randomness.
 
     Args:
         lengths: ``int64[num_items]``, descending.
         weights: ``int64[num_items]``, descending; at least 1.
-        capacity: of a micro-batch.
-        num_ranks: micro-batches of a slice.
-        micro_batches: slices, so that each gets an item: ``num_ranks · micro_batches`` items at least.
+        capacity: capacity of a micro-batch.
+        num_ranks: number of micro-batches of a slice.
+        micro_batches: number of slices; each micro-batch gets an item: at least ``num_ranks · micro_batches`` items.
 
     Returns:
-        ``int64[num_items]``: the micro-batch ``slice · num_ranks + place`` of each, -1 for items that are left; and the
-        number of slices filled.
+        ``int64[num_items]``: the micro-batch ``slice · num_ranks + place`` of each item, -1 for unplaced items; and the
+        number of filled slices.
 
     Cost: O(n·log n).
 
@@ -62,10 +62,10 @@ def _fill_levels(
     following: list[int],
     bin_of: list[int],
 ) -> int:
-    """Write the bin of each item that is placed, and return the number of slices; to be compiled.
+    """Write the bin of each placed item, and return the number of slices; to be compiled.
 
-    ``following[i]`` leads to the first item at or behind ``i`` that is still to be placed, over several steps, which are
-    shortened as they are gone.
+    ``following[i]`` leads to the first unplaced item at or after ``i``, in several hops, which are shortened as they
+    are followed.
     """
     num_items = len(lengths)
     num_unplaced = num_items
@@ -76,7 +76,7 @@ def _fill_levels(
         if first == num_items or weights[first] * num_ranks * (micro_batches - number) <= total:
             return number
         level = weights[first]
-        # Seeds: the longest items that are left, one for each micro-batch of the slice.
+        # Seeds: the longest unplaced items, one for each micro-batch of the slice.
         seed_end = first
         place = number * num_ranks
         while place < (number + 1) * num_ranks:
@@ -88,7 +88,7 @@ def _fill_levels(
             seed_end += 1
         num_unplaced -= num_ranks
         reserve = (micro_batches - number - 1) * num_ranks
-        # The shortest seed is filled first: it can take most, and the longest items beside it.
+        # The shortest seed is filled first: its micro-batch has the largest room, for the longest items.
         seed = seed_end
         for _ in range(num_ranks):
             seed -= 1

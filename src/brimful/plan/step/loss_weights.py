@@ -1,4 +1,4 @@
-"""Weights of the losses that reinforcement learning sums: by token, by sample, or over a constant."""
+"""Weights of losses in reinforcement learning: means by token or by sample, or sums over a constant."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from brimful.typing import Float64Array, Int64Array
 
 
 class LossMean(str, Enum):
-    """The mean that the loss of a step is, under the names that trainers give it.
+    """Definition of the mean loss of a step, under the trainers' names.
 
-    With n targets in a sample, N targets and S samples with a target in the whole step, a target weighs:
+    With n targets in a sample, and N targets and S samples with a target in the whole step, the weight of a target is:
     """
 
     TOKEN_MEAN = "token-mean"
-    """1/N: every target alike. (DAPO, 2025)"""
+    """1/N: every target counts equally. (DAPO, 2025)"""
     SEQ_MEAN_TOKEN_MEAN = "seq-mean-token-mean"
-    """1/(S·n): every sample alike, by the mean of its targets. (GRPO, 2024)"""
+    """1/(S·n): every sample counts equally, by the mean of its targets. (GRPO, 2024)"""
     SEQ_MEAN_TOKEN_SUM = "seq-mean-token-sum"
-    """1/S: every sample by the sum of its targets."""
+    """1/S: every sample counts by the sum of its targets."""
     CONSTANT = "constant"
-    """1/constant, such as S times the longest answer that was allowed. (Dr. GRPO, 2025)"""
+    """1/constant, such as S times the maximum answer length. (Dr. GRPO, 2025)"""
 
 
 def loss_weights(
     loss_tokens: Int64Array, mean: LossMean | str, *, constant: float | None = None, scale: float = 1.0
 ) -> Float64Array:
-    """Return the weight of each target of a sample, so that Σ weight · loss over the step is that mean.
+    """Return the weight of each target of a sample, so that Σ weight · loss over the step is the chosen mean.
 
-    Micro-batches and ranks add their sums: no count has to be gathered, and no micro-batch is divided by its own.
+    Micro-batches and ranks add their sums: counts need not be gathered, and no micro-batch is divided by its own count.
 
     Pure: no I/O.
 
@@ -40,14 +40,14 @@ def loss_weights(
         loss_tokens: ``int64[num_samples]``: targets of each sample of the step, on all ranks.
         mean: ``token-mean``, ``seq-mean-token-mean``, ``seq-mean-token-sum`` or ``constant``.
         constant: divisor of ``constant``; above 0.
-        scale: a factor: the number of ranks where the trainer averages gradients over them (DDP, FSDP) instead of
-            adding them up.
+        scale: a factor: the number of ranks if the trainer averages gradients over them (DDP, FSDP) instead of adding
+            them.
 
     Returns:
         ``float64[num_samples]``; 0 for a sample without a target.
 
     Raises:
-        SettingsError: no such mean, or a constant where there is none, and none where there is one.
+        SettingsError: no such mean, ``constant`` without its divisor, or a divisor with another mean.
 
     >>> loss_weights(np.array([4, 1, 0]), "seq-mean-token-mean").tolist()
     [0.125, 0.5, 0.0]

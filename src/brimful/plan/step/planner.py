@@ -31,7 +31,7 @@ from brimful.plan.step.within_ranks import spread_within_ranks
 from brimful.typing import AnyIntArray, Int64Array
 
 _MAX_CAPACITY = 2**31 - 1
-"""Tokens of a micro-batch at most: positions in it are int32."""
+"""Maximum tokens of a micro-batch: positions in it are int32."""
 
 
 @understands(capacity=(*CAPACITY_NAMES, "max_tokens_per_gpu", "max_token_len"))
@@ -51,38 +51,39 @@ def plan_step(
 ) -> StepPlan:
     """Divide the samples of one step among ranks and micro-batches of equal cost.
 
-    For training that meets its samples anew at each step, as reinforcement learning does. No micro-batch exceeds a
-    budget, all ranks have equally many, none is empty, and every sample is in one. Their number is the least for which
-    room is found, rounded up to ``multiple_of``: samples are then spread thinner, and no dummy is made.
+    For training with new samples at each step, such as reinforcement learning. No micro-batch exceeds a budget, all
+    ranks have the same number of micro-batches, none is empty, and every sample is in exactly one. The number is the
+    least for which room is found, rounded up to ``multiple_of``: then samples are spread thinner, without dummies.
 
     Pure: no I/O, no randomness, no communication; the same arguments give the same plan on every rank. Loads are whole
-    numbers, so that no comparison depends on rounding. From 100 samples on, compiled code runs where numba is
-    installed: ``warm_up`` loads it before the first step.
+    numbers, so that comparisons do not depend on rounding. From 100 samples, compiled code runs if numba is installed:
+    ``warm_up`` loads it before the first step.
 
     ::
 
-        lengths 3 3 5 6 1 1, capacity 7, 2 ranks      19 tokens: 3 micro-batches at least, 4 to be equally many
+        lengths 3 3 5 6 1 1, capacity 7, 2 ranks      19 tokens: at least 3 micro-batches, 4 for equal numbers
         rank 0     6   | 3
         rank 1     5 1 | 3 1
 
-    Groups that share a rank bound the balance: no step takes less than its most costly group, nor, where ranks wait at each
-    micro-batch, less than the long samples of one group one after the other. Several ways to give groups to ranks are
-    planned, each improved by exchanges between ranks, and the shortest step is taken: in practice within a thousandth of
-    that bound where ranks wait once, and some hundredths above equal ranks where they wait at each micro-batch.
+    Groups that share a rank limit the balance: a step takes at least the time of its slowest group and, if ranks wait
+    at each micro-batch, at least the time of the long samples of one group in sequence. Several assignments of groups
+    to ranks are planned, each is improved by exchanges between ranks, and the shortest step is taken. In practice it is
+    within a thousandth of this bound if ranks wait once, and a few percent above equal ranks if they wait at each
+    micro-batch.
 
     Args:
         lengths: whole numbers, tokens of each sample; or a ``LengthTable``, whose columns ``budgets`` name.
-        capacity: tokens of a micro-batch at most. Names of trainers, such as ``max_tokens_per_gpu``, are understood.
+        capacity: maximum tokens of a micro-batch. Trainers' names, such as ``max_tokens_per_gpu``, are accepted.
         dp_world_size: data-parallel ranks.
-        cost: the model whose cost is to be equal (``CostModel.of_model`` reads a ``config.json``), or the cost of each
-            sample; None counts tokens, which is right for short samples alone.
-        barrier: where ranks wait for each other: ``micro_batch`` where parameters are sharded (FSDP, ZeRO-3), ``step``
-            where gradients are summed once (Megatron, DDP, ZeRO-1).
-        groups: ``int64[num_samples]``: samples of the same number from 0 on stay together; -1 is alone.
-        groups_share: what they share: a ``rank``, in any of its micro-batches, or one ``micro_batch``.
-        multiple_of: number that the micro-batches of a rank are a multiple of, such as pipeline stages.
-        min_micro_batches: of a rank, at least.
-        budgets: limits of other quantities in a micro-batch, as of ``plan_packs``: columns of the table, ``samples`` and
+        cost: model of the cost to balance (``CostModel.of_model`` reads a ``config.json``), or the cost of each sample;
+            None counts tokens, which is right only for short samples.
+        barrier: the points at which ranks wait for each other: ``micro_batch`` if parameters are sharded (FSDP,
+            ZeRO-3), ``step`` if gradients are summed once (Megatron, DDP, ZeRO-1).
+        groups: ``int64[num_samples]``: samples of the same number, from 0, stay together; a sample with -1 is alone.
+        groups_share: unit that a group shares: a ``rank``, in any of its micro-batches, or one ``micro_batch``.
+        multiple_of: the number of micro-batches of a rank is a multiple of this number, such as pipeline stages.
+        min_micro_batches: minimum micro-batches of a rank.
+        budgets: limits of other quantities in a micro-batch, see ``plan_packs``: columns of the table, ``samples`` and
             ``squares``.
         loss_tokens: ``int64[num_samples]``: targets of each sample, for ``StepPlan.weights``; all tokens if None.
 
@@ -92,8 +93,9 @@ def plan_step(
         OversizedSampleError: a sample, or a group that shares a micro-batch, exceeds a capacity.
         SettingsError: an impossible number, an unknown name or budget.
 
-    Cost: O(n·log n); with groups some ten times as long as without; under several budgets O(n·micro-batches). Source: longest processing time first (Graham, 1969), in
-    slices of like cost (hierarchical balance packing, Yao et al., 2025), each filled up to its most costly sample.
+    Cost: O(n·log n); about ten times as long with groups; under several budgets O(n·micro-batches). Source: longest
+    processing time first (Graham, 1969), in slices of similar cost (hierarchical balance packing, Yao et al., 2025),
+    each filled up to the cost of its most expensive sample.
 
     >>> step = plan_step([3, 3, 5, 6, 1, 1], capacity=7, dp_world_size=2)
     >>> [[rows.tolist() for rows in step.micro_batches(rank)] for rank in range(2)]
@@ -120,7 +122,7 @@ def plan_step(
 
 
 class _Search:
-    """The search for a number of micro-batches that has room for all items."""
+    """Search for a number of micro-batches with room for all items."""
 
     def __init__(self, items: StepItems, ranks: int, share: GroupsShare, is_step_barrier: bool) -> None:
         self._items = items
@@ -129,14 +131,14 @@ class _Search:
         self._is_grouped_by_rank = items.groups is not None and share is GroupsShare.RANK
         sizes, weights = items.sizes, items.weights
         self._counts: Int64Array | None = None
-        # No way to give groups to ranks leaves each rank a sample for each micro-batch: more of these are no way out.
+        # True if no assignment of groups gives each rank a sample for each micro-batch: more micro-batches do not help.
         self._is_starved = False
         if items.groups is not None:
             if not self._is_grouped_by_rank:
                 refuse_large_groups(items)
             self._counts = np.diff(items.groups.offsets)
             sizes, weights = items.groups.sizes, items.group_sums(weights)
-        # Items, or groups of them, in the order in which they are placed.
+        # Items, or groups of items, in the order of placement.
         has_ties = items.has_own_costs or items.groups is not None
         self._order = placing_order(sizes, items.budgets.capacities, weights if has_ties else None)
         self._sizes, self._weights = sizes.take(self._order, axis=0), weights.take(self._order)
@@ -174,11 +176,11 @@ class _Search:
             num_ranks=self._ranks,
             micro_batches=micro_batches,
         )
-        # No plan takes less: ranks are equal, or one has the most costly group.
+        # No plan takes less time: ranks are equal, or one has the slowest group.
         ideal = max(float(self._weights.sum()) / self._ranks, float(self._weights.max()))
         best, best_time = None, 0.0
         num_starved, num_ways = 0, 0
-        # Where ranks wait at each micro-batch, samples above the mean are divided first as well.
+        # If ranks wait at each micro-batch, also try to divide samples above the mean first.
         large = None if self._is_step_barrier else self._ranks_by_large_samples(micro_batches)
         if large is not None:
             best = self._bins_of_ranks(large, by_size, micro_batches)
@@ -216,7 +218,7 @@ class _Search:
         )
 
     def _bins_of_ranks(self, rank_of: Int64Array, by_size: Int64Array, micro_batches: int) -> Int64Array | None:
-        """Return the micro-batch of each sample where its rank is given; None if a rank has no room for its samples."""
+        """Return the micro-batch of each sample for given ranks; None if a rank has no room for its samples."""
         items = self._items
         placement = spread_within_ranks(
             items.sizes[by_size],
@@ -234,7 +236,7 @@ class _Search:
         return bin_of
 
     def _ranks_by_large_samples(self, micro_batches: int) -> Int64Array | None:
-        """Return the rank of each sample if samples above the mean micro-batch are divided first; None if there are none."""
+        """Return the rank of each sample, with samples above the mean micro-batch divided first; None without any."""
         items, groups = self._items, self._items.groups
         assert groups is not None
         mean = int(items.weights.sum()) // (self._ranks * micro_batches)
@@ -252,13 +254,13 @@ class _Search:
         return None if is_starved else rank_of
 
     def _time(self, bin_of: Int64Array, micro_batches: int) -> float:
-        """Return the time of the step: of the slowest rank, or the sum over micro-batches of the slowest one in each."""
+        """Return the time of the step: of the slowest rank, or of the slowest rank in each micro-batch, summed."""
         work = np.bincount(bin_of, weights=self._items.weights, minlength=self._ranks * micro_batches)
         work = work.reshape(self._ranks, micro_batches)
         return float(work.sum(axis=1).max() if self._is_step_barrier else work.max(axis=0).sum())
 
     def refuse_too_few(self, micro_batches: int, multiple: int) -> None:
-        """Raise where there are more micro-batches than items to put into them.
+        """Raise if the micro-batches outnumber the items.
 
         Raises:
             InvalidLengthsError: names both numbers, and the settings that they follow from.
@@ -287,7 +289,7 @@ class _Search:
 
 
 def _least_micro_batches(items: StepItems, ranks: int, share: GroupsShare) -> int:
-    """Return a number of micro-batches of a rank that no plan can go below."""
+    """Return a lower bound on the number of micro-batches of a rank."""
     capacities = items.budgets.capacities
     num_needed = 1
     for sizes, capacity in zip(items.sizes.T, capacities.tolist(), strict=True):

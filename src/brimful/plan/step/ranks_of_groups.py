@@ -1,4 +1,4 @@
-"""Groups to ranks: each stays whole, and ranks get equal work."""
+"""Groups dealt to ranks: groups stay whole, and ranks get equal work."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from brimful.plan.step.spread import fill_vectors
 from brimful.typing import Int64Array
 
 _LIMITS = 4
-"""Limits of tokens of a rank that are tried, from its whole room down to near an equal share of all tokens."""
+"""Number of token limits of a rank to try, from its whole room down to almost an equal share of all tokens."""
 
 
 def ranks_of_groups(
@@ -20,18 +20,18 @@ def ranks_of_groups(
     num_ranks: int,
     micro_batches: int,
 ) -> Iterator[tuple[Int64Array, bool]]:
-    """Yield ways to give groups to ranks, and true for a last resort: equal by cost, tokens, samples.
+    """Yield assignments of groups to ranks, and true for a last resort: equal by cost, tokens, samples.
 
-    Under a budget of tokens alone, ranks are made equal by cost below several limits of tokens, and by exchanges between
-    them: a rank that is full to its last token finds no room in its micro-batches, or no equal ones.
+    With only a budget of tokens, ranks are balanced by cost under several limits of tokens, and by exchanges between
+    ranks: the samples of a rank that is full to its last token may not fit into its micro-batches, or only unequally.
 
     Pure: no I/O, no randomness.
 
     Args:
         sizes: ``int64[num_groups, num_budgets]``, in the order of ``placing_order``.
-        weights, counts: ``int64[num_groups]``: cost and samples of each.
-        capacities: of one micro-batch.
-        num_ranks, micro_batches: of the step.
+        weights, counts: ``int64[num_groups]``: cost and number of samples of each group.
+        capacities: ``int64[num_budgets]``, limits of one micro-batch.
+        num_ranks, micro_batches: number of ranks, and of micro-batches of each.
     """
     room = capacities * micro_batches
     if len(room) > 1:
@@ -50,7 +50,7 @@ def ranks_of_groups(
         exchanged = way.copy()
         exchange_between_ranks(tokens, weights, exchanged, room=limit, num_ranks=num_ranks)
         yield exchanged, False
-        # Equal in tokens, it leaves most room in the micro-batches.
+        # The assignment that is equal in tokens leaves the largest room in the micro-batches.
         if keys is tokens:
             yield way, False
     way = fill_least_loaded(tokens, counts, capacity=most, num_units=num_ranks, bins_per_unit=1)

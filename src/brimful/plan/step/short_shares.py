@@ -1,4 +1,4 @@
-"""Micro-batches with too little for all ranks, in tokens or in samples, get samples of others."""
+"""Micro-batches with too few tokens or samples for all ranks get samples from others."""
 
 import numpy as np
 
@@ -14,24 +14,24 @@ def occupy_all_ranks(
     capacity: int,
     num_ranks: int,
 ) -> None:
-    """Take samples of other micro-batches for one that leaves ranks without a token; in place.
+    """Move samples from other micro-batches to micro-batches that leave ranks without a token; in place.
 
-    It shares a sample among more ranks than it has tokens; or no group can have twice its ranks, where the number of ranks is
-    no power of two.
+    Such a micro-batch shares a sample among more ranks than it has tokens; or no group can double its ranks, if the
+    number of ranks is not a power of two.
 
     ::
 
         4 ranks     micro-batch 0: 9 | 9 | 8 2 | 8 2     micro-batch 1: 3 on all four
         after       micro-batch 0: 9 | 9 | 8 2 | 8       micro-batch 1: 3 on two, 2 on two
 
-    Only groups that keep a sample give one, the shortest that there are, so that no work moves that matters; groups of the
-    micro-batch itself come last. Where none is left, shares stay as short as they were, and ranks as empty.
+    Only groups that keep a sample give one, and the shortest samples are taken, so that little work moves; groups of
+    the micro-batch itself come last. If no such sample is left, short shares and empty ranks remain.
 
     Args:
         lengths: ``int64[num_items]``, descending.
         micro_batch, group, degree: ``int64[num_items]``: groups are numbered within a micro-batch.
-        capacity: tokens that a rank holds at most.
-        num_ranks: that all micro-batches have.
+        capacity: maximum tokens of a rank.
+        num_ranks: number of ranks of every micro-batch.
     """
     for number in short_micro_batches(lengths, micro_batch, group, degree, num_ranks).tolist():
         items = np.flatnonzero(micro_batch == number)
@@ -61,7 +61,7 @@ def occupy_all_ranks(
                 if not shortest:
                     return
                 item = members[min(shortest)[1]].pop()
-                # With a sample less, a group may do with fewer ranks: all begin anew.
+                # With one sample less, a group may need fewer ranks: recompute all degrees.
                 degrees = [_least_degree(lengths[rows], capacity) for rows in members]
                 if lengths[item] > capacity:
                     return
@@ -74,7 +74,7 @@ def occupy_all_ranks(
 def short_micro_batches(
     lengths: Int64Array, micro_batch: Int64Array, group: Int64Array, degree: Int64Array, num_ranks: int
 ) -> Int64Array:
-    """Return the micro-batches that share a sample among more ranks than it has tokens, or have ranks left."""
+    """Return the micro-batches that share a sample among more ranks than it has tokens, or have unused ranks."""
     _, first_item = np.unique(micro_batch * num_ranks + group, return_index=True)
     ranks = np.bincount(micro_batch[first_item], weights=degree[first_item])
     return np.union1d(micro_batch[degree > lengths], np.flatnonzero(ranks < num_ranks))

@@ -1,4 +1,4 @@
-"""Items over an exact number of micro-batches, none empty, none above a capacity."""
+"""Items spread over an exact number of micro-batches, none empty, none above a capacity."""
 
 from heapq import heapify, heappop
 
@@ -26,20 +26,22 @@ def spread(
 ) -> Int64Array | None:
     """Divide items among micro-batches so that ranks wait as little as possible.
 
-    The first of these that succeeds: slices of equal cost, least load first by cost, least load first by tokens, best
-    fit decreasing with its packs taken apart until they are enough. The last finds room wherever ``plan_packs`` does.
+    Uses the first of these methods that succeeds: slices of equal cost, least load first by cost, least load first by
+    tokens, best fit decreasing with packs divided until their number suffices. The last method finds room whenever
+    ``plan_packs`` does.
 
     Pure: no I/O, no randomness.
 
     Args:
         sizes: ``int64[num_items, num_budgets]``, tokens first; in the order of ``placing_order``.
-        weights: ``int64[num_items]``, the cost of each as a whole number of at least 1.
+        weights: ``int64[num_items]``, the cost of each item as a whole number of at least 1.
         capacities: ``int64[num_budgets]``.
-        num_ranks, micro_batches: of the step; together at most as many as items.
-        is_step_barrier: ranks wait once a step, so that micro-batches need not be equal.
+        num_ranks, micro_batches: number of ranks, and of micro-batches of each; their product is at most the number of
+            items.
+        is_step_barrier: ranks wait once per step, so that micro-batches need not be equal.
 
     Returns:
-        ``int64[num_items]``: the micro-batch ``rank · micro_batches + number`` of each; None if there is no room.
+        ``int64[num_items]``: the micro-batch ``rank · micro_batches + number`` of each item; None without room.
     """
     num_bins = num_ranks * micro_batches
     ranks_by_cost = num_ranks if is_step_barrier else num_bins
@@ -79,7 +81,7 @@ def placing_order(sizes: Int64Array, capacities: Int64Array, weights: Int64Array
     Args:
         sizes: ``int64[num_items, num_budgets]``.
         capacities: ``int64[num_budgets]``.
-        weights: ``int64[num_items]``: the heaviest of equally large items goes first; by position if None.
+        weights: ``int64[num_items]``: of equally large items, the heaviest comes first; None to order them by position.
 
     >>> placing_order(np.array([[3], [5], [3]]), np.array([8])).tolist()
     [1, 0, 2]
@@ -88,7 +90,7 @@ def placing_order(sizes: Int64Array, capacities: Int64Array, weights: Int64Array
         keys = sizes[:, 0]
         largest = int(keys.max())
         keys = largest - keys
-        # NumPy sorts 16 bits by radix: several times as fast as a comparison sort.
+        # NumPy sorts 16-bit keys by radix: several times as fast as a comparison sort.
         keys = keys.astype(np.uint16) if largest < 1 << 16 else keys
     else:
         keys = -(sizes / capacities).max(axis=1)
@@ -99,16 +101,16 @@ def placing_order(sizes: Int64Array, capacities: Int64Array, weights: Int64Array
 
 
 def deal_to_ranks(bin_of: Int64Array, weights: Int64Array, num_ranks: int, micro_batches: int) -> Int64Array:
-    """Put micro-batches of nearly equal cost beside each other, and give each rank heavy and light ones in turn.
+    """Put micro-batches of nearly equal cost into the same slice, and give each rank heavy and light ones in turn.
 
     ::
 
         costs of six micro-batches, two ranks      9 8 | 7 7 | 5 3
-        rank 0                                     9     7     5          slices, every second one backwards:
+        rank 0                                     9     7     5          slices, every second one reversed:
         rank 1                                       8   7       3        21 and 18
 
     Returns:
-        ``int64[num_items]``: the micro-batch ``rank · micro_batches + slice`` of each.
+        ``int64[num_items]``: the micro-batch ``rank · micro_batches + slice`` of each item.
     """
     deal = compiled(_deal, len(bin_of), worth=WORTH_COMPILING)
     if deal is not None:
@@ -122,7 +124,7 @@ def deal_to_ranks(bin_of: Int64Array, weights: Int64Array, num_ranks: int, micro
 
 
 def _deal(bin_of: Int64Array, weights: Int64Array, num_ranks: int, micro_batches: int) -> Int64Array:
-    """Return the same; to be compiled."""
+    """Do the same; to be compiled."""
     num_bins = num_ranks * micro_batches
     costs = np.zeros(num_bins, dtype=np.int64)
     for item in range(len(bin_of)):
@@ -133,7 +135,7 @@ def _deal(bin_of: Int64Array, weights: Int64Array, num_ranks: int, micro_batches
     for position in range(num_bins):
         number = heappop(by_cost)[1]
         step, rank = position // num_ranks, position % num_ranks
-        # Every second slice goes backwards over the ranks.
+        # Every second slice visits the ranks in reverse.
         if step % 2:
             rank = num_ranks - 1 - rank
         place_of[number] = rank * micro_batches + step
@@ -144,13 +146,13 @@ def _deal(bin_of: Int64Array, weights: Int64Array, num_ranks: int, micro_batches
 
 
 def sort_within_ranks(bin_of: Int64Array, weights: Int64Array, num_ranks: int, micro_batches: int) -> Int64Array:
-    """Bring the micro-batches of each rank into order, most costly first: what exceeds the memory fails at once.
+    """Sort the micro-batches of each rank, most costly first: if one exceeds the memory, the step fails at once.
 
     Args:
-        bin_of: ``int64[num_items]``, the micro-batch ``rank · micro_batches + number`` of each.
+        bin_of: ``int64[num_items]``, the micro-batch ``rank · micro_batches + number`` of each item.
 
     Returns:
-        The same, with other numbers within the ranks.
+        ``int64[num_items]``, the micro-batches renumbered within the ranks.
     """
     costs = np.bincount(bin_of, weights=weights, minlength=num_ranks * micro_batches).reshape(num_ranks, micro_batches)
     by_cost = np.argsort(-costs, axis=1, kind="stable")
@@ -162,8 +164,8 @@ def sort_within_ranks(bin_of: Int64Array, weights: Int64Array, num_ranks: int, m
 def _in_levels(
     lengths: Int64Array, weights: Int64Array, capacity: int, num_ranks: int, micro_batches: int
 ) -> Int64Array | None:
-    """Fill slices to their level, and the other ones by least load; None if an item has no room."""
-    # Costs that do not fall with the lengths are raised to the next one that does: a level then holds a little less.
+    """Fill slices to their level, and the remaining slices by least load; None if an item has no room."""
+    # Costs are raised where necessary so that they fall with the lengths: a level then holds a little less.
     falling_order = np.maximum.accumulate(weights[::-1])[::-1]
     bin_of, slices = fill_levels(
         lengths, falling_order, capacity=capacity, num_ranks=num_ranks, micro_batches=micro_batches
@@ -183,7 +185,7 @@ def _in_levels(
 
 
 def _taken_apart(packing: Packing, lengths: Int64Array, num_bins: int) -> Int64Array | None:
-    """Number the packs as bins, and leave empty bins for ``occupy_empty_bins``; None if they are too many."""
+    """Number the packs as bins, and let ``occupy_empty_bins`` fill empty bins; None with too many packs."""
     if len(packing) > num_bins:
         return None
     bin_of = np.empty(len(lengths), dtype=np.int64)
@@ -196,12 +198,12 @@ def fill_vectors(
 ) -> Int64Array | None:
     """Place items under several budgets, each in the least loaded unit, in its emptiest bin that has room.
 
-    Empty bins are taken before others. The same as ``fill_least_loaded`` but for the structures: room in one budget says
-    nothing of another, so every bin is looked at for every item.
+    Empty bins are used first. This is ``fill_least_loaded`` without its data structures: room in one budget says
+    nothing about another, so every bin is checked for every item.
     """
     bin_of = np.empty(len(sizes), dtype=np.int64)
     kernel = compiled(_scan_bins, len(sizes), worth=WORTH_COMPILING) or _scan_bins_in_numpy
-    weights = np.ascontiguousarray(weights)  # a column of sizes too, for which another form would be compiled
+    weights = np.ascontiguousarray(weights)  # also for a column of sizes, which would trigger another compilation
     is_placed = kernel(sizes, weights, capacities, num_units, bins_per_unit, bin_of)
     return bin_of if is_placed else None
 
@@ -214,7 +216,7 @@ def _scan_bins(
     bins_per_unit: int,
     bin_of: Int64Array,
 ) -> bool:
-    """Write the bin of each item; false if one has no room. To be compiled."""
+    """Write the bin of each item; return false if one has no room. To be compiled."""
     sums = np.zeros((num_units * bins_per_unit, len(capacities)), dtype=np.int64)
     loads = np.zeros(num_units, dtype=np.int64)
     for item in range(len(sizes)):
@@ -251,9 +253,9 @@ def _scan_bins_in_numpy(
     bins_per_unit: int,
     bin_of: Int64Array,
 ) -> bool:
-    """Write the same in NumPy, all bins of an item at once."""
+    """Do the same in NumPy, all bins of an item at once."""
     sums = np.zeros((num_units * bins_per_unit, len(capacities)), dtype=np.int64)
-    loads = np.zeros(num_units * bins_per_unit, dtype=np.int64)  # of the unit of each bin
+    loads = np.zeros(num_units * bins_per_unit, dtype=np.int64)  # load of the unit of each bin
     for item, size in enumerate(sizes):
         places = np.flatnonzero((sums + size <= capacities).all(axis=1))
         if len(places) == 0:

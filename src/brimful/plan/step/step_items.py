@@ -1,4 +1,4 @@
-"""The samples of a step as items: sizes, costs and groups, checked."""
+"""Samples of a step as items: sizes, costs and groups, checked."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from brimful.ragged import offsets_of
 from brimful.typing import AnyIntArray, Float64Array, Int64Array
 
 StepCost: TypeAlias = CostModel | npt.NDArray[np.floating] | Sequence[float]
-"""A model of the cost, or the cost of each sample: ``float[num_samples]``, in any unit."""
+"""A cost model, or the cost of each sample: ``float[num_samples]``, in any unit."""
 
 
 class GroupsShare(str, Enum):
-    """The thing that all samples of a group have in common."""
+    """Unit that all samples of a group share."""
 
     RANK = "rank"
-    """They are on one rank, in any of its micro-batches: rollouts of a prompt, whose mean is computed there."""
+    """They are on one rank, in any of its micro-batches: for rollouts of a prompt, whose mean is computed there."""
     MICRO_BATCH = "micro_batch"
-    """They are in one micro-batch: preference pairs, whose loss needs both."""
+    """They are in one micro-batch: for preference pairs, whose loss needs both samples."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class StepItems:
         costs: ``float64[num_samples]``.
         weights: ``int64[num_samples]``: the costs as whole numbers of at least 1, the same on every platform.
         groups: members of each group; None without groups.
-        has_own_costs: costs do not follow from the lengths: equally long samples may differ.
+        has_own_costs: costs do not follow from the lengths: samples of equal length may have different costs.
     """
 
     budgets: Budgets
@@ -56,7 +56,7 @@ class StepItems:
     has_own_costs: bool
 
     def group_sums(self, values: Int64Array) -> Int64Array:
-        """Add up values of samples by group: ``int64[num_groups]``."""
+        """Sum values of samples by group: ``int64[num_groups]``."""
         assert self.groups is not None
         return np.add.reduceat(values[self.groups.members], self.groups.offsets[:-1])
 
@@ -69,11 +69,11 @@ def prepare_step_items(
     groups: AnyIntArray | Sequence[int] | None,
     budgets: Mapping[str, int] | None,
 ) -> StepItems:
-    """Check the samples of a step; arguments and errors as of ``plan_step``. Pure: no I/O."""
+    """Check the samples of a step; arguments and errors are as in ``plan_step``. Pure: no I/O."""
     limits = Budgets.of(capacity, budgets)
     tokens = lengths.tokens if isinstance(lengths, LengthTable) else as_lengths(lengths)
     if len(tokens) == 0:
-        raise InvalidLengthsError("there are no lengths: nothing to plan")
+        raise InvalidLengthsError("no lengths: nothing to plan")
     if int(tokens.min()) < 1:
         sample = int(np.argmax(tokens < 1))
         raise InvalidLengthsError(
@@ -146,7 +146,7 @@ def refuse_large_groups(items: StepItems) -> None:
 
 
 def description_of_group(items: StepItems, group: int) -> str:
-    """Name a group, or the sample that is alone."""
+    """Return words for a group, or for a sample without a group."""
     assert items.groups is not None
     name = int(items.groups.names[group])
     members = items.groups.members[items.groups.offsets[group] : items.groups.offsets[group + 1]]
@@ -154,7 +154,7 @@ def description_of_group(items: StepItems, group: int) -> str:
 
 
 def samples_of(groups: Groups, bin_of_group: Int64Array) -> Int64Array:
-    """Give each sample the bin of its group: ``int64[num_samples]``."""
+    """Return the bin of each sample, the bin of its group: ``int64[num_samples]``."""
     counts = np.diff(groups.offsets)
     bin_of = np.empty(len(groups.members), dtype=np.int64)
     bin_of[groups.members] = np.repeat(bin_of_group, counts)

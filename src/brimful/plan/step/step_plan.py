@@ -1,4 +1,4 @@
-"""The plan of one step: positions of samples, by rank and micro-batch."""
+"""Plan of one step: positions of samples, by rank and micro-batch."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from brimful.typing import Fingerprint, Float64Array, Int64Array, Offsets
 
 @dataclass(frozen=True, eq=False)
 class StepPlan:
-    """Micro-batches of one step, as ``plan_step`` makes them. Never changed.
+    """Micro-batches of one step, from ``plan_step``. Immutable.
 
-    The same plan serves every pass over the samples: log-probabilities that are computed in the same micro-batches as
-    the training step are the same numbers, so that their ratio is exactly 1 at the first inner step.
+    The same plan serves every pass over the samples: log-probabilities from the same micro-batches as in the training
+    step are the same numbers, so that their ratio is exactly 1 at the first inner step.
 
     Attributes:
-        capacity: tokens of a micro-batch at most.
+        capacity: maximum tokens of a micro-batch.
         dp_world_size: data-parallel ranks.
-        num_micro_batches: of every rank; none is empty.
+        num_micro_batches: number of micro-batches of every rank; none is empty.
         order: ``int64[num_samples]``: positions in the lengths, rank after rank, micro-batch after micro-batch.
-        offsets: ``int64[dp_world_size · num_micro_batches + 1]``: where each micro-batch begins in ``order``.
+        offsets: ``int64[dp_world_size · num_micro_batches + 1]``: begins of the micro-batches in ``order``.
         tokens: ``int64[dp_world_size, num_micro_batches]``.
         costs: ``float64[dp_world_size, num_micro_batches]``, in the unit of the cost model.
         loss_tokens: ``int64[num_samples]``: targets of each sample, in order of arrival.
@@ -58,10 +58,10 @@ class StepPlan:
     def micro_batches(self, dp_rank: int) -> list[Int64Array]:
         """Return the micro-batches of a rank: positions in the lengths, ascending, ``int64[number]`` each.
 
-        Every rank has the same number of them, the most costly first, and calls no other rank.
+        Every rank has the same number of micro-batches, in order of falling cost. No communication is needed.
 
         Raises:
-            SettingsError: there is no such rank.
+            SettingsError: the rank does not exist.
 
         >>> from brimful import plan_step
         >>> step = plan_step([3, 3, 5, 6, 1, 1], capacity=7, dp_world_size=2)
@@ -76,7 +76,7 @@ class StepPlan:
         """Return the samples of a rank in the order in which it computes them: ``int64[number]``.
 
         Raises:
-            SettingsError: there is no such rank.
+            SettingsError: the rank does not exist.
         """
         begin = self._first(dp_rank)
         return self.order[self.offsets[begin] : self.offsets[begin + self.num_micro_batches]].copy()
@@ -85,7 +85,7 @@ class StepPlan:
     def restore(self) -> Int64Array:
         """``int64[num_samples]``: the permutation back to the order of arrival.
 
-        ``results[step.restore]`` is in the order of the lengths, where ``results`` holds one row a sample in the order of
+        ``results[step.restore]`` is in the order of the lengths if ``results`` has one row per sample in the order of
         ``order``: rank after rank, micro-batch after micro-batch.
 
         >>> from brimful import plan_step
@@ -100,18 +100,18 @@ class StepPlan:
         return restore
 
     def weights(self, mean: LossMean | str, *, constant: float | None = None, scale: float = 1.0) -> Float64Array:
-        """Return the weight of each target of a sample: Σ weight · loss over all ranks is that mean of the whole step.
+        """Return the weight of each target of a sample: Σ weight · loss over all ranks is the mean of the whole step.
 
         Args:
             mean: ``token-mean``, ``seq-mean-token-mean``, ``seq-mean-token-sum`` or ``constant`` (``LossMean``).
             constant: divisor of ``constant``.
-            scale: a factor; ``dp_world_size`` where gradients are averaged over ranks (DDP, FSDP) instead of added.
+            scale: a factor; ``dp_world_size`` if gradients are averaged over ranks (DDP, FSDP) instead of added.
 
         Returns:
             ``float64[num_samples]``, in order of arrival; 0 for a sample without a target.
 
         Raises:
-            SettingsError: no such mean, or one without its constant.
+            SettingsError: no such mean, or a missing or unexpected constant.
 
         >>> from brimful import plan_step
         >>> step = plan_step([3, 3, 5], capacity=8, dp_world_size=1, loss_tokens=[1, 0, 3])
@@ -121,7 +121,7 @@ class StepPlan:
         return loss_weights(self.loss_tokens, mean, constant=constant, scale=scale)
 
     def imbalance(self, barrier: Barrier | str = Barrier.MICRO_BATCH) -> float:
-        """Return the time of the step in units of the time of perfectly equal ranks, as ``schedule`` measures it.
+        """Return the time of the step in units of the time of perfectly equal ranks, see ``schedule.imbalance``.
 
         >>> from brimful import plan_step
         >>> plan_step([4, 4, 2, 2], capacity=4, dp_world_size=2).imbalance()
@@ -139,7 +139,7 @@ class StepPlan:
 
     @cached_property
     def fingerprint(self) -> Fingerprint:
-        """Fingerprint of who is where: equal on all ranks, which a trainer may compare once."""
+        """Fingerprint of the assignment: equal on all ranks, which a trainer may compare once."""
         shape = [self.capacity, self.dp_world_size, self.num_micro_batches]
         return fingerprint_of([*shape, fingerprint_array(self.order), fingerprint_array(self.offsets)])
 

@@ -1,4 +1,4 @@
-"""Compiled code of plans, loaded before it is needed."""
+"""Loading of compiled planning code before it is needed."""
 
 import numpy as np
 
@@ -8,24 +8,24 @@ from brimful.plan.step.context_parallel import plan_context_parallel
 from brimful.plan.step.planner import plan_step
 
 _NUM_SAMPLES = 64
-"""Samples of the plans that are made: enough to reach every loop."""
+"""Number of samples in the plans: enough to reach every loop."""
 
 
 def warm_up() -> bool:
-    """Load the compiled code of ``plan_step``, ``plan_context_parallel`` and ``plan_packs``, and compile it the first time.
+    """Load the compiled code of ``plan_step``, ``plan_context_parallel`` and ``plan_packs``; compile it the first time.
 
-    Some seconds on a new machine, half a second from then on; without it the first step of a training pays for it. From
-    this call on, plans of any size run compiled in this process. Without numba nothing is loaded, and plans are the
-    same.
+    This takes some seconds on a new machine and half a second later; without this call, the first training step pays
+    for it. After this call, plans of any size run compiled in this process. Without numba nothing is loaded, and plans
+    are the same.
 
     Returns:
-        True if compiled code is there.
+        True if compiled code is available.
 
     >>> warm_up()  # doctest: +SKIP
     True
     """
     with warming_up() as has_compiler:
-        # Some cost more than the mean, so that slices are filled to their level.
+        # Some samples cost more than the mean, so that slices are filled to their level.
         lengths = np.r_[np.full(3, 64), np.arange(_NUM_SAMPLES) % 7 + 8]
         for barrier in ("micro_batch", "step"):
             plan_step(lengths, capacity=64, dp_world_size=2, cost=lengths.astype(np.float64) ** 2, barrier=barrier)

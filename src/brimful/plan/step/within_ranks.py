@@ -1,4 +1,4 @@
-"""Samples that have their rank already: each rank divides its own among its micro-batches."""
+"""Samples with fixed ranks: each rank divides its samples among its micro-batches."""
 
 from collections.abc import Sequence
 
@@ -20,18 +20,18 @@ def spread_within_ranks(
     micro_batches: int,
     is_step_barrier: bool = False,
 ) -> Int64Array | None:
-    """Divide the items of each rank among its micro-batches, the most costly ones of all ranks beside each other.
+    """Divide the items of each rank among its micro-batches, so that costly micro-batches of all ranks run together.
 
-    Common levels first, where ranks wait at each micro-batch, then least load first behind them.
+    If ranks wait at each micro-batch, common levels come first; after them, least load first.
 
     Args:
-        sizes, weights, capacities, is_step_barrier: as of ``spread``.
-        rank_of: ``int[num_items]``, the rank that each item has to stay on.
+        sizes, weights, capacities, is_step_barrier: see ``spread``.
+        rank_of: ``int[num_items]``, the fixed rank of each item.
 
     Returns:
-        As of ``spread``; None if a rank has no room, or fewer items than micro-batches.
+        See ``spread``; None if a rank has no room, or fewer items than micro-batches.
     """
-    # NumPy sorts 16 bits by radix.
+    # NumPy sorts 16-bit keys by radix.
     by_rank = np.argsort(rank_of.astype(np.uint16) if num_ranks < 1 << 16 else rank_of, kind="stable")
     offsets = np.searchsorted(rank_of[by_rank], np.arange(num_ranks + 1))
     if int(np.diff(offsets).min()) < micro_batches:
@@ -52,7 +52,7 @@ def spread_within_ranks(
         placement = _place_rest(sizes, weights, capacities, offsets, slice_of, slices, micro_batches)
         if placement is not None or slices == 0:
             break
-        # What the levels left has no room: with half of them there may be some.
+        # The items that the levels left have no room: half as many levels may leave enough.
         slices //= 2
         slice_of[slice_of >= slices] = -1
     if placement is None:
@@ -63,9 +63,9 @@ def spread_within_ranks(
 
 
 def _falling_in_ranks(weights: Int64Array, offsets: Int64Array) -> Int64Array:
-    """Return weights that do not rise along the items of a rank: each is raised to the most of those behind it."""
+    """Return weights that do not rise along the items of a rank: each is raised to the maximum of later weights."""
     num_ranks = len(offsets) - 1
-    # Weights of an earlier rank are above all of a later one, so that a running maximum from behind begins anew.
+    # With the base, weights of an earlier rank exceed all later weights: a running maximum from the end restarts there.
     base = np.repeat(np.arange(num_ranks, 0, -1) << 32, np.diff(offsets))
     falling: Int64Array = np.maximum.accumulate((weights + base)[::-1])[::-1] - base
     return falling
@@ -80,7 +80,7 @@ def _place_rest(
     slices: int,
     micro_batches: int,
 ) -> Int64Array | None:
-    """Return the micro-batch of each item on its rank, with those that are in no slice behind the slices."""
+    """Return the micro-batch of each item on its rank; items without a slice come after the slices."""
     num_ranks = len(offsets) - 1
     placement = slice_of.copy()
     has_room = np.zeros(num_ranks, dtype=np.int64)
@@ -98,7 +98,7 @@ def _place_rest(
             continue
         if len(items) < micro_batches - slices:
             return None
-        # ``spread`` sorts its micro-batches by cost: those of one number are alike on all ranks.
+        # ``spread`` sorts its micro-batches by cost: micro-batches of the same number are similar on all ranks.
         bins = spread(
             sizes[items],
             weights[items],
@@ -123,10 +123,10 @@ def _place_least_loaded(
     has_room: list[int],
     slice_of: list[int],
 ) -> int:
-    """Write the micro-batch of each item that has none, rank by rank, and 1 for ranks with room; to be compiled.
+    """Write the micro-batch of each unplaced item, rank by rank, and 1 for ranks with room; to be compiled.
 
-    Items go, longest first, to the micro-batch behind the slices that has least to do and room. Those of a rank are then
-    numbered by falling cost. Items of a rank without room are left as they were.
+    Items are placed, longest first, into the least loaded micro-batch with room after the slices. The micro-batches of
+    a rank are then numbered by falling cost. Items of a rank without room are left unchanged.
     """
     num_ranks = len(offsets) - 1
     number_of_bins = micro_batches - slices
@@ -138,7 +138,7 @@ def _place_least_loaded(
         items = [item for item in range(offsets[rank], offsets[rank + 1]) if slice_of[item] < 0]
         if len(items) < number_of_bins or (number_of_bins == 0 and len(items) > 0):
             continue
-        # By cost, and where that leaves an item without room, by tokens: the fullest micro-batch is least full then.
+        # By cost; if that leaves an item without room, by tokens, which evens out the micro-batches.
         for use_cost in (1, 0):
             for place in range(number_of_bins):
                 loads[place], tokens[place] = 0, 0

@@ -1,1 +1,1 @@
-"""Plans of streams: a window of samples at a time."""
+"""Planning of streams: a window of samples at a time."""

@@ -1,4 +1,4 @@
-"""Packs of a stream: the planner sees some samples ahead, emits full packs, and keeps the samples of the others."""
+"""Packs of a stream: the planner looks some samples ahead, emits full packs, and keeps the other samples."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -24,24 +24,25 @@ from brimful.typing import AnyIntArray, BoolArray, Int64Array, Lengths, SampleId
 _VERSION = 1
 
 _WAITING = np.dtype([("id", np.int64), ("start", np.int32), ("length", np.int32), ("deadline", np.int64)])
-"""Fields of a segment that waits; a deadline is the number of the last pack, from 0, that may hold it."""
+"""Fields of a waiting segment; its deadline is the number, from 0, of the last pack that may hold it."""
 
 LOOKAHEAD_ALGORITHMS = tuple(name for name, algorithm in ALGORITHMS.items() if algorithm.window_rule is not None)
 """Names of the algorithms that can plan a stream."""
 
 
 class Lookahead:
-    """Plans packs of a stream from a window of samples, in bounded memory; stopped and resumed, the same packs.
+    """Planner of packs of a stream from a window of samples, in bounded memory. After a resume, packs are the same.
 
-    When ``size`` samples wait, they are packed by the algorithm, as if there were no others, and packs leave in the
-    order of their oldest sample. Of the planned packs go
+    When ``size`` samples wait, the algorithm packs them as if they were the whole stream, and packs leave in the order
+    of their oldest sample. These planned packs are emitted:
 
-    * those filled to ``min_fill`` or more,
-    * the fullest, until half of the samples went, so that a sample is planned about twice and not once for each pack,
-    * those with a sample that might otherwise wait too long.
+    * packs filled to ``min_fill`` or more,
+    * the fullest packs, until half of the samples have left, so that a sample is planned about twice and not once for
+      each pack,
+    * packs with a sample that might otherwise wait too long.
 
-    The samples of the others stay and are packed again among those that come next. ``next_fit`` keeps the order of
-    the stream: all packs go but the last, which stays open unless it is the only one.
+    The other samples stay and are packed again with the next samples. ``next_fit`` keeps the order of the stream: all
+    packs are emitted except the last, which stays open unless it is the only one.
 
     Capacity 10, size 4, best fit decreasing, min_fill 1::
 
@@ -50,35 +51,35 @@ class Lookahead:
         5 3        7 2 5 3          7 3 · 5 2       7 3        2 5
         5 8        2 5 5 8          8 2 · 5 5       8 2 · 5 5            both are full
 
-    **No sample waits for more than** ``max_wait`` **packs**: that many, at most, are emitted between its arrival and
-    the pack that holds it. The window is in order of arrival, and before each planning the sample at position k of
-    the window (from 0) may still wait for k packs or more: true of a sample that just came, because ``max_wait`` is at
-    least ``size - 1``, the least that any planner can promise when no two samples share a pack. Packs go in the order
-    of their oldest sample, so at most k go before the sample at k. A sample that stays could have P packs before it,
-    P being the planned ones: whoever may not wait for k + P more is *due* and goes now; the others may wait for k
-    more afterwards, and their positions only fall. The decreasing algorithms place samples first that might be due, so
-    that they do not have to leave in half empty packs.
+    **No sample waits for more than** ``max_wait`` **packs**: at most this many are emitted between its arrival and the
+    pack that holds it. The window is in order of arrival. Invariant: before each planning, the sample at position k of
+    the window (from 0) may still wait for at least k packs. This is true when a sample arrives, because ``max_wait`` is
+    at least ``size - 1``, the minimum that any planner can guarantee if no two samples share a pack. Packs leave in the
+    order of their oldest sample, so at most k packs precede the sample at k. If the sample stays, up to P packs may
+    precede it, P being the number of planned packs. A sample that may not wait for k + P packs is *due* and leaves now;
+    the others may still wait for k packs afterward, and their positions only fall. The decreasing algorithms first
+    place samples that might be due, so that these do not have to leave in half empty packs.
 
-    Under ``split`` that holds for every segment, from the arrival of its sample on, but that segment k of a sample
-    (from 0) may need as many as ``size - 1 + k`` packs, if that is more: so many segments can be before it, and no two of
-    them may share a pack.
+    Under ``split`` this holds for every segment, from the arrival of its sample, except that segment k of a sample
+    (from 0) may need up to ``size - 1 + k`` packs, if this is more: up to that many segments can be before it, and
+    possibly no two of them can share a pack.
 
-    The result depends on the order of the samples, and not on how they are divided among calls of ``add``.
+    The result depends on the order of the samples, and not on their division among calls of ``add``.
 
     Args:
-        capacity: most tokens of a pack, from 1 to 2**31 - 1. ``max_length``, ``packing_length`` and ``seq_length`` are
-            understood.
-        size: samples that may be seen before packs must be emitted: the lookahead.
+        capacity: maximum tokens of a pack, from 1 to 2**31 - 1. Also accepted as ``max_length``, ``packing_length`` and
+            ``seq_length``.
+        size: number of samples to look ahead before packs must be emitted.
         max_wait: packs that a sample may wait for, at least ``size - 1``. Several times ``size`` leaves the algorithm
-            free; less keeps packs nearer to the order of arrival.
+            free; less keeps packs closer to the order of arrival.
         algorithm: one of ``LOOKAHEAD_ALGORITHMS``.
         min_fill: share of the capacity, from 0 to 1, from which a pack leaves at once. 0 empties the window at each
-            planning, and 1 keeps all but the fullest half for another try.
-        overflow: what becomes of samples longer than a pack (``Overflow``).
+            planning, and 1 keeps all but the fullest half for another attempt.
+        overflow: policy for samples longer than a pack (``Overflow``).
 
-    Cost: a planning of ``size`` samples by the algorithm for each half of it that arrives, and O(size) memory.
-    Source: the window with a remainder is what streaming packers do (ms-swift, VeOmni, Energon); keeping whoever is
-    not full, with a bound on the wait, is ours.
+    Cost: one planning of ``size`` samples for each ``size / 2`` samples that arrive, and O(size) memory.
+    Source: streaming packers plan a window and keep a remainder (ms-swift, VeOmni, Energon); keeping the samples of
+    packs that are not full, with a bound on the wait, is ours.
 
     >>> planner = Lookahead(capacity=10, size=4, max_wait=8, min_fill=1.0)
     >>> planner.add(np.arange(6), np.array([7, 6, 4, 2, 5, 3])).as_lists()
@@ -128,32 +129,33 @@ class Lookahead:
         self._num_waiting = 0
 
     def add(self, sample_ids: AnyIntArray, lengths: AnyIntArray) -> StreamPacks:
-        """Add samples in their order and return the packs that are emitted for it, often none.
+        """Add samples in their order and return the packs that are emitted as a result, often none.
 
         Args:
             sample_ids: ``int64[num_samples]``, any numbers.
             lengths: ``int32[num_samples]``, tokens; -1 marks a rejected sample, which is counted and left out.
 
         Raises:
-            InvalidLengthsError: a length below 1, no whole numbers, or not one of each; nothing was added.
+            InvalidLengthsError: a length below 1, numbers that are not whole, or not one id and length per sample;
+                nothing was added.
             OversizedSampleError: a length exceeds the capacity and the policy is ``error``; nothing was added.
         """
         ids = np.asarray(sample_ids)
         if ids.dtype.kind not in "iu" and ids.size:
             raise InvalidLengthsError(f"sample ids must be whole numbers and are {ids.dtype}")
         segments, first_rows = self._segments(ids.astype(np.int64, copy=False), as_lengths(lengths))
-        arrivals = np.empty(len(segments), dtype=np.int64)  # packs emitted when the sample of the segment came
+        arrivals = np.empty(len(segments), dtype=np.int64)  # packs emitted before the sample of the segment arrived
         packs = []
         row = 0
         while row < len(segments):
-            # As many segments as the window has room for; a full window is planned, and half of it leaves.
+            # Add segments while the window has room; a full window is planned, and half of it leaves.
             num_before, num_emitted = self._num_waiting, self._counts["packs_emitted"]
             count = min(self._size - num_before, len(segments) - row)
             rows = slice(row, row + count)
             arrivals[rows] = num_emitted
             arrivals[rows] = arrivals[first_rows[rows]]
-            # The segments before it in the window may always come first, one pack each; a late segment of a sample
-            # that was split into very many gets a later deadline for that.
+            # The earlier segments in the window may always leave first, one pack each; so a late segment of a sample
+            # that was split into very many segments gets a later deadline.
             last_packs = num_emitted + num_before + np.arange(count)
             segments["deadline"][rows] = np.maximum(arrivals[rows] + self._max_wait, last_packs)
             self._window[num_before : num_before + count] = segments[rows]
@@ -164,7 +166,7 @@ class Lookahead:
         return StreamPacks.of_parts(packs)
 
     def finish(self) -> StreamPacks:
-        """End the stream and return the packs of all samples that wait, however full."""
+        """End the stream and return the packs of all waiting samples, however full."""
         return self._plan(is_last=True) if self._num_waiting else StreamPacks.of_parts([])
 
     @property
@@ -173,7 +175,7 @@ class Lookahead:
 
     @property
     def ledger(self) -> StreamLedger:
-        """Account of every sample and token until now."""
+        """Account of every sample and token so far."""
         waiting = {
             "segments_waiting": self._num_waiting,
             "tokens_waiting": int(self._waiting["length"].sum(dtype=np.int64)),
@@ -181,7 +183,7 @@ class Lookahead:
         return StreamLedger(**{**self._counts, **waiting})
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that the next packs depend on, as plain numbers for JSON: settings, counts, and the window."""
+        """Return everything that the next packs depend on, as plain numbers for JSON: settings, counts and window."""
         waiting = self._waiting
         deadlines, times = np.unique(waiting["deadline"], return_counts=True)
         return {
@@ -195,10 +197,10 @@ class Lookahead:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where a state was taken.
+        """Continue from a state.
 
         Raises:
-            StateError: the state is of other settings, which are named, or contradicts itself.
+            StateError: the state has other settings, which the message names, or contradicts itself.
         """
         own_state = {"version": _VERSION, **self._settings}
         mismatch = differences(state, own_state, own_state)
@@ -217,7 +219,7 @@ class Lookahead:
         """Apply the overflow policy and count its cost.
 
         Returns:
-            The segments, without deadlines; and for each the row of the first segment of its sample.
+            The segments, without deadlines; and for each segment the row of its sample's first segment.
         """
         if ids.shape != lengths.shape:
             raise InvalidLengthsError(f"{len(ids):,} sample ids and {len(lengths):,} lengths: one of each per sample")
@@ -259,10 +261,10 @@ class Lookahead:
         return waiting, rows if segments.sample_ids is None else np.searchsorted(rows, rows)
 
     def _plan(self, *, is_last: bool) -> StreamPacks:
-        """Pack the window, take out the packs that leave, and close ranks."""
+        """Pack the window, remove the packs that leave, and close the gaps."""
         waiting = self._waiting
         lengths = np.ascontiguousarray(waiting["length"])
-        # Packs that each segment may wait for beyond those that its position in the window allows.
+        # Packs that each segment may wait for, beyond the packs of earlier positions in the window.
         slack = waiting["deadline"] - self._counts["packs_emitted"] - np.arange(len(waiting))
         packing = _pack_window(lengths, slack, algorithm=self._algorithm, capacity=self._capacity)
         num_packs = len(packing)
@@ -279,7 +281,7 @@ class Lookahead:
         emitted = StreamPacks(packing.offsets, waiting["id"][rows], waiting["start"][rows], lengths[rows])
         num_tokens = int(emitted.lengths.sum(dtype=np.int64))
         self._counts.update(packs_emitted=len(emitted), segments_emitted=len(rows), tokens_emitted=num_tokens)
-        # The others move up in the window, in order of arrival.
+        # The other segments move up in the window, in order of arrival.
         others = np.delete(waiting, rows)
         self._num_waiting = len(others)
         self._window[: len(others)] = others
@@ -287,7 +289,7 @@ class Lookahead:
 
 
 def _pack_window(lengths: Lengths, slack: Int64Array, *, algorithm: str, capacity: int) -> Packing:
-    """Pack positions in the window; decreasing algorithms place those first that might be due."""
+    """Pack positions in the window; decreasing algorithms first place the ones that might be due."""
     rule = ALGORITHMS[algorithm].window_rule
     assert rule is not None
     pack, longest_first = rule
@@ -305,7 +307,7 @@ def _pack_window(lengths: Lengths, slack: Int64Array, *, algorithm: str, capacit
 def _choose_packs(
     lengths: Lengths, slack: Int64Array, packing: Packing, oldest: AnyIntArray, *, full_load: int
 ) -> BoolArray:
-    """Choose the packs that leave: full ones, the fullest until half of the segments left, and those that are due."""
+    """Choose the packs that leave: full packs, the fullest until half of the segments have left, and due packs."""
     loads = loads_of(packing, lengths)
     fullest_first = np.lexsort((oldest, -loads))
     num_segments = np.cumsum(packing.sizes[fullest_first])
@@ -318,7 +320,7 @@ def _choose_packs(
 def _read_state(
     state: Mapping[str, Any], *, size: int, capacity: int, max_wait: int
 ) -> tuple[Counter[str], dict[str, AnyIntArray]]:
-    """Counts and window of a state, held against each other: a state may come from anywhere."""
+    """Read counts and window from a state, and check that they agree: a state may come from anywhere."""
     try:
         counts = Counter({key: int(state["counts"][key]) for key in StreamLedger().as_dict()})
         ids = np.array(state["sample_ids"], dtype=np.int64)
@@ -332,9 +334,9 @@ def _read_state(
     ranks = np.arange(len(deadlines))
     if not len(ids) == len(lengths) == len(starts) == len(deadlines) < size:
         shown = f"{len(ids)} sample ids, {len(lengths)} lengths, {len(deadlines)} deadlines"
-        raise StateError(f"the lookahead state is damaged: {shown}, and less than {size:,} can wait")
+        raise StateError(f"the lookahead state is damaged: {shown}, and fewer than {size:,} can wait")
     if len(ids) and not (lengths.min() >= 1 and lengths.max() <= capacity and starts.min() >= 0):
         raise StateError(f"the lookahead state is damaged: lengths are not from 1 to {capacity:,}")
     if (np.diff(deadlines) < 0).any() or (deadlines < emitted + ranks).any() or (deadlines > emitted + max_wait).any():
-        raise StateError("the lookahead state is damaged: a sample would wait for too long")
+        raise StateError("the lookahead state is damaged: a sample would wait too long")
     return counts, {"id": ids, "start": starts, "length": lengths, "deadline": deadlines}

@@ -1,4 +1,4 @@
-"""Packs of a stream as they leave the planner, and the account of the stream until now."""
+"""Packs of a stream as they leave the planner, and the account of the stream so far."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from brimful.typing import Lengths, Offsets, SampleIds
 
 @dataclass(frozen=True)
 class StreamPacks:
-    """Packs that left the planner, in order: pack ``i`` is the segments ``offsets[i] … offsets[i + 1] - 1``.
+    """Packs that left the planner, in order: pack ``i`` has the segments ``offsets[i] … offsets[i + 1] - 1``.
 
     Attributes:
         offsets: ``int64[num_packs + 1]``.
-        sample_ids: ``int64[num_segments]``, as they were given to ``add``.
+        sample_ids: ``int64[num_segments]``, as given to ``add``.
         starts: ``int32[num_segments]``, first token of the sample in the segment; 0 unless cut.
         lengths: ``int32[num_segments]``, tokens.
     """
@@ -41,7 +41,7 @@ class StreamPacks:
 
     @classmethod
     def of_parts(cls, parts: list[StreamPacks]) -> StreamPacks:
-        """Join packs, one part behind the other."""
+        """Concatenate the packs of several parts."""
         return cls(
             offsets_of(np.concatenate([np.empty(0, dtype=np.int64), *(np.diff(part.offsets) for part in parts)])),
             np.concatenate([np.empty(0, dtype=np.int64), *(part.sample_ids for part in parts)]),
@@ -52,7 +52,7 @@ class StreamPacks:
 
 @dataclass(frozen=True)
 class StreamLedger:
-    """Account of a stream until now: in = emitted + waiting + cost of the overflow policy.
+    """Account of a stream so far: in = emitted + waiting + losses to the overflow policy.
 
     Segments are samples, or the pieces of a sample that was split.
     """

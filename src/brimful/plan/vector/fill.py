@@ -1,7 +1,7 @@
 """Packs filled one after the other from a pool of candidates, under several budgets.
 
-The compiled form and the NumPy form give the same packs, number for number: scores are sums in a fixed order of products
-of float64, without fused operations, so both round alike.
+The compiled form and the NumPy form give exactly the same packs: scores are sums of float64 products in a fixed order,
+without fused operations, so both round in the same way.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from brimful.rng import generator
 from brimful.typing import AnyIntArray, Float64Array, Int64Array
 
 _MIN_CANDIDATES = 1024
-"""Candidates for the next place in a pack; more where packs hold many items."""
+"""Candidates for the next place in a pack; more if packs hold many items."""
 
 _FEW_ITEMS = 20_000
-"""Items up to which twice the candidates cost little."""
+"""Number of items up to which twice the candidates cost little."""
 
 _SCORED_ITEMS = 64
-"""Average items at the end of a pack that are picked by score; the pack is filled in order of the stream before."""
+"""Average number of items at the end of a pack that are picked by score; earlier items follow the stream's order."""
 
 _WORTH_COMPILING = 1_000
-"""Items from which loading compiled code is quicker than running NumPy."""
+"""Number of items from which loading compiled code is faster than running NumPy."""
 
 _MIN_SHARE = 1e-3
-"""Weight of a budget at least, as a share of the binding one: what nobody needs still orders the candidates."""
+"""Minimum weight of a budget, as a share of the binding one: even a budget without demand orders the candidates."""
 
 
 @dataclass(frozen=True)
 class _Weights:
-    """Numbers that scores are made of; all but the last ``float64[num_budgets]``.
+    """Weights of the scores; all but the last are ``float64[num_budgets]``.
 
     Attributes:
-        scale: 1 ÷ (capacity · share): sizes times scale make all remaining items take the same of each budget, where
-            share is the demand for a budget (remaining sizes ÷ capacity) as a share of the largest demand.
+        scale: 1 ÷ (capacity · share), where share is the demand for a budget (remaining sizes ÷ capacity) as a share of
+            the largest demand: multiplied by scale, the remaining items take the same of each budget.
         progress: share², the weight of progress in a budget.
         deviation: straightness · (mean size ÷ mean deviation of the candidates) · share².
-        worth: share⁶ ÷ capacity, what one unit of a budget counts when fuller packs are compared.
+        worth: share⁶ ÷ capacity, the worth of one unit of a budget in the comparison of full packs.
         binding: the budget with the largest demand.
     """
 
@@ -54,9 +54,9 @@ class _Weights:
     def of(
         cls, remaining: Float64Array, capacities: Float64Array, pool_sizes: Float64Array, straightness: float
     ) -> _Weights:
-        """Compute the weights from the sizes that remain and from the candidates.
+        """Compute the weights from the remaining sizes and from the candidates.
 
-        The mean deviation is a quotient of whole numbers: sums of floats may differ from machine to machine.
+        The mean deviation is a quotient of whole numbers: sums of floats may differ between machines.
         """
         demand = remaining / capacities
         binding = int(np.argmax(demand))
@@ -71,7 +71,7 @@ class _Weights:
 
 
 def total_sizes(sizes: AnyIntArray) -> Float64Array:
-    """Add up the sizes of all items: ``float64[num_budgets]``, from whole numbers, also beyond 2**63 (length² is)."""
+    """Sum the sizes of all items: ``float64[num_budgets]``, from whole numbers, also beyond 2**63 (as with length²)."""
     sizes = sizes.astype(np.int64, copy=False)
     high = (sizes >> 32).sum(axis=0).tolist()
     low = (sizes & 0xFFFFFFFF).sum(axis=0).tolist()
@@ -79,13 +79,13 @@ def total_sizes(sizes: AnyIntArray) -> Float64Array:
 
 
 def fill_packs(sizes: Int64Array, capacities: Int64Array, straightness: float, seed: int) -> Packing:
-    """Fill pack after pack from a window on the items in random order.
+    """Fill pack after pack from a window of the items in random order.
 
     Args:
         sizes: ``int64[num_items, num_budgets]``, none above its capacity.
         capacities: ``int64[num_budgets]``.
         straightness: weight of the deviation in the score (``pack_vectors``).
-        seed: of the order in which items become candidates.
+        seed: seed of the order in which items become candidates.
     """
     num_items = len(sizes)
     order = generator(seed=seed, epoch=0, purpose="order of candidates").permutation(num_items)
@@ -101,10 +101,10 @@ def fill_packs(sizes: Int64Array, capacities: Int64Array, straightness: float, s
     items = np.empty(num_items, dtype=np.int64)
     ends = np.empty(num_items, dtype=np.int64)
     fill = compiled(_fill, num_items, worth=_WORTH_COMPILING) or _fill_in_numpy
-    # Next item of the stream, candidates in the pool, items packed, packs made.
+    # Next item of the stream, number of candidates in the pool, items packed, packs made.
     position, in_pool, num_packed, num_packs = num_candidates, num_candidates, 0, 0
     remaining = total
-    # Weights follow the remaining items: they are computed again after every 256th part of the packs.
+    # Weights depend on the remaining items: they are recomputed after every 256th part of the packs.
     while num_packed < num_items:
         weights = _Weights.of(remaining, limits, pool_sizes[:, :in_pool], straightness)
         average = float(remaining[weights.binding]) / float(num_items - num_packed)
@@ -142,17 +142,17 @@ def _fill(
     Args:
         stream: ``float64[num_budgets, num_items]``, sizes in order of the stream.
         capacities: ``float64[num_budgets]``.
-        pool: ``int64[num_candidates]``, positions in the stream; changed.
-        pool_sizes: ``float64[num_budgets, num_candidates]``; changed.
-        items: ``int64[num_items]``, positions in the stream in order of packing; written.
-        ends: ``int64[num_items]``, end of each pack in ``items``; written.
-        scale, progress, deviation, worth, binding: as ``_Weights`` explains them.
+        pool: ``int64[num_candidates]``, positions in the stream; changed in place.
+        pool_sizes: ``float64[num_budgets, num_candidates]``; changed in place.
+        items: ``int64[num_items]``, positions in the stream in order of packing; output.
+        ends: ``int64[num_items]``, end of each pack in ``items``; output.
+        scale, progress, deviation, worth, binding: see ``_Weights``.
         bulk_room: room in the binding budget above which items are taken in order of the stream.
         packs_to_make: number of packs.
         position, in_pool, num_packed, num_packs: next item of the stream, candidates, items packed, packs made.
 
     Returns:
-        The last four, as they are afterwards.
+        The last four arguments, updated.
     """
     num_budgets, num_items = stream.shape
     pool_limit = len(pool)
@@ -167,7 +167,7 @@ def _fill(
             break
         for d in range(num_budgets):
             room[d] = capacities[d]
-        # The bulk of a large pack comes as it lies in the stream: choosing matters where little room remains.
+        # The bulk of a large pack is taken in order of the stream: choosing matters when little room remains.
         while position < num_items and in_pool == pool_limit and room[binding] > bulk_room:
             fits = True
             for d in range(num_budgets):
@@ -181,12 +181,12 @@ def _fill(
             num_packed += 1
             position += 1
         next_exchange = num_packed
-        # Step 0 picks by score, step 1 exchanges each pick for a candidate of more worth, step 2 adds what still fits.
+        # Step 0 picks by score, step 1 exchanges picks for candidates of more worth, step 2 adds what still fits.
         step = 0
         while step < 3:
             threshold = -np.inf
             if step == 0:
-                # Candidates that were picked are replaced from the stream.
+                # Picked candidates are replaced from the stream.
                 while in_pool < pool_limit and position < num_items:
                     pool[in_pool] = position
                     pool_worth[in_pool] = 0.0
@@ -195,7 +195,7 @@ def _fill(
                         pool_worth[in_pool] += worth[d] * stream[d, position]
                     in_pool += 1
                     position += 1
-                # score = sum of progress[d] · open room[d] · size[d], less the deviation from the way to no room.
+                # score = sum of progress[d] · open room[d] · size[d], minus the deviation from the path to zero room.
                 score[:in_pool] = 0.0
                 binding_open = 1.0 - (capacities[binding] - room[binding]) * scale[binding]
                 for d in range(num_budgets):
@@ -215,12 +215,12 @@ def _fill(
                     if next_exchange == num_packed:
                         step = 2
                         continue
-                    # The pick leaves the pack; it stays out if a candidate is worth more, else it comes back.
+                    # The pick leaves the pack; if no candidate is worth more, it comes back.
                     threshold = 0.0
                     for d in range(num_budgets):
                         threshold += worth[d] * stream[d, items[next_exchange]]
                         room[d] += stream[d, items[next_exchange]]
-            # The best candidate that fits, of equal ones the first.
+            # The best candidate that fits; the first of equal ones.
             best = -1
             for k in range(in_pool):
                 if values[k] > threshold:
@@ -281,7 +281,7 @@ def _fill_in_numpy(
     num_packed: int,
     num_packs: int,
 ) -> tuple[int, int, int, int]:
-    """Fill the same packs in NumPy; arguments and result as of ``_fill``."""
+    """Fill the same packs in NumPy; arguments and result are as in ``_fill``."""
     num_budgets, num_items = stream.shape
     pool_limit = len(pool)
 
@@ -322,7 +322,7 @@ def _fill_in_numpy(
         if num_packed == num_items:
             break
         room = capacities.copy()
-        # The bulk of a large pack comes as it lies in the stream.
+        # The bulk of a large pack is taken in order of the stream.
         while (
             position < num_items
             and in_pool == pool_limit
@@ -350,7 +350,7 @@ def _fill_in_numpy(
                 pool[best], pool_worth[best] = pool[in_pool], pool_worth[in_pool]
                 pool_sizes[:, best] = pool_sizes[:, in_pool]
             for exchange in range(first_pick, num_packed if by_score else first_pick):
-                # The pick leaves the pack; it stays out if a candidate is worth more, else it comes back.
+                # The pick leaves the pack; if no candidate is worth more, it comes back.
                 pick = int(items[exchange])
                 room += stream[:, pick]
                 pick_worth = worth_of(stream[:, pick])

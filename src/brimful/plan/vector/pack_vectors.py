@@ -1,4 +1,4 @@
-"""Vector bin packing: packs under several budgets at once, none ever exceeded."""
+"""Vector bin packing: packs under several budgets at once, which are never exceeded."""
 
 from typing import TypeAlias
 
@@ -16,23 +16,23 @@ from brimful.rng import generator
 from brimful.typing import AnyIntArray, BoolArray, Int64Array
 
 _CLOSE_ENOUGH = 0.001
-"""Distance from the bound, as a share of it, at which nothing further is tried."""
+"""Distance from the bound, as a share of the bound, at which the search stops."""
 
 _SAMPLE_ITEMS = 10_000
-"""Items on which the weights are compared when there are more than twice that many."""
+"""Items in the sample on which the weights are compared; used for more than twice this number of items."""
 
 _STRAIGHTNESS = (0.7, 1.5, 0.3)
 """Weights of the deviation in the score; each is tried, and the first suits most data."""
 
 _Offer: TypeAlias = tuple[Packing, str]
-"""Packs of all items, and in words the way that led to them."""
+"""Packs of all items, and a description of how they were made."""
 
 _REPACK_ROUNDS = ((10_000, 8), (200_000, 4))
-"""Pairs (items at most, rounds of ruin and recreate); more items leave little to gain."""
+"""Pairs (maximum items, rounds of ruin and recreate); with more items, little can be gained."""
 
 
 def bound_of_budgets(sizes: AnyIntArray, *, capacities: Int64Array) -> int:
-    """Return a number of packs that no packing goes below: the largest ``lower_bound`` of any one budget.
+    """Return a lower bound on the number of packs: the largest ``lower_bound`` of any single budget.
 
     >>> bound_of_budgets(np.array([[1, 5], [1, 5], [1, 5]]), capacities=np.array([8, 8]))
     3
@@ -51,43 +51,43 @@ def bound_of_budgets(sizes: AnyIntArray, *, capacities: Int64Array) -> int:
 def pack_vectors(sizes: AnyIntArray, *, capacities: Int64Array, seed: int = 0) -> PackResult[Packing]:
     """Put items into few packs, none of which exceeds any of its capacities.
 
-    Cheap ways come first, each taken where it meets the bound: best fit decreasing by the binding budget, if no other
-    budget is exceeded by it; with a limit on samples, the same on counts, with that limit. Else packs are filled one
-    after the other::
+    Cheap methods come first, and the first that meets the bound is used: best fit decreasing by the binding budget, if
+    it exceeds no other budget; with a limit on samples, the same on counts, with this limit. Otherwise packs are filled
+    one after the other::
 
-        capacities 10 and 10; the remaining items take both alike, so a pack should go straight from (10, 10) to (0, 0)
+        capacities 10 and 10; the remaining items use both equally: the room should go straight from (10, 10) to (0, 0)
 
-        item             a     b     c     d           goes with (10, 10)?         room then
+        item             a     b     c     d           straight from (10, 10)?     room left
                         7 2   2 6   1 2   5 5
         first pick      largest: d, as a deviates      room straight ahead          5 5
         next            c, b deviate: 2 6 no longer fits, 1 2 does                  4 3
-        next pack       7 2, then 2 6 sets it straight again                        1 2
+        next pack       7 2, then 2 6 corrects the direction                        1 2
 
     Of the candidates that fit, the one with the highest score comes next::
 
         score(i) = progress(i) - w · deviation(i)
         progress(i)  = sum over budgets of share² · open room · size of i
-        deviation(i) = sum over budgets of share² · distance between the size of i and the straight way to no room,
+        deviation(i) = sum over budgets of share² · distance between the size of i and the straight path to zero room,
                        in units of the mean deviation of the candidates
 
-    where share is the demand for a budget, as a share of that for the binding one, and room and sizes are measured so
-    that all remaining items take the same of each budget. So budgets which always come together (patches within
-    tokens) count for their difference. A full pack then exchanges each pick for a candidate that fills it better.
-    Large items thus find the small ones that make up for their shape, and few are left that fit nothing.
+    where share is the demand for a budget as a share of the demand for the binding one, and room and sizes are scaled
+    so that all remaining items take the same of each budget. So budgets that always occur together (patches within
+    tokens) count by their difference. A full pack then exchanges picks for candidates that fill it better. Large items
+    are thus combined with small items that compensate their shape, and few items remain that fit nowhere.
 
-    Candidates are a window on the items in random order: cost and memory are linear in their number. Three weights w
-    are tried until one is within 0.1 % of the bound; of many items on a sample first. Where the one-budget packs exceed
-    another budget here and there only, those and the packs that balance them are refilled, and the others stay.
+    Candidates are a window of the items in random order: cost and memory are linear in the number of items. Three
+    weights w are tried until one is within 0.1 % of the bound; with many items, on a sample first. If only some
+    one-budget packs exceed another budget, these packs and packs that balance them are refilled, and the others stay.
 
     Pure: no I/O; the same arguments give the same packs on any machine, with or without numba.
 
     Args:
         sizes: ``int64[num_items, num_budgets]``, at least 0, none above its capacity.
         capacities: ``int64[num_budgets]``, from 1 to 2**52.
-        seed: of the order in which items become candidates.
+        seed: seed of the order in which items become candidates.
 
     Returns:
-        Packs, the largest bound of any budget, and in words what was done.
+        Packs, the largest bound of any budget, and a description of the method.
 
     Cost: items × candidates, 2 to 10 s compiled and a minute or two in NumPy for a million items.
     Source: filling pack by pack along the open room is the dot-product greedy of Panigrahy, Talwar, Uyeda and Wieder,
@@ -100,7 +100,7 @@ def pack_vectors(sizes: AnyIntArray, *, capacities: Int64Array, seed: int = 0) -
         empty = Packing(np.zeros(1, dtype=np.int64), np.empty(0, dtype=np.int64))
         return PackResult(empty, 0, PlanOutcome("nothing to pack"))
     total = total_sizes(sizes)
-    is_limiting = total > capacities  # the items of all others fit one pack together
+    is_limiting = total > capacities  # for every other budget, all items together fit one pack
     if not is_limiting.any():
         single = Packing(np.array([0, num_items], dtype=np.int64), np.arange(num_items, dtype=np.int64))
         return PackResult(single, bound, PlanOutcome("one pack"))
@@ -118,7 +118,7 @@ def pack_vectors(sizes: AnyIntArray, *, capacities: Int64Array, seed: int = 0) -
             break
         filled = fill_packs(limited_sizes, capacities, weight, seed)
         offers.append((filled, f"filled along the budgets, straightness {weight}"))
-    packing, description = min(offers, key=lambda offer: len(offer[0]))  # of equal ones the first
+    packing, description = min(offers, key=lambda offer: len(offer[0]))  # the first of equal ones
     assert len(packing.items) == num_items
     for turn in range(next((rounds for limit, rounds in _REPACK_ROUNDS if num_items <= limit), 0)):
         if _is_any_close([(packing, description)], bound):
@@ -129,12 +129,12 @@ def pack_vectors(sizes: AnyIntArray, *, capacities: Int64Array, seed: int = 0) -
 
 
 def _is_any_close(offers: list[_Offer], bound: int) -> bool:
-    """Return true if some packs are so near the bound that nothing further is tried."""
+    """Return true if some packs are close enough to the bound to stop."""
     return any(len(packing) <= bound + int(_CLOSE_ENOUGH * bound) for packing, _ in offers)
 
 
 def _try_cheap_ways(sizes: Int64Array, capacities: Int64Array, bound: int, binding: int, seed: int) -> list[_Offer]:
-    """Return the packs of best fit decreasing by one budget, where they keep within the others or can be repaired."""
+    """Return the packs of best fit decreasing by one budget, if they are within the others or can be repaired."""
     one_budget = _pack_by_one_budget(sizes[:, binding], int(capacities[binding]))
     overfull: BoolArray = np.asarray((loads_of(one_budget, sizes) > capacities).any(axis=1))
     if not overfull.any():
@@ -143,7 +143,7 @@ def _try_cheap_ways(sizes: Int64Array, capacities: Int64Array, bound: int, bindi
     offers = [] if limited is None else [(limited, "best_fit_decreasing with a limit on samples")]
     if not _is_any_close(offers, bound) and 2 * np.count_nonzero(overfull) <= len(one_budget):
         repaired = repair_overfull(one_budget, overfull, sizes, capacities, binding, _STRAIGHTNESS[0], seed)
-        offers.append((repaired, "best_fit_decreasing by one budget, some packs filled anew"))
+        offers.append((repaired, "best_fit_decreasing by one budget, some packs refilled"))
     return offers
 
 
@@ -154,7 +154,7 @@ def _pack_by_one_budget(column: Int64Array, capacity: int, max_items: int | None
 
 
 def _pack_with_limit_on_items(sizes: Int64Array, capacities: Int64Array) -> Packing | None:
-    """Pack two budgets of which every item takes 1 of one: a limit on the items of a pack; None for other budgets."""
+    """Pack under two budgets if every item takes 1 of one of them, a limit on items per pack; otherwise return None."""
     is_unit = (sizes == 1).all(axis=0)
     if len(is_unit) != 2 or is_unit[0] == is_unit[1] or int(sizes.min()) < 1:
         return None

@@ -1,4 +1,4 @@
-"""Packs taken apart and filled again, while all others stay."""
+"""Refilling of some packs, while all others stay."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from brimful.rng import generator
 from brimful.typing import BoolArray, Int64Array
 
 _BALANCE = 0.97
-"""Demand for every other budget at most, as a share of that for the binding one, among packs that are refilled."""
+"""Maximum demand for any other budget among refilled packs, as a share of the demand for the binding budget."""
 
 
 def repair_overfull(
@@ -23,16 +23,16 @@ def repair_overfull(
     """Refill the packs that exceed a budget, together with the emptiest packs that balance them.
 
     Args:
-        packing: within the capacity of the binding budget.
+        packing: packs within the capacity of the binding budget.
         overfull: ``bool[num_packs]``, packs that exceed another budget.
         binding: the budget of the packing.
-        sizes, capacities, straightness, seed: as of ``fill_packs``.
+        sizes, capacities, straightness, seed: see ``fill_packs``.
     """
     shares = loads_of(packing, sizes) / capacities
     others = np.arange(len(capacities)) != binding
     spare = np.flatnonzero(~overfull)
     spare = spare[np.argsort(shares[spare][:, others].max(axis=1), kind="stable")]
-    # Row i: the demand of the overfull packs and the i emptiest ones.
+    # Row i: the demand of the overfull packs and the i emptiest packs.
     demand = shares[overfull].sum(axis=0) + np.concatenate(
         [np.zeros((1, len(capacities))), shares[spare].cumsum(axis=0)]
     )
@@ -46,9 +46,9 @@ def repair_overfull(
 def ruin_and_recreate(
     packing: Packing, sizes: Int64Array, capacities: Int64Array, straightness: float, turn: int, seed: int
 ) -> Packing:
-    """Refill the emptiest eighth of the packs and a quarter at random, if that takes no more packs.
+    """Refill the emptiest eighth of the packs and a random quarter, if this does not take more packs.
 
-    Source: ruin and recreate is Schrimpf et al. (2000). The packs filled last had the fewest items to choose from.
+    Source: ruin and recreate is by Schrimpf et al. (2000). The last packs had the fewest items to choose from.
     """
     demand = total_sizes(sizes) / capacities
     share = demand / demand.max()
@@ -65,7 +65,7 @@ def ruin_and_recreate(
 def _refill(
     packing: Packing, refill: BoolArray, sizes: Int64Array, capacities: Int64Array, straightness: float, seed: int
 ) -> Packing:
-    """Keep packs, but for some whose items are filled into new ones, which come last."""
+    """Keep packs except some, whose items are filled into new packs at the end."""
     removed = packing.take(np.flatnonzero(refill))
     filled = fill_packs(np.ascontiguousarray(sizes[removed.items]), capacities, straightness, seed)
     return packing.take(np.flatnonzero(~refill)).joined(Packing(filled.offsets, removed.items[filled.items]))

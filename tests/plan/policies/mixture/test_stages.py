@@ -23,7 +23,7 @@ def test_weights_are_linear_and_capacities_cut_stages():
     [
         ([(1, {"a": 1})], "must ascend from 0"),
         ([(0, {"a": 1}), (0, {"a": 2})], "must ascend from 0"),
-        ([(0, {"a": 1}), (5, {"b": 2})], "step 5 are of b and those of step 0 of a"),
+        ([(0, {"a": 1}), (5, {"b": 2})], "step 5 are for b, and for a at step 0"),
         ([(0, {"a": 0})], "weights of step 0 must be"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The draws of one epoch: elements of all sources in order, with the shares that came of them."""
+"""The draws of one epoch: elements of all sources in order, with the resulting shares."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class MixtureDraw:
 
     Attributes:
         sources: ``int[num_draws]``, the source of each draw.
-        elements: ``int64[num_draws]``, the position of each in its pool.
-        names: of the sources.
-        requested: share of each source that was asked for.
-        exhausted: names of sources that gave out at their limit before the end, in the order in which they did.
-        is_short: true if all gave out before the target was reached.
+        elements: ``int64[num_draws]``, the position of each draw in its pool.
+        names: names of the sources.
+        requested: requested share of each source.
+        exhausted: names of sources that ran out at their limit before the end, in the order in which they did.
+        is_short: true if all sources ran out before the target was reached.
     """
 
     sources: AnyIntArray
@@ -48,13 +48,14 @@ def draw(
     Pure: no I/O. The same pools, mixture, seed and epoch give the same draws.
 
     Args:
-        pools: of all sources, in the order of the mixture's weights.
+        pools: pools of all sources, in the order of the mixture's weights.
         mixture: the request.
-        seed, epoch: of the orders.
-        num_tokens: end with the draw that reaches so many, whatever the mixture says; None for its own rule.
+        seed, epoch: seed and epoch of the orders.
+        num_tokens: end with the draw that reaches this many tokens, regardless of the mixture's own end; None for the
+            mixture's own end.
 
     Raises:
-        InvalidLengthsError: a source has nothing that could be drawn.
+        InvalidLengthsError: a source has nothing to draw.
 
     >>> ones = np.ones(4, dtype=np.int64)
     >>> pools = [Pool("a", ones, ones, 0 * ones), Pool("b", ones, ones, 0 * ones)]
@@ -106,7 +107,7 @@ def draw(
         if not must_grow:
             if rule.ends_with_first:
                 break
-            # From here on the others share by their own weights: what they were behind is not made up.
+            # From here on the others share by their own weights: earlier deficits are not made up.
             exhausted_names.append(pools[empty_source].name)
             is_active[empty_source] = False
             if is_active.any():

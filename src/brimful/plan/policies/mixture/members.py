@@ -1,4 +1,4 @@
-"""The sources of a mixture among the samples of a length table, and how often each sample was used."""
+"""Sources of a mixture in a length table, and how often each sample was used."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from brimful.typing import AnyIntArray, Int64Array, Offsets
 
 
 def members_of(table: LengthTable, mixture: Mixture, sources: Mapping[str, int] | None) -> tuple[list[str], Offsets]:
-    """Return names of the sources in the order of the samples, and where each begins.
+    """Return names of the sources in the order of the samples, and the first sample of each.
 
     Args:
         table: lengths of all samples.
-        mixture: with a weight for each source.
-        sources: samples of each source by name, one source behind the other; the files that were measured if None.
+        mixture: mixture with a weight for each source.
+        sources: number of samples of each source, by name and in the order of the table; None for the measured files.
 
     Returns:
         Names, and ``int64[num_sources + 1]``: source ``i`` has the samples ``offsets[i] … offsets[i + 1] - 1``.
 
     Raises:
         SettingsError: a source without a weight, or a weight without a source.
-        PlanMismatchError: the sources have another number of samples than the table.
+        PlanMismatchError: the sources and the table differ in the number of samples.
 
     >>> table = LengthTable.from_lengths([3, 5, 4])
     >>> members_of(table, Mixture(weights={"chat": 3, "code": 1}), {"code": 2, "chat": 1})
@@ -40,7 +40,7 @@ def members_of(table: LengthTable, mixture: Mixture, sources: Mapping[str, int] 
         if len(sources) != len(parts) or not parts:
             raise SettingsError(
                 f"the lengths do not say which sample is of which source: give {setting('sources')}, the number of samples "
-                f"of each by name"
+                f"of each source"
             )
     check_type("sources", sources, Mapping, "a mapping such as {'chat': 7473, 'code': 1319}")
     for name in sources:
@@ -65,7 +65,7 @@ def as_uses(uses: AnyIntArray | None, num_samples: int) -> Int64Array:
     """Return how often each sample was consumed: ``int64[num_samples]``, zeros for None.
 
     Raises:
-        SettingsError: another number of samples, or no counts.
+        SettingsError: a wrong number of samples, or not counts.
     """
     if uses is None:
         return np.zeros(num_samples, dtype=np.int64)
@@ -81,13 +81,13 @@ def as_uses(uses: AnyIntArray | None, num_samples: int) -> Int64Array:
 def count_uses(
     sample_ids: AnyIntArray, starts: AnyIntArray, num_samples: int, before: AnyIntArray | None = None
 ) -> Int64Array:
-    """Count how often each sample was consumed; a sample of several segments counts with any of them.
+    """Count how often each sample was consumed; a sample of several segments counts if any of them was consumed.
 
     Args:
-        sample_ids: ``int[num_segments]``, of the segments that were consumed.
-        starts: ``int[num_segments]``, first token of the sample in each.
-        num_samples: in all.
-        before: ``int[num_samples]``, counts to add to; None for none.
+        sample_ids: ``int[num_segments]``, samples of the consumed segments.
+        starts: ``int[num_segments]``, first token of the sample in each segment.
+        num_samples: number of all samples.
+        before: ``int[num_samples]``, counts to add to; None for zeros.
 
     Returns:
         ``int64[num_samples]``.
@@ -102,6 +102,6 @@ def count_uses(
     ids, begins = np.asarray(sample_ids)[order], np.asarray(starts)[order]
     edges = np.flatnonzero(np.r_[True, (ids[1:] != ids[:-1]) | (begins[1:] != begins[:-1])])
     counts: Int64Array = np.zeros(num_samples, dtype=np.int64)
-    # Of segments at several places of one sample the most frequent one says how often the sample came.
+    # If a sample has several segments, its count is the count of its most frequent segment.
     np.maximum.at(counts, ids[edges], np.diff(np.r_[edges, len(ids)]))
     return total + counts

@@ -1,4 +1,4 @@
-"""Pools of what may be drawn, made of the segments that the policies left."""
+"""Pools of elements to draw, made from the segments that the policies left."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from brimful.typing import AnyIntArray, Int64Array, Offsets
 class MixedSamples:
     """The samples of a mixture that can be packed, and their segments.
 
-    Dropped and rejected samples are in no pool: the shares are of what is packed, whatever the policies left out.
+    Dropped and rejected samples are not in any pool: shares refer to packed samples.
 
     Attributes:
-        names: of the sources.
-        begins: ``int64[num_sources + 1]``, first sample of each source, dropped and rejected ones among them.
+        names: names of the sources.
+        begins: ``int64[num_sources + 1]``, first sample of each source, counting dropped and rejected samples.
         ids: ``int64[num_samples]``, ascending.
         segment_offsets: ``int64[num_samples + 1]``, segments of each sample.
         bounds: ``int64[num_sources + 1]``, positions in ``ids`` where sources begin.
         tokens: ``int64[num_samples]``, tokens of each sample in its segments.
-        uses: ``int64[num_samples]``, how often each was consumed before.
+        uses: ``int64[num_samples]``, how often each sample was consumed before.
     """
 
     names: Sequence[str]
@@ -46,10 +46,10 @@ class MixedSamples:
         """Find the samples among the segments.
 
         Args:
-            segments: that may be packed, of ascending samples.
-            names: of the sources.
-            sources: ``int64[num_sources + 1]``, first sample of each.
-            uses: ``int64[num_samples]``, of all samples.
+            segments: segments to pack, by ascending sample.
+            names: names of the sources.
+            sources: ``int64[num_sources + 1]``, first sample of each source.
+            uses: ``int64[num_samples]``, for all samples.
         """
         segment_ids = segments.ids()
         edges = np.flatnonzero(np.r_[True, segment_ids[1:] != segment_ids[:-1]]) if len(segment_ids) else segment_ids
@@ -88,12 +88,12 @@ class MixedSamples:
 
 @dataclass(frozen=True, eq=False)
 class MixedPacks:
-    """The packs of each source by itself, to draw from.
+    """Packs of each source, to draw from.
 
     Attributes:
-        packs: of all sources, one source behind the other; items are segments.
-        bounds: ``int64[num_sources + 1]``, packs where sources begin.
-        pools: of each source.
+        packs: packs of all sources, one source after the other; items are segments.
+        bounds: ``int64[num_sources + 1]``, first pack of each source.
+        pools: pool of each source.
     """
 
     packs: Packing
@@ -108,12 +108,12 @@ class MixedPacks:
         names: Sequence[str],
         mixture: Mixture,
     ) -> MixedPacks:
-        """Join packings, each of samples of one source that were consumed equally often.
+        """Join packings, each with samples of one source that were consumed equally often.
 
         Args:
             packings: number of the source, how often its samples were consumed, and packs; by ascending source.
             lengths: ``int[num_segments]``.
-            names: of the sources.
+            names: names of the sources.
             mixture: the request.
         """
         nothing = np.empty(0, dtype=np.int64)
@@ -160,17 +160,17 @@ def mixture_record(
     exhausted: Sequence[str] = (),
     is_short: bool = False,
 ) -> dict[str, Any]:
-    """Return the outcome of a mixture for JSON: for each source, the share asked for and the share that came.
+    """Return the outcome of a mixture for JSON: for each source, the requested share and the realized share.
 
     Args:
-        samples: of the sources.
+        samples: samples of the sources.
         mixture: the request.
         draws: ``int64[num_samples]``, how often each sample is packed.
-        packs: ``int64[num_sources]``, packs of each source; None where sources share packs.
-        targets: ``int64[num_samples]``, targets of the loss in the segments of each sample; shares of tokens that are weighted
-            by loss are of these. None where they were not measured.
-        exhausted: names of sources that gave out.
-        is_short: true if all gave out before the target.
+        packs: ``int64[num_sources]``, packs of each source; None if sources share packs.
+        targets: ``int64[num_samples]``, targets of the loss in the segments of each sample, to which shares of tokens
+            refer in a mixture weighted by loss. None if they were not measured.
+        exhausted: names of sources that ran out.
+        is_short: true if all sources ran out before the target.
     """
     records: list[dict[str, Any]] = []
     exhausted_names = set(exhausted)
@@ -208,7 +208,7 @@ def mixture_record(
 
 
 def offsets_of_packs(packing: Packing) -> tuple[Int64Array, Packing]:
-    """Return the items of packs in their order, and the same packs over these: each position once.
+    """Return the items of packs in their order, and the same packs over these items: each position once.
 
     >>> rows, packs = offsets_of_packs(Packing(np.array([0, 2, 3]), np.array([4, 0, 4])))
     >>> rows.tolist(), packs.as_lists()

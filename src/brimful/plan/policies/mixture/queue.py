@@ -1,4 +1,4 @@
-"""The order of draws within one source: pass by pass, or anew from the whole source."""
+"""Order of draws within one source: pass by pass, or with replacement from the whole source."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from brimful.rng import generator
 from brimful.typing import Int64Array
 
 _LEAST_REFILL = 1024
-"""Draws that are added to a queue at a time, at least."""
+"""Minimum draws that are added to a queue at a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,10 +18,10 @@ class Pool:
     """The elements of one source that may be drawn: samples, or packs.
 
     Attributes:
-        name: of the source.
-        sizes: ``int64[num_elements]``, what a draw counts in the unit of the mixture.
+        name: name of the source.
+        sizes: ``int64[num_elements]``, size of each draw in the unit of the mixture.
         tokens: ``int64[num_elements]``.
-        uses: ``int64[num_elements]``, how often each was consumed before.
+        uses: ``int64[num_elements]``, how often each element was consumed before.
     """
 
     name: str
@@ -34,18 +34,18 @@ class Pool:
 
 
 class Queue:
-    """The draws of one source in order, made as they are needed.
+    """The draws of one source in order, made when they are needed.
 
-    Pass ``p`` has every element that was consumed ``p`` times or fewer, in an order of its own: whoever was consumed waits
-    until the others have been, and the same pass has the same order wherever it is begun::
+    Pass ``p`` has every element that was consumed at most ``p`` times, in an order of its own: a consumed element waits
+    until the others have been consumed, and a pass has the same order wherever it is begun::
 
         uses 1 0 0 1      pass 0   2 1      pass 1   3 0 1 2      pass 2   1 3 2 0
 
     Args:
         pool: the elements.
-        seed, epoch: of the orders; the epoch is of draws with replacement alone.
+        seed, epoch: seed and epoch of the orders; only draws with replacement use the epoch.
         replacement: draw from the whole pool each time.
-        allowance: draws at most; None for no limit.
+        allowance: maximum draws; None for no limit.
 
     >>> pool = Pool("a", np.ones(3, np.int64), np.ones(3, np.int64), np.array([1, 0, 1]))
     >>> queue = Queue(pool, seed=0, epoch=0, replacement=False, allowance=4)
@@ -65,11 +65,11 @@ class Queue:
 
     @property
     def is_finished(self) -> bool:
-        """True if the queue has no further draws beyond those that it holds."""
+        """True if the queue cannot add further draws."""
         return self.allowance is not None and len(self.elements) >= self.allowance
 
     def grow(self, count: int) -> None:
-        """Add ``count`` draws or more, within the allowance."""
+        """Add at least ``count`` draws, within the allowance."""
         runs, num_missing = [self.elements], max(count, _LEAST_REFILL)
         if self.allowance is not None:
             num_missing = min(num_missing, self.allowance - len(self.elements))

@@ -1,4 +1,4 @@
-"""Shares of the sources of a plan: asked for, and realised in its packs."""
+"""Shares of the sources of a plan: requested, and realized in its packs."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ class SourceDraws:
     """One source of a mixture in the packs of a plan.
 
     Attributes:
-        source: its name.
+        source: name of the source.
         begin: its first sample.
-        requested: share that was asked for.
+        requested: requested share.
         realised: share in the packs, in the unit of the mixture.
-        samples: that can be packed.
-        draws: samples packed, with repeats.
-        distinct: samples packed, each once.
-        left: samples that are left for later epochs.
-        tokens: packed, with repeats.
-        packs: of this source alone; None where sources share packs.
+        samples: number of samples that can be packed.
+        draws: number of packed samples, with repeats.
+        distinct: number of distinct packed samples.
+        left: number of samples left for later epochs.
+        tokens: number of packed tokens, with repeats.
+        packs: number of packs of this source; None if sources share packs.
         factor: weight of its targets in the loss; None unless the mixture is weighted by loss.
-        exhausted: true if it gave out at its limit while others went on.
+        exhausted: true if the source ran out at its limit while others continued.
     """
 
     source: str
@@ -53,7 +53,7 @@ class SourceDraws:
         if self.left:
             parts.append(f"{self.left:,} left for later epochs")
         if self.exhausted:
-            parts.append("gave out before the end")
+            parts.append("ran out before the end")
         if self.factor is not None:
             parts.append(f"targets count {self.factor:.4g}")
         return f"{self.source}: {'; '.join(parts)}"
@@ -73,7 +73,7 @@ def sources_of_record(mixed: Mapping[str, Any]) -> list[SourceDraws]:
 
 
 def describe_mixture(mixed: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
-    """Return one line on all sources together: how near the shares came, repeats, and what is left.
+    """Return one line on all sources together: how close the shares are, repeats, and samples left.
 
     Args:
         mixed: ``PlanOutcome.mixed``.
@@ -86,7 +86,7 @@ def describe_mixture(mixed: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
         return f"{counted(len(sources), 'source')}, weighted by loss: every sample once, and its targets weigh"
     worst = max((abs(source.realised - source.requested) for source in sources), default=0.0)
     order = str(spec.get("order", "mix_then_pack")).replace("_", " ")
-    end = "; all sources gave out before the target" if mixed.get("short") else ""
+    end = "; all sources ran out before the target" if mixed.get("short") else ""
     return (
         f"{counted(len(sources), 'source')}, {order}, shares of {spec.get('unit', 'samples')} within {100 * worst:.2f} % of "
         f"the request; {counted(repeats, 'repeat')}, {counted(num_left, 'sample')} left for later epochs{end}"

@@ -1,4 +1,4 @@
-"""The request of a mixture: one frozen object that checks itself."""
+"""The request of a mixture: one frozen object that checks its values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class MixOrder(str, Enum):
     MIX_THEN_PACK = "mix_then_pack"
     """Samples are drawn, then packed together: samples of different sources share packs."""
     PACK_THEN_MIX = "pack_then_mix"
-    """Each source is packed by itself, then packs are drawn: a pack has one source."""
+    """Each source is packed separately, then packs are drawn: a pack has one source."""
 
 
 class MixUnit(str, Enum):
@@ -36,18 +36,18 @@ class MixStop(str, Enum):
     """The end of an epoch."""
 
     FIRST_EXHAUSTED = "first_exhausted"
-    """One source has been drawn once through, or to its own limit, and it would be its turn."""
+    """One source has been drawn once completely, or to its own limit, and its turn comes again."""
     ALL_EXHAUSTED = "all_exhausted"
-    """Every source has been drawn once through, or to its own limit; small ones are repeated meanwhile."""
+    """Every source has been drawn once completely, or to its own limit; small sources are repeated meanwhile."""
 
 
 class Weighting(str, Enum):
-    """The way in which weights act."""
+    """The effect of weights."""
 
     DRAWS = "draws"
     """Samples are drawn as often as the weights say."""
     LOSS = "loss"
-    """Every sample is packed once, and each target counts share requested ÷ share present (``mixture_loss_factors``)."""
+    """Every sample is packed once; each target counts requested share ÷ present share (``mixture_loss_factors``)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,19 +55,20 @@ class Mixture:
     """A request for shares of sources, checked. Sources are named; weights need not add up to 1.
 
     Attributes:
-        weights: of each source, from 0. Their ratios are the shares asked for; a source of weight 0 is not drawn.
+        weights: weight of each source, at least 0. Their ratios are the requested shares; a source of weight 0 is not
+            drawn.
         unit: the quantity that has these shares: ``samples`` or ``tokens``.
         order: ``mix_then_pack`` or ``pack_then_mix``.
-        temperature: shares are proportional to weight^(1 ÷ temperature): above 1 evens them out, and infinity makes them
-            equal.
+        temperature: shares are proportional to weight^(1 ÷ temperature): values above 1 even them out, and infinity
+            makes them equal.
         stop: the end of an epoch, unless one of the three targets below is set.
         num_samples: draws of an epoch, with repeats.
-        num_tokens: an epoch ends with the draw that reaches so many tokens.
-        num_packs: packs of an epoch, exactly, unless all sources are exhausted before.
-        max_samples: most draws of a source in an epoch, by source.
-        max_passes: most draws of a source in an epoch, by source, as a multiple of its samples: 1 repeats none.
-        replacement: draw each sample anew from the whole source, so that some come twice before others come once.
-        weighting: ``draws``, or ``loss`` for weights that the tokens carry.
+        num_tokens: an epoch ends with the draw that reaches this many tokens.
+        num_packs: exact number of packs of an epoch, unless all sources run out before.
+        max_samples: maximum draws in an epoch, by source.
+        max_passes: maximum draws in an epoch as a multiple of the source's samples, by source: 1 repeats no sample.
+        replacement: draw each sample from the whole source, so that some may repeat before others occur.
+        weighting: ``draws``, or ``loss`` to weight the loss of the tokens instead.
 
     Raises:
         SettingsError: no source, an impossible weight or limit, or two targets.
@@ -101,7 +102,7 @@ class Mixture:
                     f"{setting('mixture')}: the weight of {name} must be a number of at least 0 and is {weight!r}"
                 )
         if not any(self.weights.values()):
-            raise SettingsError(f"{setting('mixture')}: all weights are 0: give one above it")
+            raise SettingsError(f"{setting('mixture')}: all weights are 0: give one above 0")
         if not is_number(self.temperature) or not self.temperature > 0:
             raise SettingsError(
                 f"{setting('mixture')}: temperature must be a number above 0 and is {self.temperature!r}"
@@ -123,7 +124,7 @@ class Mixture:
         ):
             raise SettingsError(
                 f"{setting('mixture')}: weighting loss packs every sample once, and limits, targets, stop and replacement "
-                f"are of draws: leave them out"
+                f"are for draws: leave them out"
             )
 
     def _check_limits(self, name: str) -> None:
@@ -140,7 +141,7 @@ class Mixture:
 
     @cached_property
     def shares(self) -> dict[str, float]:
-        """Share that is asked for of each source, after the temperature; they add up to 1."""
+        """Requested share of each source, after the temperature; shares add up to 1."""
         largest = max(self.weights.values())
         powers = {
             name: (weight / largest) ** (1 / self.temperature) if weight else 0.0
@@ -150,7 +151,7 @@ class Mixture:
         return {name: power / total for name, power in powers.items()}
 
     def allowance(self, name: str, num_elements: int) -> int | None:
-        """Return the most draws of a source in an epoch; None for no limit of its own.
+        """Return the maximum draws of a source in an epoch; None for no limit of its own.
 
         >>> Mixture(weights={"a": 1}, max_passes={"a": 1.5}).allowance("a", 5)
         7
@@ -168,7 +169,7 @@ class Mixture:
         return any(getattr(self, name) is not None for name in _TARGETS)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the request for JSON: the weights, and what is not as by default."""
+        """Return the request for JSON: the weights, and values that differ from the defaults."""
         record: dict[str, Any] = {"weights": dict(self.weights)}
         for option in fields(self)[1:]:
             value = getattr(self, option.name)
@@ -194,7 +195,7 @@ _CHOICES: Mapping[str, type[Enum]] = {"unit": MixUnit, "order": MixOrder, "stop"
 
 
 def _chosen(kind: type[Enum], name: str, value: object) -> Enum:
-    """Return a choice; the message names the mixture, for the words are keys of its file."""
+    """Return a choice; the message names the mixture, because the names are keys of its file."""
     try:
         return kind(value)
     except ValueError:

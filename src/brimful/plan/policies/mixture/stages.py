@@ -13,13 +13,13 @@ from brimful.errors import SettingsError
 
 @dataclass(frozen=True)
 class MixtureStage:
-    """A run of steps with one mix and one capacity.
+    """Consecutive steps with one mix and one capacity.
 
     Attributes:
-        first_step: of the stage.
-        num_steps: of the stage.
+        first_step: first step of the stage.
+        num_steps: number of steps of the stage.
         weights: share of each source.
-        capacity: tokens of a pack; None for that of the settings.
+        capacity: tokens of a pack; None for the capacity of the settings.
     """
 
     first_step: int
@@ -35,7 +35,7 @@ def mixture_stages(
     steps_per_stage: int,
     capacities: Sequence[tuple[int, int]] = (),
 ) -> list[MixtureStage]:
-    """Cut a schedule into stages: weights are linear between points, capacities stay until the next.
+    """Cut a schedule into stages: weights are linear between points, capacities stay until the next point.
 
     ::
 
@@ -46,9 +46,9 @@ def mixture_stages(
     Pure: no I/O.
 
     Args:
-        weights: pairs of a step and the weight of each source from there; steps ascend from 0.
-        num_steps: of the training.
-        steps_per_stage: steps that are planned together; a stage is shorter where the capacity changes.
+        weights: pairs of a step and the weight of each source at this step; steps ascend from 0.
+        num_steps: number of training steps.
+        steps_per_stage: steps that are planned together; a stage is shorter if the capacity changes.
         capacities: pairs of a step and the tokens of a pack from there on.
 
     Raises:
@@ -68,10 +68,10 @@ def mixture_stages(
     for step, point in weights:
         if set(point) != set(names):
             raise SettingsError(
-                f"the weights of step {step} are of {', '.join(point)} and those of step 0 of {', '.join(names)}"
+                f"the weights of step {step} are for {', '.join(point)}, and for {', '.join(names)} at step 0"
             )
         if not all(weight >= 0 for weight in point.values()) or not sum(point.values()) > 0:
-            raise SettingsError(f"the weights of step {step} must be at least 0, and one above it")
+            raise SettingsError(f"the weights of step {step} must be at least 0, and one above 0")
     all_steps = np.arange(num_steps)
     # Shares are interpolated, not weights: 1 : 1 at one point and 10 : 30 at the next are 0.5 and 0.25.
     shares = {

@@ -1,6 +1,6 @@
-"""The order of turns: the source of each next draw, so that every prefix has the shares asked for.
+"""Order of turns: the source of each next draw, so that every prefix has the requested shares.
 
-All sums are of whole numbers, so that the turns are the same on every machine, compiled or not.
+All arithmetic is in whole numbers, so that the turns are the same on every machine, compiled or not.
 """
 
 import numpy as np
@@ -9,10 +9,10 @@ from brimful.compiling import compiled
 from brimful.typing import AnyIntArray, Int64Array
 
 _UNIT_SCALE = 1 << 30
-"""Parts of a share where every draw counts 1: products of two stay below 2**62."""
+"""Parts of the whole if every draw counts 1: products of two stay below 2**62."""
 
 _MAX_SCALE = 1 << 42
-"""Parts of a share where draws have sizes, at most."""
+"""Maximum parts of the whole if draws have sizes."""
 
 
 def scale_for(largest_size: int, num_sources: int) -> int:
@@ -27,7 +27,7 @@ def scale_for(largest_size: int, num_sources: int) -> int:
 
 
 def as_parts(shares: AnyIntArray | np.ndarray[tuple[int], np.dtype[np.float64]], scale: int) -> Int64Array:
-    """Return shares as whole parts of ``scale`` that add up to it; a share above 0 has one at least.
+    """Return shares as whole parts of ``scale`` that add up to it; a share above 0 has at least one part.
 
     >>> as_parts(np.array([1.0, 1.0, 1.0]), 100).tolist()
     [34, 33, 33]
@@ -36,7 +36,7 @@ def as_parts(shares: AnyIntArray | np.ndarray[tuple[int], np.dtype[np.float64]],
     exact = exact / exact.sum() * scale
     parts: Int64Array = np.floor(exact).astype(np.int64)
     parts[(parts == 0) & (exact > 0)] = 1
-    # What is left goes to the largest remainders; what is too much comes from the largest share.
+    # Missing parts go to the largest remainders; excess parts are taken from the largest share.
     num_missing = scale - int(parts.sum())
     if num_missing > 0:
         parts[np.argsort(parts - exact, kind="stable")[:num_missing]] += 1
@@ -58,27 +58,28 @@ def take_turns(
 ) -> tuple[AnyIntArray, int]:
     """Give turns to sources until a limit is reached or the source whose turn it is has no draw left.
 
-    With equal sizes, the turn goes to the source that would be late first, of those that are not ahead: Tijdeman's solution
-    of the chairman assignment problem (1980), by which no source is ever one draw off its share. With other sizes it goes to
-    the source that is furthest behind, so that none is ahead by more than one of its draws.
+    With equal sizes, the turn goes to the source that would be late first, among the sources that are not ahead:
+    Tijdeman's solution of the chairman assignment problem (1980), with which no source is ever one draw off its share.
+    With other sizes it goes to the source with the largest deficit, so that no source is ahead by more than one draw.
 
     ::
 
         shares 1/2 1/3 1/6      turns  0 1 0 2 1 0 | 0 1 0 2 1 0 | ...
 
     Args:
-        parts: ``int64[num_sources]``, shares; 0 for a source that gives no more.
-        credits: ``int64[num_sources]``, what each source is behind, in parts of one unit; changed in place.
-        sizes, tokens: ``int64[num_draws]``, what each draw counts, and its tokens; the draws of a source follow each other.
-        heads, ends: ``int64[num_sources]``, next and last draw of each source; ``heads`` is changed in place.
-        demands: ``int64[num_sources]``, draws that each source has still to give; at 0 for all it ends. Negative for a
-            rule that does not count; changed in place.
-        limits: ``int64[2]``, draws and tokens that are left; negative for no limit. Changed in place.
+        parts: ``int64[num_sources]``, shares; 0 for a source that is exhausted.
+        credits: ``int64[num_sources]``, deficit of each source, in parts of one unit; changed in place.
+        sizes, tokens: ``int64[num_draws]``, size and tokens of each draw; the draws of a source are contiguous.
+        heads, ends: ``int64[num_sources]``, next draw of each source, and the end of its draws; ``heads`` is changed in
+            place.
+        demands: ``int64[num_sources]``, draws that each source still has to give; the turns end when all are 0.
+            Negative for a rule that does not count; changed in place.
+        limits: ``int64[2]``, remaining draws and tokens; negative for no limit. Changed in place.
         scale: parts of a whole.
         is_unit: true if each draw counts 1.
 
     Returns:
-        ``int[num_turns]``, the source of each draw; and the source that has none left, -1 if a limit was reached.
+        ``int[num_turns]``, the source of each draw; and the source without a draw left, -1 if a limit was reached.
     """
     room = int((ends - heads).sum())
     turns: AnyIntArray = np.empty(room + 1, dtype=np.int16 if len(parts) < 2**15 else np.int32)
@@ -100,7 +101,7 @@ def _take_turns(
     is_unit: bool,
     turns: AnyIntArray,
 ) -> tuple[int, int]:
-    """Fill ``turns``; to be compiled. Returns their number, and the source that has no draw left."""
+    """Fill ``turns``; to be compiled. Returns their number, and the source without a draw left."""
     num_sources = len(parts)
     num_active = 0
     num_required = 0
@@ -122,14 +123,14 @@ def _take_turns(
             if parts[source] == 0:
                 continue
             if is_unit:
-                # Time until this source is late, times its share: compared crosswise, without a division.
+                # Time until this source is late, times its share: compared by cross-multiplication, without a division.
                 due = credits[source] + parts[source]
                 late = scale - slack - due
                 if due >= slack and (best < 0 or late * parts[best] < best_late * parts[source]):
                     best, best_late = source, late
             elif best < 0 or credits[source] > best_due:
                 best, best_due = source, credits[source]
-        if best < 0:  # rounding of the slack: then the one furthest behind
+        if best < 0:  # the slack was rounded: take the largest deficit
             for source in range(num_sources):
                 due = credits[source] + parts[source]
                 if parts[source] > 0 and (best < 0 or due > best_due):
