@@ -1,6 +1,6 @@
-"""Planning functions of trainers, under their own names: thin names over ``plan_step``.
+"""Planning functions of trainers, under their own names: thin wrappers of ``plan_step``.
 
-Replacing one import is the whole change:
+To use one, replace one import:
 
 ======================  ==============================================================================
 ``compat.verl``         ``get_seqlen_balanced_partitions``, ``rearrange_micro_batches``
@@ -12,6 +12,6 @@ Replacing one import is the whole change:
 ``compat.megatron``     ``balanced_cp_scheduler``
 ======================  ==============================================================================
 
-Signatures and shapes of results are theirs. Where their contract lets a micro-batch exceed its budget, these keep it, and
-their docstrings say so.
+Signatures and result shapes match the trainers. If a trainer lets a micro-batch exceed its budget, the function
+here keeps the budget, and its docstring says so.
 """

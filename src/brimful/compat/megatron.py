@@ -14,7 +14,7 @@ from brimful.plan.step.step_items import StepCost
 __all__ = ["COST_OF_MEGATRON", "balanced_cp_scheduler", "groups_and_subsamples"]
 
 COST_OF_MEGATRON = CostModel(linear=0, quadratic=1, tile=1)
-"""Workload that Megatron-Core assumes: l². Give the cost of your model instead."""
+"""Workload that Megatron-Core assumes: l². Pass the cost of your model instead."""
 
 
 def groups_and_subsamples(
@@ -23,18 +23,18 @@ def groups_and_subsamples(
     total_hdp_gpus: int,
     cost: StepCost = COST_OF_MEGATRON,
 ) -> tuple[list[list[list[int]]], list[list[list[int]]]]:
-    """Return what ``BalancedCPScheduler.get_groups_and_subsamples`` does: lengths, and ids, by micro-batch and rank.
+    """Return lengths and ids by micro-batch and rank, like ``BalancedCPScheduler.get_groups_and_subsamples``.
 
-    Megatron-Core limits the share of one sample on a rank; here all that a rank holds in a micro-batch is within the limit.
+    Megatron-Core limits one sample's share on a rank; here the limit holds for all tokens of a rank in a micro-batch.
 
     Args:
         sample_id_seqlens: id and length of each sample.
-        max_seq_len_per_rank: tokens that a rank holds in a micro-batch at most.
+        max_seq_len_per_rank: maximum tokens of a rank in a micro-batch.
         total_hdp_gpus: ranks of data and context parallelism together.
-        cost: of a sample, of which each of n ranks has an n-th.
+        cost: model of the cost of a sample; each of n ranks has 1 / n of it.
 
     Raises:
-        As ``plan_context_parallel``.
+        The errors of ``plan_context_parallel``.
 
     >>> groups_and_subsamples([(7, 16), (8, 16), (9, 8), (4, 8)], 8, 4)
     ([[[16], [16], [16], [16]], [[8], [8], [8], [8]]], [[[7], [7], [8], [8]], [[9], [9], [4], [4]]])
@@ -54,7 +54,7 @@ def groups_and_subsamples(
 def balanced_cp_scheduler() -> type[Any]:
     """Return a subclass of Megatron-Core's ``BalancedCPScheduler`` that plans with brimful.
 
-    Put it in its place before the data iterator is wrapped::
+    Replace the original class before the data iterator is wrapped::
 
         from megatron.core.datasets import data_schedule
         data_schedule.BalancedCPScheduler = balanced_cp_scheduler()
@@ -65,7 +65,7 @@ def balanced_cp_scheduler() -> type[Any]:
     from megatron.core.pipeline_parallel.hybrid_cp_schedule import BalancedCPScheduler
 
     class PlannedCPScheduler(BalancedCPScheduler):  # type: ignore[misc]
-        """Scheduler whose groups are those of ``plan_context_parallel``."""
+        """Scheduler that takes its groups from ``plan_context_parallel``."""
 
         def get_groups_and_subsamples(self, sample_id_seqlens: Any, config: Any) -> Any:
             return groups_and_subsamples(sample_id_seqlens, self.max_seq_len_per_rank, self.total_hdp_gpus)

@@ -13,10 +13,10 @@ __all__ = ["SequencePacker", "get_packer"]
 
 
 class SequencePacker:
-    """Packer of sequences into bins, whose number is a multiple of the ranks.
+    """Packer of sequences into bins; the number of bins is a multiple of the ranks.
 
-    Bins come in the order in which NeMo RL deals them: bin ``b`` goes to rank ``b % bin_count_multiple``, and bins that
-    are computed at the same time cost the same.
+    Bins are in the order in which NeMo RL deals them: bin ``b`` goes to rank ``b % bin_count_multiple``, and bins that
+    are computed at the same time have about the same cost.
 
     Raises:
         SettingsError: ``min_bin_count`` or ``bin_count_multiple`` below 1.
@@ -65,7 +65,7 @@ class SequencePacker:
 
 
 def _count(name: str, value: int | None) -> int:
-    """Return a number of bins; 1 if it is not given."""
+    """Return a number of bins; 1 if None."""
     return 1 if value is None else whole_number(name, value, minimum=1)
 
 
@@ -77,7 +77,7 @@ def get_packer(
     min_bin_count: int | None = None,
     bin_count_multiple: int | None = None,
 ) -> SequencePacker:
-    """Make a packer. Algorithm and seed are taken and have no effect: the plan is spread over the ranks.
+    """Make a packer. Algorithm and seed are accepted but have no effect: the plan is spread over the ranks.
 
     >>> get_packer("modified_first_fit_decreasing", 8)
     SequencePacker(capacity 8, a multiple of 1 bins)

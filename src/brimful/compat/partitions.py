@@ -14,21 +14,21 @@ def get_seqlen_balanced_partitions(seqlen_list: Sequence[int], k_partitions: int
     Args:
         seqlen_list: lengths, or workloads of any size.
         k_partitions: number of partitions, none of them empty.
-        equal_size: give each the same number of items, which ``k_partitions`` then divides.
+        equal_size: give each the same number of items; ``k_partitions`` has to divide the number of items.
 
     Returns:
         Ascending positions of each partition.
 
     Raises:
         InvalidLengthsError: fewer items than partitions.
-        SettingsError: partitions of equal size that are not.
+        SettingsError: ``equal_size``, and ``k_partitions`` does not divide the number of items.
 
     >>> get_seqlen_balanced_partitions([5, 3, 7, 2, 6, 1], 2, equal_size=True)
     [[1, 2, 3], [0, 4, 5]]
     """
     num_items = len(seqlen_list)
     if equal_size and num_items % k_partitions:
-        raise SettingsError(f"equal_size needs a multiple of {k_partitions:,} items, and there are {num_items:,}")
+        raise SettingsError(f"equal_size needs a multiple of {k_partitions:,} items, not {num_items:,}")
     # Every item takes one place: the capacity counts items, and the values are the cost.
     step = plan_step(
         np.ones(num_items, dtype=np.int32),

@@ -14,8 +14,8 @@ def make_seq_packer(
 ) -> SequencePacker:
     """Make a packer, an object with ``pack(sequence_lengths)``.
 
-    The algorithm is taken and has no effect. A sequence above the capacity is refused, as SkyRL's
-    ``first_fit_decreasing`` does; its ``balanced`` lets it exceed the budget alone.
+    The algorithm is accepted but has no effect. A sequence above the capacity is refused, as by SkyRL's
+    ``first_fit_decreasing``; SkyRL's ``balanced`` puts it alone into a bin over the budget.
 
     >>> make_seq_packer("balanced", 7, bin_count_multiple=2).pack([3, 3, 5, 6, 1, 1])
     [[3], [2, 4], [1], [0, 5]]

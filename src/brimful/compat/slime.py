@@ -26,27 +26,27 @@ def build_dp_schedule(
 ) -> tuple[list[list[int]], list[list[list[int]]], list[int], list[int]]:
     """Divide the samples of several training steps among ranks and micro-batches.
 
-    As slime's, but that no micro-batch exceeds ``max_tokens_per_gpu · cp_size``: a sample that does is refused, where slime
-    lets it stand alone. Ranks are balanced over the step: by the FLOPs of the model in ``args``, if it is described there, else by tokens; with
-    ``use_dynamic_batch_size=False`` by tokens in any case.
+    Like slime's function, but no micro-batch exceeds ``max_tokens_per_gpu · cp_size``: a sample above this limit is
+    refused, where slime gives it its own micro-batch. Ranks are balanced over the step: by the FLOPs of the model if
+    ``args`` describes one, otherwise by tokens; with ``use_dynamic_batch_size=False`` always by tokens.
 
     Args:
-        args: with ``use_dynamic_batch_size``, ``max_tokens_per_gpu`` or ``micro_batch_size``, and the names of Megatron
-            for the sizes of the model.
+        args: has ``use_dynamic_batch_size``, ``max_tokens_per_gpu`` or ``micro_batch_size``, and the sizes of the model
+            under Megatron's names.
         train_parallel_config: ``dp_size``, ``cp_size``, ``vpp_size``, ``microbatch_group_size_per_vp_stage``.
         total_lengths: tokens of each sample.
-        global_batch_size: rollouts of a step; those that do not fill a last one are left out.
-        rollout_indices: rollout of each sample; its samples share a step.
-        sample_is_multimodal: taken where text and media may share a micro-batch.
+        global_batch_size: rollouts of a step; the remaining rollouts, fewer than a step, are left out.
+        rollout_indices: rollout of each sample; all samples of a rollout share a step.
+        sample_is_multimodal: accepted if text and media may share a micro-batch.
 
     Returns:
-        Samples of each rank; positions in them of each micro-batch of each rank; micro-batches of a rank in each step;
-        rollouts of each step.
+        Samples of each rank; for each rank and micro-batch, positions in the samples of the rank; number of
+        micro-batches of a rank in each step; number of rollouts of each step.
 
     Raises:
         OversizedSampleError: a sample exceeds the budget.
         InvalidLengthsError: too few rollouts for a step, or samples for the ranks.
-        SettingsError: a token budget of steps, or text and media apart, which slime alone has.
+        SettingsError: a token budget for steps, or text and media in separate micro-batches; only slime has these.
 
     >>> from types import SimpleNamespace
     >>> args = SimpleNamespace(use_dynamic_batch_size=True, max_tokens_per_gpu=7)
@@ -56,10 +56,10 @@ def build_dp_schedule(
     """
     if getattr(args, "global_batch_tokens", None) is not None:
         raise SettingsError(
-            "global_batch_tokens makes steps of a number of tokens: cut them before, or keep slime's own"
+            "global_batch_tokens makes steps of a number of tokens: cut the steps before, or use slime's own scheduler"
         )
     if sample_is_multimodal is not None and getattr(args, "multimodal_aware_packing", "off") != "off":
-        raise SettingsError("multimodal_aware_packing keeps text and media apart: plan each by itself with plan_step")
+        raise SettingsError("multimodal_aware_packing keeps text and media apart: plan each separately with plan_step")
     ranks = train_parallel_config["dp_size"]
     multiple = (
         train_parallel_config["microbatch_group_size_per_vp_stage"] if train_parallel_config["vpp_size"] > 1 else 1
@@ -106,7 +106,7 @@ def build_dp_schedule(
 
 
 def _cost_model(args: Any) -> CostModel | None:
-    """Read the model from Megatron's arguments; None where they do not describe one."""
+    """Read the model from Megatron's arguments; None if they do not describe one."""
     names = ("hidden_size", "num_layers", "num_attention_heads", "ffn_hidden_size")
     if any(getattr(args, name, None) is None for name in names):
         return None

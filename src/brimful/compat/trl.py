@@ -21,26 +21,26 @@ __all__ = ["TokenBudgetBatcher"]
 
 
 class TokenBudgetBatcher(IterableDataset[list[Any]]):
-    """Batcher of a stream of rollouts: rows of samples, one for each process, within a budget of tokens.
+    """Batcher of a stream of rollouts: rows of samples, one row for each process, within a budget of tokens.
 
-    TRL closes all rows when one sample fits nowhere; here ``window`` samples are planned together, so that rows are full
-    and cost the same. A sample above the budget is dropped with a warning, and counted in ``metrics``, as there; so is one
-    without tokens, at which TRL 1.16 fails. At the end of the stream samples that are too few for a
-    row of each process, fewer than there are processes, are dropped with a warning.
+    TRL closes all rows when one sample fits into none of them; here ``window`` samples are planned together, so that
+    rows are full and have about the same cost. A sample above the budget is dropped with a warning and counted in
+    ``metrics``, as in TRL; so is a sample without tokens, on which TRL 1.16 fails. Samples at the end of the stream
+    that are too few for a row of each process, fewer than the processes, are dropped with a warning.
 
     Args:
         dataset: rollouts, dictionaries with ``input_ids``.
         num_processes: data-parallel ranks.
-        token_budget: tokens of a row at most.
+        token_budget: maximum tokens of a row.
         metrics: TRL's lists by name.
         window: samples that are planned together, rounded up to a multiple of the processes; a last, shorter window is
             planned too.
-        cost: as of ``plan_step``.
+        cost: see ``plan_step``.
 
     Raises:
         SettingsError: a window or a number of processes below 1.
 
-    Yields a list of ``num_processes`` rows at a time: TRL's ``TreeRow`` where it has one, else lists of samples.
+    Yields a list of ``num_processes`` rows at a time: of TRL's ``TreeRow`` if TRL has it, otherwise lists of samples.
 
     >>> rollouts = [{"input_ids": [0] * length} for length in (3, 3, 5, 6, 1, 1)]
     >>> batches = TokenBudgetBatcher(rollouts, num_processes=2, token_budget=7, metrics={}, rows_of=list)
@@ -63,7 +63,7 @@ class TokenBudgetBatcher(IterableDataset[list[Any]]):
         self.num_processes = whole_number("num_processes", num_processes, minimum=1)
         self.token_budget = token_budget
         self.metrics = metrics
-        # As many samples as there are rows can always be planned: no window waits for another sample.
+        # At least as many samples as rows can always be planned: no window waits for another sample.
         self.window = -(-whole_number("window", window, minimum=1) // self.num_processes) * self.num_processes
         self.cost = cost
         self._rows_of = rows_of or _row
@@ -87,7 +87,7 @@ class TokenBudgetBatcher(IterableDataset[list[Any]]):
         try:
             step = self._plan(samples) if samples else None
         except InvalidLengthsError:
-            # Too few, and nothing else: of lengths within the budget no other is refused.
+            # Too few samples is the only possible cause: all lengths are within the budget.
             warnings.warn(
                 f"{num_beyond} rollouts are too few for {self.num_processes:,} rows and are dropped", stacklevel=2
             )
@@ -110,7 +110,7 @@ class TokenBudgetBatcher(IterableDataset[list[Any]]):
 
 
 def _row(samples: list[dict[str, Any]]) -> Any:
-    """Make a row as TRL's collator takes it."""
+    """Make a row in the form that TRL's collator takes."""
     try:
         from trl.experimental.async_grpo.async_grpo_trainer import TreeRow
     except ImportError:

@@ -15,7 +15,7 @@ from brimful.typing import AnyIntArray
 __all__ = ["get_seqlen_balanced_partitions", "micro_batch_indices", "rearrange_micro_batches"]
 
 COST_OF_VERL = CostModel(linear=24576, quadratic=1, tile=1)
-"""Workload that verl assumes, that of a 7B model: FLOPs of 24576·l + l². Give the cost of your model instead."""
+"""Workload that verl assumes, for a 7B model: FLOPs of 24576·l + l². Pass the cost of your model instead."""
 
 
 def micro_batch_indices(
@@ -26,19 +26,19 @@ def micro_batch_indices(
     force_group_size: int = 1,
     cost: CostModel = COST_OF_VERL,
 ) -> list[list[int]]:
-    """Return the positions of each micro-batch of one rank: the half of ``rearrange_micro_batches`` that plans.
+    """Return the positions of each micro-batch of one rank: the planning half of ``rearrange_micro_batches``.
 
     Args:
         seq_len_effective: ``int[num_samples]``: tokens of each sample of this rank.
-        max_token_len: tokens of a micro-batch at most, never exceeded.
-        num_batches_divided_by: number that the micro-batches are a multiple of (virtual pipeline stages).
-        min_num_micro_batch: least number of them.
-        force_group_size: so many neighbours share a micro-batch.
-        cost: the model whose cost is to be equal.
+        max_token_len: maximum tokens of a micro-batch, never exceeded.
+        num_batches_divided_by: the number of micro-batches is a multiple of this (virtual pipeline stages).
+        min_num_micro_batch: minimum number of micro-batches.
+        force_group_size: this many neighbors share a micro-batch.
+        cost: model of the cost that is balanced.
 
     Raises:
         OversizedSampleError: a sample or a group exceeds the budget.
-        InvalidLengthsError: fewer samples than micro-batches, none of which may be empty.
+        InvalidLengthsError: fewer samples than micro-batches; no micro-batch may be empty.
 
     >>> micro_batch_indices(np.array([3, 3, 5, 6, 1, 1]), 7)
     [[0, 1, 5], [3], [2, 4]]
@@ -69,15 +69,15 @@ def rearrange_micro_batches(
 ) -> tuple[list[Any], list[list[int]]]:
     """Split the batch of a rank into micro-batches within a budget of tokens.
 
-    As verl's, with its batches (``TensorDict``) and groups; the budget holds at once, without trying one number of
-    micro-batches after the other. Micro-batches come most costly first in any case (``use_dynamic_bsz_balance``).
-    A number of micro-batches that another rank needs is agreed on by one ``all_reduce``, as there.
+    Like verl's function, with its batches (``TensorDict``) and groups, but the plan keeps the budget directly, without
+    trying one number of micro-batches after the other. Micro-batches are always in order of falling cost
+    (``use_dynamic_bsz_balance``). Ranks agree on the number of micro-batches with one ``all_reduce``, as in verl.
 
     Returns:
         The micro-batches, and the positions of each.
 
     Raises:
-        As ``micro_batch_indices``.
+        The errors of ``micro_batch_indices``.
     """
     with optional("torch", "torch", "rearrange_micro_batches"):
         import torch
@@ -95,7 +95,7 @@ def rearrange_micro_batches(
 
 
 def _select(batch: Any, positions: list[int]) -> Any:
-    """Take rows of a batch; nested tensors need verl's own function."""
+    """Select rows of a batch; nested tensors need verl's own function."""
     try:
         from verl.utils.tensordict_utils import index_select_tensor_dict
     except ImportError:
