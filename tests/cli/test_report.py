@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from brimful import LengthTable, open_source, plan_packs, write_packs
-from brimful.measure.targets import Targets
+from brimful.lengths.targets import Targets
 from brimful.testing.toys import toy_chat_encoder
 from tests.cli.tools import LENGTHS as SHORT_CHATS
 from tests.cli.tools import refused, run, shown, value

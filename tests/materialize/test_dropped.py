@@ -5,8 +5,8 @@ import json
 import numpy as np
 
 from brimful import LengthTable, open_source, plan_packs
+from brimful.lengths.targets import Targets
 from brimful.materialize.dropped import why_dropped, write_dropped
-from brimful.measure.targets import Targets
 from brimful.plan import Alignment
 from brimful.tables import Ragged
 

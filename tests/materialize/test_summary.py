@@ -7,8 +7,8 @@ import pytest
 
 from brimful import LengthTable, plan_packs
 from brimful.encode.mismatches import MISMATCH_REASON
+from brimful.lengths.targets import Targets
 from brimful.materialize.summary import PackSummary
-from brimful.measure.targets import Targets
 from brimful.shards import MediaCensus
 
 
