@@ -175,7 +175,7 @@ MISTAKES: dict[str, tuple[Callable[[Made], Any], str]] = {
     "a number for a store": (lambda m: PackedDataset(42), "directory must be the path of a pack store and is 42"),
     "a plan for a store": (
         lambda m: PackedDataset(m.plan),
-        "directory must be the path of a pack store and is a Plan: a plan goes with from_plan",
+        "directory must be the path of a pack store and is a Plan: use from_plan for a plan",
     ),
     "nothing to check": (lambda m: check_store(None), "directory must be a path or a URL and is None"),
     "from_plan with a file": (

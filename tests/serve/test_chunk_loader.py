@@ -55,7 +55,7 @@ def test_a_chunk_that_comes_is_waited_for(tmp_path):
     assert dataset[0].labels.tolist() == [-100, 6, -100]
     threading.Thread(target=lambda: (time.sleep(0.3), chunk(tmp_path, 1, [PACK]))).start()
     assert dataset[1].sample_ids.tolist() == [1 << 20, (1 << 20) + 1]
-    with pytest.raises(StreamTimeoutError, match=r"waiting for pack 2 of 2 there are, so for chunk_00002\.jsonl for"):
+    with pytest.raises(StreamTimeoutError, match=r"waiting for pack 2 \(2 exist\), so for chunk_00002\.jsonl for"):
         dataset[2]
 
 
@@ -74,7 +74,7 @@ def test_a_chunk_that_grows_after_it_was_taken_is_named(tmp_path, monkeypatch):
     assert len(dataset[0]) == 3
     append(tmp_path / "chunk_00000.jsonl", [PACK])
     chunk(tmp_path, 1, [PACK])
-    reason = r"chunk_00000\.jsonl was changed since it was taken \(1 line then, 2 now\), 0 s after the last: write a chunk under"
+    reason = r"chunk_00000\.jsonl was changed since it was read \(1 line then, 2 now\), 0 s after the last: write a chunk under"
     with pytest.raises(SourceError, match=reason):
         dataset[1]
 
@@ -94,7 +94,7 @@ def test_a_row_that_contradicts_itself_is_named(tmp_path, change, reason):
 
 def test_what_needs_a_log_is_refused(tmp_path):
     chunk(tmp_path, 0, [PACK])
-    with pytest.raises(SettingsError, match=r"keep no account of trainings.*`brimful produce .*`"):
+    with pytest.raises(SettingsError, match=r"do not record trainings.*`brimful produce .*`"):
         LazyShardedDataset(tmp_path).ack(1, "run")
 
 

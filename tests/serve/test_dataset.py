@@ -43,9 +43,9 @@ def test_packs_of_a_plan_are_those_of_its_store(store, tmp_path):
 
 def test_what_is_no_directory(store, tmp_path):
     source, encoder, plan = store
-    with pytest.raises(WrongTypeError, match="a plan goes with from_plan"):
+    with pytest.raises(WrongTypeError, match="use from_plan for a plan"):
         PackedDataset(plan)
-    with pytest.raises(WrongTypeError, match=r"a data set that encodes its rows goes with PackedDataset.wrap"):
+    with pytest.raises(WrongTypeError, match=r"for a data set that encodes its rows use PackedDataset.wrap"):
         PackedDataset([1, 2])  # type: ignore[arg-type]
     with pytest.raises(SettingsError, match="media_root belongs to a directory: give it to open_packs"):
         PackedDataset(open_packs(tmp_path), media_root=tmp_path)

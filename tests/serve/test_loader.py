@@ -163,7 +163,7 @@ def test_a_state_of_another_loader_is_refused():
     next(iter(loader))
     state = loader.state_dict()
     with pytest.raises(
-        StateError, match="behind 2 of its 4 packs, by 2 ranks × 2 × 1 pack, and here are 4 ranks × 1 × 1"
+        StateError, match="after 2 of its 4 packs, by 2 ranks × 2 × 1 pack, and this run has 4 ranks × 1 × 1"
     ):
         PackLoader(toy_packs(8), dp_world_size=4).load_state_dict(state)
     with pytest.raises(StateError, match=r"fingerprint .*, seed \(0 in the state, 1 here\)"):
@@ -289,7 +289,7 @@ def test_within_a_step_of_several_micro_batches(shape, stop):
         with pytest.raises(StateError, match="damaged"):
             second.load_state_dict({**state, "places": state["places"] + 1})
         with pytest.raises(
-            StateError, match=f"saved within a step, behind {state['places']} of its {world * each * micro} packs"
+            StateError, match=f"saved within a step, after {state['places']} of its {world * each * micro} packs"
         ):
             PackLoader(toy_packs(20), seed=1).load_state_dict(state)
 

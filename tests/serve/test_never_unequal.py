@@ -253,9 +253,9 @@ def test_a_state_of_another_ranks_stream_is_refused_by_name(found):
     for rank, results in enumerate(found_rank["whose state"] for found_rank in found):
         own, other, of_pair, alone, earlier, damaged = results
         assert (own, earlier) == ("loaded", "loaded"), "states of earlier versions do not say whose they are"
-        assert f"of the stream that rank {(rank + 1) % 4} of 4 read, and here is rank {rank} of 4: load" in other
-        assert f"rank {rank} of 4 read, and here is rank {rank % 2} of 2" in of_pair
-        assert "here is no stream of a rank's own (agree)" in alone
+        assert f"of the stream that rank {(rank + 1) % 4} of 4 read, and this is rank {rank} of 4: load" in other
+        assert f"rank {rank} of 4 read, and this is rank {rank % 2} of 2" in of_pair
+        assert "this loader reads no stream of its own (agree)" in alone
         assert "the loader state is damaged" in damaged
 
 
@@ -268,7 +268,7 @@ def test_a_stream_without_a_sample_ends_all_ranks_at_once(found):
     """It has nothing to run beside the others, who would wait for it in the collective of their first step."""
     assert [rank["all empty"] for rank in found] == [rank["empty, drop"] for rank in found] == [[]] * 4
     others = "rank 1 could not make its next step: its own error says why"
-    own = "this rank's stream gave no sample at all, so it has nothing to run beside the others"
+    own = "this rank's stream gave no sample at all, so it has nothing to run with the other ranks"
     assert [rank["empty"] for rank in found] == [others, own, others, others]
 
 

@@ -241,7 +241,7 @@ def test_it_goes_on_by_pack_index_and_says_so(logged):
     for loader in ranks:
         loader.load_state_dict(first.state_dict())
     assert [list(loader) for loader in ranks] == [[[(4, 0)], [(6, 0)]], [[(5, 0)], [(7, 0)]]]
-    assert "goes on with steps of 2 packs (2 ranks × 1 × 1 pack), before with 4 (4 ranks" in "\n".join(logged)
+    assert "continues with steps of 2 packs (2 ranks × 1 × 1 pack), previously 4 (4 ranks" in "\n".join(logged)
 
 
 class InTorchdata:
@@ -327,9 +327,9 @@ def test_what_a_sampler_cannot_take_is_refused(makers):
     sampler = RequestSampler(PackLoader(toy_packs(5), samples))
     with pytest.raises(StateError, match=r"is 3 batches behind what it delivered: save with snapshot_every_n_steps=1"):
         sampler.load_state_dict(torchdata_state(sampler, 2, since=3))
-    with pytest.raises(StateError, match=r"holds none of a RequestSampler: pass sampler=RequestSampler\(loader\)"):
+    with pytest.raises(StateError, match=r"holds no state of a RequestSampler: pass sampler=RequestSampler\(loader\)"):
         sampler.load_state_dict({"_index_sampler_state": None, "_num_yielded": 2})
-    with pytest.raises(SettingsError, match=r"a stream has not yet: WorkerLoader\(loader, num_workers=n\)"):
+    with pytest.raises(SettingsError, match=r"a stream does not have yet: WorkerLoader\(loader, num_workers=n\)"):
         RequestSampler(makers["stream"](Place(0, 1, 1, 0)))
     with pytest.raises(SettingsError, match=r"in StatefulDataLoader pass sampler=RequestSampler\(loader\)"):
         iter(LoaderDataset(PackLoader(toy_packs(3)))).state_dict()  # type: ignore[attr-defined]
@@ -463,8 +463,8 @@ def test_the_same_global_batches_of_other_ranks_are_no_warning(logged):
     assert logged == []
     PackLoader(toy_packs(8), packs_per_micro_batch=4).load_state_dict(state)
     assert logged == [
-        "goes on with steps of 4 packs (1 rank × 1 × 4 packs), before with 2 (2 ranks × 1 × 1 pack): the same packs in "
-        "the same order"
+        "continues with steps of 4 packs (1 rank × 1 × 4 packs), previously 2 (2 ranks × 1 × 1 pack): the same packs "
+        "in the same order"
     ]
 
 

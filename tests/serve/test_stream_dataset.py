@@ -132,7 +132,7 @@ def test_it_begins_again_if_asked(tmp_path):
 def test_what_does_not_fit_is_refused(tmp_path):
     """In the training process, where it is seen, and not in a worker."""
     stream = toy_stream(tmp_path / "a", [2, 2])
-    with pytest.raises(SettingsError, match="lanes=4 is no multiple of dp_world_size 3"):
+    with pytest.raises(SettingsError, match="lanes=4 is not a multiple of dp_world_size 3"):
         StreamDataset(StreamLoader(stream, lanes=4, dp_world_size=3))
     by_lanes = StreamLoader(stream, lanes=4, assign="lane").state_dict()
     with pytest.raises(StateError, match="lanes"):

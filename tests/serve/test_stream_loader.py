@@ -92,9 +92,7 @@ def test_resumed_within_a_step(tmp_path):
     assert [a + b for a, b in zip(map(ids, first), map(ids, second), strict=True)] == [
         a + b for a, b in zip(whole[6::2], whole[7::2], strict=True)
     ]
-    with pytest.raises(
-        StateError, match=r"within a step, behind 2 of 4 packs, and micro-batches of 1 × 4 ranks do not"
-    ):
+    with pytest.raises(StateError, match=r"within a step, after 2 of 4 packs, and micro-batches of 1 × 4 ranks do not"):
         made(4, 1)[0].load_state_dict(state)
 
 
@@ -284,7 +282,7 @@ def test_what_does_not_fit_is_refused(tmp_path):
     for damage in ({"step": -1}, {"step": 1.5}, {"epoch": None}, {"step": 400}, {"places": 4}):
         with pytest.raises(StateError, match="damaged"):
             loaders(stream, 1)[0].load_state_dict({**state, **damage})
-    with pytest.raises(SettingsError, match="lanes=4 is no multiple of dp_world_size 3"):
+    with pytest.raises(SettingsError, match="lanes=4 is not a multiple of dp_world_size 3"):
         StreamLoader(stream, lanes=4, dp_world_size=3)
     with pytest.raises(SettingsError, match="packs_per_micro_batch 3 does not divide the 4 packs"):
         StreamLoader(stream, lanes=4, packs_per_micro_batch=3)
@@ -355,5 +353,5 @@ def test_an_acknowledgement_has_a_name(tmp_path):
         loader.ack()
     within = StreamLoader(stream, lanes=2, packs_per_micro_batch=1)
     next(iter(within))
-    with pytest.raises(StateError, match="ack within a step, behind 1 packs"):
+    with pytest.raises(StateError, match="ack within a step, after 1 packs"):
         within.ack("run")

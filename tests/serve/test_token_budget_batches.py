@@ -213,7 +213,7 @@ def test_ranks_with_streams_of_their_own_end_together():
             "micro_batches must be at least 1 and is 0",
         ),
         (lambda: from_stream([3], dp_world_size=2, agree=bool), SettingsError, "leave dp_world_size at 1"),
-        (lambda: from_stream([3], loss_tokens=[3]), SettingsError, "loss_tokens goes with lengths"),
+        (lambda: from_stream([3], loss_tokens=[3]), SettingsError, "loss_tokens needs lengths"),
         (lambda: TokenBudgetBatches(Samples([3, 4]), SampleCount(1), lengths=[3]), SettingsError, "the source 2"),
         (lambda: TokenBudgetBatches(Samples([0]), SampleCount(1), lengths=[0]), SettingsError, "sample 0 has length 0"),
         (lambda: from_stream([3]).count_steps(), SettingsError, "a stream has no number of steps"),
@@ -440,7 +440,7 @@ def test_a_state_that_does_not_fit_is_refused():
         ),
         (by_index(LENGTHS, dp_world_size=2, micro_batches=2, seed=1), r"settings: seed \(0 in the state, 1 here\)$"),
         (by_index(LENGTHS, dp_world_size=2, micro_batches=2, tail="repeat"), r"tail \(pad in the state, repeat here\)"),
-        (by_index(LENGTHS, dp_world_size=4, micro_batches=2), "by 2 ranks × 2, and here are 4 × 2"),
+        (by_index(LENGTHS, dp_world_size=4, micro_batches=2), "by 2 ranks × 2, and this run has 4 × 2"),
         (from_stream(LENGTHS, dp_world_size=2, micro_batches=2), r"kind \(None in the state, stream here\)"),
     ]:
         with pytest.raises(StateError, match=message):
@@ -484,7 +484,7 @@ def test_a_stream_that_cannot_say_where_it_stands():
     """Refused when a state is asked for, with both ways out; a state that repeats data would be worse than none."""
     loader = TokenBudgetBatches(list(toy_packs(5)), TokenBudget(8))
     next(iter(loader))
-    with pytest.raises(StateError, match=r"the stream list cannot say where it stands: give it state_dict\(\)"):
+    with pytest.raises(StateError, match=r"the stream list cannot report its position: give it state_dict\(\)"):
         loader.state_dict()
 
 
@@ -665,9 +665,9 @@ def test_a_rank_that_fails_tells_the_others_once():
 @pytest.mark.parametrize(
     ("saved", "agree", "here"),
     [
-        ([0, 2], Agreement(), "rank 0 of 2 read, and here is rank 1 of 2"),
-        ([1, 3], Agreement(), "rank 1 of 3 read, and here is rank 1 of 2"),
-        ([1, 2], None, r"rank 1 of 2 read, and here is no stream of a rank's own \(agree\)"),
+        ([0, 2], Agreement(), "rank 0 of 2 read, and this is rank 1 of 2"),
+        ([1, 3], Agreement(), "rank 1 of 3 read, and this is rank 1 of 2"),
+        ([1, 2], None, r"rank 1 of 2 read, and this loader reads no stream of its own \(agree\)"),
         ([1, 2], Agreement(), None),
         ([0, 2], bool, None),
         (None, Agreement(), None),
@@ -704,7 +704,7 @@ def test_what_a_state_of_a_stream_cannot_hold(harm, message):
 
 def test_a_stream_without_a_way_back():
     state = from_stream(LENGTHS).state_dict()
-    with pytest.raises(StateError, match=r"the stream list has no load_state_dict\(\) to go back by"):
+    with pytest.raises(StateError, match=r"the stream list has no load_state_dict\(\) to restore its position"):
         TokenBudgetBatches(list(toy_packs(5)), TokenBudget(8, min_buffered=3)).load_state_dict(state)
 
 
@@ -723,5 +723,5 @@ def test_steps_of_another_size_are_told(logged):
     assert logged == []
     by_index(LENGTHS, dp_world_size=2, micro_batches=2).load_state_dict(state)
     assert [message.split(":")[0] for message in logged] == [
-        "goes on with steps of 2 × 2 micro-batches, before with 2 × 3"
+        "continues with steps of 2 × 2 micro-batches, previously 2 × 3"
     ]

@@ -1,14 +1,14 @@
-"""Acknowledgements of what training has made durable, and removal of shards that nobody can ask for again.
+"""Acknowledgments of what training has made durable, and removal of shards that cannot be requested again.
 
 ::
 
-    acks/<group>/<packs>.json    one for each checkpoint: the position, and the first shard that resuming from it needs
-    acks/<group>/rank-<r>.json   for people: the last position that this rank acknowledged
+    acks/<group>/<packs>.json    one for each checkpoint: the position, and the first shard needed to resume from it
+    acks/<group>/rank-<r>.json   for inspection: the last position that this rank acknowledged
     expired.json                 shards below this number were removed
-    shards/<name>.completed      empty, for people: every group has acknowledged all packs of this shard
+    shards/<name>.completed      empty, for inspection: every group has acknowledged all packs of this shard
 
-A pack that was delivered may be lost with the process that trained on it. Only a model checkpoint makes its training
-durable, so shards are removed below the oldest checkpoint that may still be resumed from, of every group of ranks.
+A delivered pack may be lost with the process that trained on it. Only a model checkpoint makes its training durable, so
+only shards before the oldest checkpoint from which any group of ranks may still resume are removed.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _GROUP = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 def check_group(group: str) -> None:
-    """Refuse what is no name of a group of ranks.
+    """Refuse an invalid name of a group of ranks.
 
     Raises:
-        SettingsError: other characters than files may have everywhere.
+        SettingsError: the name has characters that are not allowed in file names on every system.
     """
     check_type("group", group, str, "the name of a training")
     if not _GROUP.fullmatch(group):
@@ -44,11 +44,11 @@ def check_group(group: str) -> None:
 
 
 class Acks:
-    """Acknowledgements of one group of ranks, which train one model on the stream.
+    """Acknowledgments of one group of ranks, which train one model on the stream.
 
     Args:
-        store: of the stream.
-        group: its name, of letters, digits, dots, dashes and underscores.
+        store: blob store of the stream.
+        group: name of the group: letters, digits, dots, dashes and underscores.
 
     >>> import tempfile
     >>> acks = Acks(open_blob_store(tempfile.mkdtemp()), "run-1")
@@ -63,39 +63,41 @@ class Acks:
         self._store, self.group = store, group
 
     def write(self, ack: Mapping[str, Any], *, notes: Mapping[str, Any] | None = None) -> None:
-        """Acknowledge a position; the same twice is once.
+        """Acknowledge a position; a repeated acknowledgment has no effect.
 
         Args:
-            ack: ``packs_delivered``, ``frontier``, and what must be equal if the position is acknowledged again.
-            notes: what may differ then.
+            ack: ``packs_delivered``, ``frontier``, and values that must be equal if the position is acknowledged again.
+            notes: values that may differ in that case.
 
         Raises:
-            StateError: another run has acknowledged this position with other packs behind it.
+            StateError: another run has acknowledged this position after different packs.
         """
         key = self._key(ack["packs_delivered"])
         if not self._store.put_if_absent(key, json.dumps({"ack": dict(ack), "notes": dict(notes or {})}).encode()):
-            # What a rank knows of the log decides how far its frontier goes: each of them is safe, and the first stays.
+            # The frontier depends on how much of the log a rank has seen: each frontier is safe, and the first one is
+            # kept.
             facts = [name for name in ack if name != "frontier"]
             text = differences(self.read(ack["packs_delivered"]), ack, facts, show=str)
             if text:
                 raise StateError(
-                    f"{self._store.url}/{key} was acknowledged otherwise: {text.replace(' in the state', ' there')}. Two "
-                    f"runs share {setting('group', self.group)}: give each its own"
+                    f"{self._store.url}/{key} was acknowledged with different values: "
+                    f"{text.replace(' in the state', ' there')}. Two runs share {setting('group', self.group)}: "
+                    f"give each its own"
                 )
 
     def read(self, position: int) -> dict[str, Any]:
-        """Return the acknowledgement of a position.
+        """Return the acknowledgment of a position.
 
         Raises:
-            CorruptFileError: it is damaged.
+            CorruptFileError: the acknowledgment is damaged.
         """
         return self.read_with_notes(position)[0]
 
     def read_with_notes(self, position: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the acknowledgement of a position, and the notes beside it.
+        """Return the acknowledgment of a position, and its notes.
 
         Raises:
-            CorruptFileError: it is damaged.
+            CorruptFileError: the acknowledgment is damaged.
         """
         key = self._key(position)
         try:
@@ -105,16 +107,16 @@ class Acks:
             raise CorruptFileError(f"{self._store.url}/{key} is damaged: {error!r}") from error
 
     def positions(self) -> list[int]:
-        """Return the positions that were acknowledged, in order."""
+        """Return the acknowledged positions, in order."""
         names = (key.rpartition("/")[2].removesuffix(".json") for key in self._store.list(f"acks/{self.group}"))
         return sorted(int(name) for name in names if name.isdecimal())
 
     def write_rank(self, dp_rank: int, position: Mapping[str, Any]) -> None:
-        """Say for people how far one rank is; replaces what it said before."""
+        """Write the position of one rank for inspection; replaces its earlier position."""
         self._store.put_atomic(f"acks/{self.group}/rank-{dp_rank:06d}.json", json.dumps(dict(position)).encode())
 
     def ranks(self) -> dict[int, dict[str, Any]]:
-        """Return the position that each rank acknowledged last, of those that do."""
+        """Return the position that each rank acknowledged last, for ranks that acknowledge."""
         keys = [key for key in self._store.list(f"acks/{self.group}") if "/rank-" in key]
         return {int(key[-11:-5]): json.loads(text) for key, text in zip(keys, self._store.get_many(keys), strict=True)}
 
@@ -133,18 +135,20 @@ def expired_below(store: BlobStore) -> int:
 def remove_acknowledged(directory: str | os.PathLike[str], groups: list[str], *, keep: int = 2) -> int:
     """Remove the shards that no checkpoint of any group needs.
 
-    Killed anywhere, the same call goes on. Records of the log stay: they are small, and positions follow from them.
+    If the process is killed at any point, the same call continues. Records of the log stay: they are small, and
+    positions are computed from them.
 
     Args:
         directory: path or URL of the stream.
-        groups: all that train on it. One that has acknowledged fewer than ``keep`` positions keeps everything.
-        keep: checkpoints of each group that may be resumed from.
+        groups: all groups that train on it. A group that has acknowledged fewer than ``keep`` positions keeps
+            everything.
+        keep: number of checkpoints of each group from which a run may resume.
 
     Returns:
-        Number of the first shard that is still there.
+        Number of the first shard that still exists.
 
     Raises:
-        SettingsError: no group is named: nobody could say what is needed.
+        SettingsError: no group is named, so it is unknown which shards are needed.
     """
     if not groups:
         raise SettingsError("name the groups that train on the stream: what they need stays")
@@ -159,28 +163,29 @@ def remove_acknowledged(directory: str | os.PathLike[str], groups: list[str], *,
     shards, _ = StreamLog(store).records()
     first_needed = min(first_needed, len(shards))
     if first_needed > first:
-        # Said before it is done: who misses a shard then knows that it was no accident.
+        # Written before the removal: a reader that misses a shard then knows that it was removed on purpose.
         store.put_atomic(_EXPIRED, json.dumps({"below": first_needed}).encode())
     for record in shards[: max(first, first_needed)]:
         store.delete(record.file)
-        # Media of a stream that grows are with the shard that uses them; those of a planned store may serve later shards.
+        # Media of a growing stream are stored with the shard that uses them; media of a planned store may serve later
+        # shards.
         if record.state is not None and record.media is not None:
             store.delete(record.media["file"])
     return max(first, first_needed)
 
 
 def mark_completed(directory: str | os.PathLike[str], groups: list[str]) -> int:
-    """Put an empty ``.completed`` file beside each shard whose packs every group has acknowledged.
+    """Put an empty ``.completed`` file next to each shard whose packs every group has acknowledged.
 
-    They are for people and for programs that wait for such files, and follow from the acknowledgements: nothing here
-    reads them. They stay when their shards are removed.
+    They are for inspection and for programs that wait for such files, and are derived from the acknowledgments: nothing
+    here reads them. They stay when their shards are removed.
 
     Args:
         directory: path or URL of the stream.
-        groups: all that train on it.
+        groups: all groups that train on it.
 
     Returns:
-        Number of shards that are complete: those below it.
+        Number of complete shards: all shards with a lower number are complete.
 
     Raises:
         SettingsError: no group is named.

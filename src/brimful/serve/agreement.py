@@ -1,4 +1,4 @@
-"""Agreement of ranks on each step: whether all serve it, and whether one of them could not."""
+"""Agreement of ranks on each step: whether all ranks serve it, and whether a rank failed."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from brimful.plan.schedule import Tail
 
 
 class RankAgreement:
-    """Answer of all ranks to whether a step is served, for ranks that each read a stream of their own.
+    """Agreement of all ranks on whether a step is served, for ranks that each read their own stream.
 
-    One small reduction a step, over a group of gloo: on processors, beside what the model does. Under ``pad`` and
-    ``repeat`` a step is served if any rank has one, under ``drop`` if all have. A rank whose source fails, or that never
-    had a sample to run beside the others, says so in the same reduction: all others raise at once instead of waiting for
-    it until a collective times out.
+    It costs one small reduction per step over a gloo group, on CPUs, in parallel with the model. With ``pad`` and
+    ``repeat`` a step is served if any rank has one, with ``drop`` if all ranks have one. A rank whose source fails, or
+    that never had a sample to run with the others, reports it in the same reduction: all other ranks raise immediately
+    instead of waiting until a collective times out.
 
     Args:
-        tail: as of the loader.
-        group: processes that agree; a new group of gloo over all of them if None. Then every process makes its agreement.
+        tail: ``tail`` of the loader.
+        group: processes that agree; a new gloo group over all processes if None. In that case every process must make
+            its ``RankAgreement``.
 
     Raises:
-        SettingsError: no process group was initialised.
+        SettingsError: no process group was initialized.
 
     ::
 
@@ -38,7 +39,7 @@ class RankAgreement:
 
     @property
     def place(self) -> tuple[int, int]:
-        """Rank of this process in the group, and the number of its ranks: whose own stream a saved state is of."""
+        """Rank of this process in the group, and number of ranks: they identify the stream of a saved state."""
         import torch.distributed
 
         return torch.distributed.get_rank(self._group), torch.distributed.get_world_size(self._group)
@@ -47,12 +48,12 @@ class RankAgreement:
         """Return whether all ranks serve the step.
 
         Args:
-            has_step: this rank has samples for it.
-            can_run: this rank can run a step of the others, without loss; false for a stream without a sample, which raises
-                by itself if one is served.
+            has_step: true if this rank has samples for the step.
+            can_run: true if this rank can run a step of the others, without loss; false for a stream without a sample,
+                which raises its own error if a step is served.
 
         Raises:
-            RankFailedError: a rank could not make its part; names the lowest such rank of the group.
+            RankFailedError: a rank could not make its step; names the lowest such rank of the group.
         """
         idle_rank = -1 if can_run or self._needs_all else self.place[0]
         is_unlike, failed_rank = self._reduced(has_step != self._needs_all, idle_rank)
@@ -61,8 +62,8 @@ class RankAgreement:
         return is_unlike != self._needs_all
 
     def fail(self) -> None:
-        """Say that this rank cannot make its step: all others raise."""
-        # A rank that only has nothing to run fails nobody while no other has a step; this one always does.
+        """Report that this rank cannot make its step: all others raise."""
+        # A rank without anything to run fails the others only if one of them has a step; this rank always does.
         self._reduced(True, self.place[0])
 
     def _reduced(self, flag: bool, failed_rank: int) -> tuple[bool, int]:
@@ -71,7 +72,7 @@ class RankAgreement:
         import torch.distributed
 
         size = torch.distributed.get_world_size(self._group)
-        # By one maximum: a lower rank is a higher number.
+        # One maximum is enough: a lower rank becomes a higher number.
         numbers = torch.tensor([int(flag), 0 if failed_rank < 0 else size - failed_rank])
         torch.distributed.all_reduce(numbers, op=torch.distributed.ReduceOp.MAX, group=self._group)
         highest = int(numbers[1])

@@ -1,6 +1,7 @@
-"""Packed rows in ``chunk_00000.jsonl``, … as a stream: chunks take the place of shards, and their names that of the log.
+"""Packed rows in ``chunk_00000.jsonl``, … as a stream: chunks replace shards, and their names replace the log.
 
-They have no header, no hashes and no end: what a stream does by these (media, acknowledgements, watching) is not there.
+They have no header, no hashes and no end, so features of streams that need these (media, acknowledgments, watching) are
+missing.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ from brimful.sources.sample import MalformedRowError
 from brimful.typing import IGNORE_INDEX
 
 _SETTLE_SECONDS = 1.0
-"""Seconds for which the last chunk must stay as it is: chunks before it are complete."""
+"""Seconds for which the last chunk must stay unchanged; chunks before it are complete."""
 
 _MAX_OPEN = 64
-"""Chunks that stay open: as many as there are lanes of most trainings."""
+"""Maximum number of open chunks: enough for the lanes of typical trainings."""
 
 _MAX_SAMPLES = 1 << 20
-"""Samples of a pack that get numbers of their own."""
+"""Sample numbers reserved for each pack."""
 
 
 def holds_chunks(directory: str | os.PathLike[str]) -> bool:
-    """Return true for a directory with chunks that is no stream.
+    """Return true for a directory that has chunks and is not a stream.
 
     >>> holds_chunks(".")
     False
@@ -48,11 +49,11 @@ def holds_chunks(directory: str | os.PathLike[str]) -> bool:
 
 
 class FollowedChunks(FollowedLog):
-    """Chunks of a directory that may still grow, each as the record of a shard with so many packs as it has lines.
+    """Chunks of a directory that may still grow, each as the record of a shard with one pack per line.
 
     Args:
-        directory: of the chunks, numbered densely from 0.
-        timeout: most seconds of one wait; None waits for ever.
+        directory: directory of the chunks, which are numbered densely from 0.
+        timeout: maximum seconds of one wait; None waits forever.
     """
 
     def __init__(self, directory: str | os.PathLike[str], *, timeout: float | None = None) -> None:
@@ -65,16 +66,17 @@ class FollowedChunks(FollowedLog):
         return f"chunk_{seq:05d}.jsonl"
 
     def look(self) -> None:
-        """Take in the next chunk, if it is complete.
+        """Add the next chunk if it is complete.
 
         Raises:
-            SourceError: a chunk that was taken has other lines now.
+            SourceError: the lines of an added chunk have changed.
         """
         seq = len(self.shards)
         path = self.directory / self._name(seq)
         if not path.exists() or not ((self.directory / self._name(seq + 1)).exists() or self._is_settled(path)):
             return
-        # The one before was the last when it was taken: lines that came to it since have no number. It may be trained and gone.
+        # The previous chunk was the last when it was added: lines appended later have no number. It may be trained and
+        # removed.
         if self.shards and os.path.exists(self.shards[-1].file):
             self._opened(self.shards[-1])
         lines = JsonLines(path)
@@ -86,12 +88,13 @@ class FollowedChunks(FollowedLog):
         self._last_seen = (-1, 0.0)
 
     def _opened(self, record: ShardRecord) -> JsonLines:
-        """Open a chunk; refuse one that is not as it was taken."""
+        """Open a chunk; refuse it if it changed since it was added."""
         lines = JsonLines(record.file)
         if lines.fingerprint != record.xxh3_128:
             raise SourceError(
-                f"{record.file} was changed since it was taken ({counted(record.packs, 'line')} then, {len(lines):,} now), "
-                f"{_SETTLE_SECONDS:g} s after the last: write a chunk under another name, and rename it when it is complete"
+                f"{record.file} was changed since it was read ({counted(record.packs, 'line')} then, {len(lines):,} "
+                f"now), {_SETTLE_SECONDS:g} s after the last: write a chunk under another name, and rename it when it "
+                f"is complete"
             )
         return lines
 
@@ -102,7 +105,7 @@ class FollowedChunks(FollowedLog):
         return time_now - self._last_seen[1] >= _SETTLE_SECONDS
 
     def row(self, record: ShardRecord, line: int) -> tuple[Any, str]:
-        """Return a line of a chunk and its place, for messages; the chunks that were asked for last stay open."""
+        """Return a line of a chunk, and its location for messages; the most recently used chunks stay open."""
         lines = self._lines(record)
         return next(iter(lines.read(line, line + 1))), lines.where(line)
 
@@ -111,12 +114,12 @@ class FollowedChunks(FollowedLog):
 
 
 class ChunkLoader:
-    """Lines of chunks by the numbers of a stream, with what ``LazyShardedDataset`` asks of a ``StreamLoader``.
+    """Lines of chunks by number, with the interface of ``StreamLoader`` that ``LazyShardedDataset`` needs.
 
     Args:
-        directory: of the chunks.
-        settings: of the reader; chunks belong to lanes in turn with ``assign="lane"``.
-        convert: makes an item of a line and its number; a pack of a packed line if None.
+        directory: directory of the chunks.
+        settings: settings of the reader; with ``assign="lane"`` chunks belong to the lanes in turn.
+        convert: function from a line and its number to an item; if None, a packed line becomes a pack.
     """
 
     num_skipped = 0
@@ -142,7 +145,7 @@ class ChunkLoader:
         return self._log.shards[-1].cum_packs if self._log.shards else 0
 
     def has_micro_batch(self, position: int, awaited: str | None = None) -> bool:
-        """Wait for a line; true once it is there, as chunks have no end."""
+        """Wait for a line and return true: chunks have no end."""
         self._log.wait_until(lambda: self._order.find(position) is not None, awaited or f"line {position:,}")
         return True
 
@@ -163,13 +166,13 @@ class ChunkLoader:
             raise BadSampleError(str(error), sample_id=position, where=place) from error
 
     def announce(self, *_: Any, **__: Any) -> NoReturn:
-        """Refuse, as there is no log that could be written to.
+        """Refuse, because chunks have no log to write to.
 
         Raises:
             SettingsError: always.
         """
         raise SettingsError(
-            f"{self.directory} holds chunks, which keep no account of trainings: make a stream of them with "
+            f"{self.directory} holds chunks, which do not record trainings: make a stream of them with "
             f"`brimful produce {self.directory}`"
         )
 
@@ -177,10 +180,10 @@ class ChunkLoader:
 
 
 def pack_of_line(row: Any, number: int) -> Pack:
-    """Return the pack of a packed row; its samples are numbered from ``number`` × 2^20 on where it does not name them.
+    """Return the pack of a packed row; without ``sample_ids`` its samples are numbered from ``number`` × 2^20.
 
     Raises:
-        MalformedRowError: the row contradicts itself, or has labels that are not its tokens.
+        MalformedRowError: the row contradicts itself, or a label differs from its token.
 
     >>> row = {"input_ids": [5, 6, 7], "labels": [-100, 6, 7], "lengths": [2, 1], "pack_length": 3}
     >>> pack_of_line(row, 0).cu_seqlens.tolist(), pack_of_line(row, 0).labels.tolist()

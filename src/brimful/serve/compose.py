@@ -1,4 +1,4 @@
-"""Composition of micro-batches from lengths, while samples still come in."""
+"""Composition of micro-batches from lengths, while samples still arrive."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from brimful.serve.token_budget import Count, Fit, SampleCount, TokenBudget
 
 
 class SampleSegment(NamedTuple):
-    """A sample or a part of one, as the overflow policy left it. Also a whole pack from a stream."""
+    """A sample, or a part of one after the overflow policy. Also a whole pack from a stream."""
 
     key: int
     """Number of the sample in its source."""
     start: int
-    """First token of the sample in the segment."""
+    """Index in the sample of the first token of the segment."""
     length: int
     """Tokens."""
     counted: int
-    """Tokens counted against the budget; 0 is possible if it counts targets."""
+    """Tokens counted against the budget; 0 is possible if the budget counts targets."""
     samples: int
     """Samples that end in the segment: 1; 0 for all but the last part of a split sample; several for a pack."""
 
 
 @dataclass
 class BatchLedger:
-    """Account of samples and tokens.
+    """Ledger of samples and tokens.
 
     ``samples_in = samples_packed + samples_dropped + samples_carried + samples_rejected`` and
-    ``tokens_in = tokens_packed + tokens_dropped + tokens_carried + tokens_truncated``; checked at every look.
+    ``tokens_in = tokens_packed + tokens_dropped + tokens_carried + tokens_truncated``; checked at every access.
     """
 
     samples_in: int = 0
@@ -50,7 +50,7 @@ class BatchLedger:
     micro_batches: int = 0
 
     def check(self) -> BatchLedger:
-        """Return the ledger itself; assert that it adds up."""
+        """Return the ledger itself; assert that its sums are consistent."""
         samples = self.samples_packed + self.samples_dropped + self.samples_carried + self.samples_rejected
         tokens = self.tokens_packed + self.tokens_dropped + self.tokens_carried + self.tokens_truncated
         assert samples == self.samples_in, f"{samples} samples accounted for, {self.samples_in} came in"
@@ -63,17 +63,17 @@ class BatchLedger:
 
 
 class ComposerMark(NamedTuple):
-    """Moment of a composer between two steps, as references. It becomes JSON only when a state is asked for."""
+    """Snapshot of a composer between two steps, as references. It becomes JSON only when a state is requested."""
 
     segments: Sequence[SampleSegment]
-    """Segments that no micro-batch holds yet, in order of arrival."""
+    """Segments that are not in a micro-batch yet, in order of arrival."""
     ledger: BatchLedger
     plan: Any = None
-    """Knowledge of a composer beside their order; None if it has none."""
+    """Further state of a composer, in addition to the order of the segments; None if it has none."""
 
 
 class MicroBatchComposer:
-    """Composer that takes samples in and gives micro-batches out. It knows lengths only.
+    """Composer that takes samples and returns micro-batches. It sees only lengths.
 
     ::
 
@@ -82,11 +82,14 @@ class MicroBatchComposer:
         9 10 11                         8 9 10 11                   8 9 10            27
         12 13                           11 12 13                    11 12             23
 
-    The sample that waited longest always goes, so none waits for ever; others join it while they fit into the
-    remaining budget and capacity (``Fit``).
+    The sample that has waited longest is always taken, so no sample waits forever; others join it while they fit into
+    the remaining budget and capacity (``Fit``).
 
-    Cost: a micro-batch takes time in proportion to the waiting samples, about ``min_buffered``, however long the data.
-    Source: VeOmni's dynamic batching; the exact fit is a subset sum on the bits of one long integer (Bellman 1957).
+    Cost: the time of a micro-batch is proportional to the number of waiting samples, about ``min_buffered``, for any
+    size of the data.
+
+    Source: VeOmni's dynamic batching; the exact fit is a subset sum on the bits of one long integer
+    (Bellman 1957).
     """
 
     def __init__(self, settings: TokenBudget | SampleCount) -> None:
@@ -96,7 +99,8 @@ class MicroBatchComposer:
         self._waiting: list[SampleSegment] = []
         self._length = self._counted = 0  # sums over the waiting segments
         self._ledger = BatchLedger()
-        # Of the step in progress: segments that waited at its beginning or came since, and the ledger at its beginning.
+        # Of the step in progress: segments that waited at its beginning or arrived since, and the ledger at its
+        # beginning.
         self._step_segments: list[SampleSegment] | None = None
         self._step_ledger = self._ledger
 
@@ -105,27 +109,27 @@ class MicroBatchComposer:
 
     @property
     def waiting(self) -> Sequence[SampleSegment]:
-        """Segments that no micro-batch holds yet, in order of arrival."""
+        """Segments that are not in a micro-batch yet, in order of arrival."""
         return tuple(self._waiting)
 
     @property
     def ledger(self) -> BatchLedger:
-        """Copy of the account; asserts that it adds up."""
+        """Copy of the ledger; asserts that its sums are consistent."""
         num_carried = sum(segment.samples for segment in self._waiting)
         return replace(self._ledger, samples_carried=num_carried, tokens_carried=self._length).check()
 
     def restore(self, segments: Iterable[SampleSegment], ledger: BatchLedger) -> None:
-        """Go back to the moment at which ``segments`` waited and the account was ``ledger``."""
+        """Go back to the moment when ``segments`` were waiting and the ledger was ``ledger``."""
         self._waiting, self._step_segments = list(segments), None
         self._length, self._counted, _ = _sums(self._waiting)
         self._ledger = replace(ledger)
 
     def mark(self) -> ComposerMark:
-        """Return this moment, for ``go_to``."""
+        """Return a snapshot for ``go_to``."""
         return ComposerMark(self.waiting, self.ledger)
 
     def go_to(self, mark: ComposerMark) -> None:
-        """Go back to a moment, of this composer or of another of the same settings."""
+        """Go back to a snapshot of this composer, or of another composer with the same settings."""
         self.restore(mark.segments, mark.ledger)
 
     def plan_to_json(self, mark: ComposerMark) -> Any:
@@ -136,7 +140,7 @@ class MicroBatchComposer:
         """Return ``mark.plan`` of a saved state.
 
         Raises:
-            StateError: it does not belong to these segments.
+            StateError: the plan does not belong to these segments.
         """
         if value is not None:
             raise damaged(f"a plan of {type(value).__name__} for micro-batches that have none")
@@ -151,20 +155,20 @@ class MicroBatchComposer:
         self._ledger.samples_rejected += 1
 
     def add(self, key: int, length: int, budget_tokens: int, *, samples: int = 1) -> None:
-        """Take in one sample.
+        """Add one sample.
 
         Args:
             key: number of the sample.
             length: tokens.
-            budget_tokens: tokens counted against the budget: ``length``, or the targets.
+            budget_tokens: tokens counted against the budget: ``length``, or the number of targets.
             samples: more than 1 for a pack, which is never cut.
 
         Raises:
-            OversizedSampleError: longer than the capacity, and the policy is ``error`` or cannot cut it.
+            OversizedSampleError: the sample is longer than the capacity, and the policy is ``error`` or cannot cut it.
         """
         ledger, capacity, policy = self._ledger, self._capacity, self._overflow
         is_oversized = capacity is not None and length > capacity
-        # Refuse before anything is counted: a caller that goes on finds the ledger as it was.
+        # Refuse before anything is counted: a caller that continues finds the ledger unchanged.
         if is_oversized and policy is not Overflow.DROP and (policy is Overflow.ERROR or samples > 1):
             title = f"sample {key}" if samples == 1 else f"the pack of {samples} samples at {key}"
             choices = "drop, truncate, truncate_left or split" if samples == 1 else "drop"
@@ -180,7 +184,7 @@ class MicroBatchComposer:
             ledger.samples_dropped += samples
             ledger.tokens_dropped += length
         elif policy is Overflow.SPLIT:
-            # The sample counts as packed once, with its last part.
+            # The sample is counted as packed once, with its last part.
             for start in range(0, length, capacity):
                 size = min(capacity, length - start)
                 self._push(SampleSegment(key, start, size, min(budget_tokens, size), int(start + size == length)))
@@ -232,10 +236,10 @@ class MicroBatchComposer:
         return batch
 
     def next_batch(self, step: int, pull: Callable[[MicroBatchComposer], bool]) -> list[SampleSegment] | None:
-        """Pull samples until a micro-batch is ready, and return it. At the end of the samples the last ones; then None.
+        """Pull samples until a micro-batch is ready, and return it; at the end return the remaining samples, then None.
 
         Args:
-            step: of the micro-batch, for the warm-up.
+            step: step of the micro-batch, for the warm-up.
             pull: adds one more sample to this composer; false at the end.
         """
         while not self.is_ready(step) and pull(self):
@@ -243,15 +247,15 @@ class MicroBatchComposer:
         return self.take(step) if self._waiting else None
 
     def put_back(self) -> None:
-        """Return all that was taken since ``begin_step`` to the waiting segments, in order of arrival."""
+        """Put everything that was taken since ``begin_step`` back into the waiting segments, in order of arrival."""
         assert self._step_segments is not None
-        # Only taking is undone. Samples that came in since stay counted as in, and were not taken from the source twice.
+        # Only taking is undone. Samples that arrived since then stay counted, and are not taken from the source twice.
         names = ("samples_packed", "tokens_packed", "micro_batches")
         counts = {name: getattr(self._step_ledger, name) for name in names}
         self.restore(self._step_segments, replace(self._ledger, **counts))
 
     def drop(self, batch: Sequence[SampleSegment]) -> None:
-        """Count a micro-batch as dropped that was taken and is not served after all."""
+        """Count a taken micro-batch as dropped because it is not served."""
         length, _, samples = _sums(batch)
         self._ledger.samples_packed -= samples
         self._ledger.tokens_packed -= length
@@ -267,15 +271,15 @@ def compose(
     loss_tokens: Iterable[int] | None = None,
     micro_batches_per_step: int = 1,
 ) -> Iterator[list[SampleSegment]]:
-    """Yield all micro-batches of samples in their order, from lengths alone.
+    """Yield all micro-batches of samples in their order, computed from lengths only.
 
     Pure: no I/O, no randomness.
 
     Args:
         lengths: tokens of each sample.
         settings: ``TokenBudget`` or ``SampleCount``.
-        loss_tokens: targets of each sample; needed for a budget that counts them.
-        micro_batches_per_step: over all ranks; for the warm-up.
+        loss_tokens: number of targets of each sample; needed for a budget that counts them.
+        micro_batches_per_step: number over all ranks, for the warm-up.
 
     >>> settings = TokenBudget(32, min_buffered=1)
     >>> [[segment.length for segment in batch] for batch in compose(range(1, 17), settings)]
@@ -286,7 +290,7 @@ def compose(
     pairs = ((length, length) for length in lengths) if loss_tokens is None else zip(lengths, loss_tokens, strict=True)
     samples = enumerate(pairs)
 
-    # The same loop as of the loader: pull while too few samples wait, and use up the last ones at the end.
+    # The same loop as in the loader: pull while too few samples wait, and use up the last samples at the end.
     def pull(composer: MicroBatchComposer) -> bool:
         sample = next(samples, None)
         if sample is None:
@@ -316,11 +320,11 @@ def _sums(segments: Iterable[SampleSegment]) -> tuple[int, int, int]:
 def _first_fit(
     segments: list[SampleSegment], budget: int, capacity: int
 ) -> tuple[list[SampleSegment], list[SampleSegment]]:
-    """Return the oldest segment with all later ones that still fit, and the segments that stay."""
+    """Return the oldest segment with all later segments that still fit, and the remaining segments."""
     budget_room, token_room = budget - segments[0].counted, capacity - segments[0].length
     batch, remaining = segments[:1], []
     i = 1
-    # Stop at a full micro-batch: the segments behind stay as one slice and are not looked at.
+    # Stop at a full micro-batch: the later segments stay as one slice and are not examined.
     while i < len(segments) and budget_room > 0 and token_room > 0:
         segment = segments[i]
         i += 1
@@ -335,10 +339,10 @@ def _first_fit(
 
 
 def _exact_fit(segments: list[SampleSegment], budget: int) -> tuple[list[SampleSegment], list[SampleSegment]]:
-    """Return the oldest segment with those that fill the budget best, and the segments that stay.
+    """Return the oldest segment with the segments that fill the budget best, and the remaining segments.
 
-    Candidates are the shortest run behind the oldest that fills the budget to the last token; else all segments.
-    Bit ``s`` of ``reachable`` says that some of the candidates so far have ``s`` tokens together::
+    Candidates are the shortest run after the oldest segment that can fill the budget exactly, otherwise all segments.
+    Bit ``s`` of ``reachable`` is set if some of the candidates so far have ``s`` tokens together::
 
         room 7, segments 3 5 6 4     reachable sums 0 · 0 3 · 0 3 5 · 0 3 5 6 · 0 3 4 5 6 7      chosen: 3 and 4
     """
@@ -353,7 +357,7 @@ def _exact_fit(segments: list[SampleSegment], budget: int) -> tuple[list[SampleS
         if reachable >> room:
             break
     total = reachable.bit_length() - 1
-    # Walk back from the best sum: a segment is needed if the sum cannot be reached by those before it.
+    # Walk back from the best sum: a segment is needed if the earlier segments cannot reach the sum.
     stop = len(history) + 1
     indices = {0}
     for i in range(stop - 1, 0, -1):

@@ -1,4 +1,4 @@
-"""Loader of one rank's micro-batches that are composed while it trains, from samples by index or a live stream."""
+"""Loader of one rank's micro-batches, composed during training from samples by index or from a live stream."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from brimful.typing import AnyIntArray
 Batching: TypeAlias = TokenBudget | SampleCount | Window
 
 _OWN_STREAM = "own_stream"
-"""Key of a state with the rank whose own stream it is of, and the number of ranks; absent where ranks share a source."""
+"""Key of a state: the rank whose own stream was read, and the number of ranks; absent if ranks share a source."""
 
 Composed = TypeVar("Composed", bound="ComposedBatches")
 
 
 class _StepMark(NamedTuple):
-    """Position between two steps, as references. It becomes JSON only when a state is asked for."""
+    """Position between two steps, as references. It becomes JSON only when a state is requested."""
 
     position: dict[str, Any]
     composer: ComposerMark
@@ -42,14 +42,15 @@ class _StepMark(NamedTuple):
 
 
 class ComposedBatches(RankLoader):
-    """Base of ``TokenBudgetBatches`` and ``WindowBatches``, which say how samples become micro-batches.
+    """Base of ``TokenBudgetBatches`` and ``WindowBatches``, which define how samples become micro-batches.
 
-    A feed gives samples, a composer makes micro-batches of their lengths, and the ranks share those of a step out. All
-    ranks compose the same; a state holds what waits in the feed and in the composer between two steps.
+    A feed provides samples, a composer makes micro-batches from their lengths, and the micro-batches of a step are
+    distributed over the ranks. All ranks compose the same micro-batches; a state holds what waits in the feed and in
+    the composer between two steps.
     """
 
     def __new__(cls, *args: Any, **options: Any) -> Any:
-        """Make a data set of PyTorch too, where that is imported: its loaders ask for the type."""
+        """Make the object a PyTorch data set too if PyTorch is imported, because its loaders check the type."""
         if "torch" in sys.modules:
             from brimful.serve import iterable_batches
 
@@ -81,18 +82,18 @@ class ComposedBatches(RankLoader):
         super().__init__(collate_fn, dp_rank=dp_rank, dp_world_size=dp_world_size, tail=tail)
         self._micro_batches = setting_number("micro_batches", micro_batches, minimum=1)
         if agree is not None and dp_world_size > 1:
-            raise SettingsError("agree is for ranks that each read a stream of their own: leave dp_world_size at 1")
+            raise SettingsError("agree is for ranks that each read their own stream: leave dp_world_size at 1")
         by_targets = isinstance(batching, TokenBudget) and batching.count is Count.LOSS_TOKENS
         self._feed: SampleFeed
         if isinstance(lengths, LengthTable) and lengths.group_size > 1:
             raise SettingsError(
-                "micro-batches that are composed take single samples, and both samples of a row of preferences or KTO stay together: "
-                "serve them from packs (PackLoader)"
+                "composed micro-batches take single samples, and both samples of a row of preferences or KTO must stay "
+                "together: serve them from packs (PackLoader)"
             )
         if lengths is not None:
             self._feed = IndexedSampleFeed(source, lengths, loss_tokens, by_targets=by_targets, seed=seed)
         elif loss_tokens is not None:
-            raise SettingsError("loss_tokens goes with lengths: give both, or none for a stream")
+            raise SettingsError("loss_tokens needs lengths: give both, or none for a stream")
         else:
             self._feed = StreamSampleFeed(source, by_targets=by_targets)
         self._batching = batching
@@ -100,25 +101,25 @@ class ComposedBatches(RankLoader):
         self._composer = composer_of(batching)
         self._step = 0
         self._num_delivered = 0  # micro-batches of this step
-        self._filler: SampleSegment | None = None  # served without loss by a rank that has no micro-batch
-        self._first_step = 0  # of this epoch
-        # Both of the step in progress, and None between steps. A batch that is None has no loss.
+        self._filler: SampleSegment | None = None  # served without loss by a rank without a micro-batch
+        self._first_step = 0  # first step of this epoch
+        # Both belong to the step in progress, and are None between steps. A batch of None has no loss.
         self._rank_batches: list[list[SampleSegment] | None] | None = None
         self._step_mark: _StepMark | None = None
         self._feed.begin(0)
 
     @property
     def step(self) -> int:
-        """Number of steps that were served in full, over all epochs."""
+        """Number of completely served steps, over all epochs."""
         return self._step
 
     @property
     def ledger(self) -> BatchLedger:
-        """Account of samples and tokens on all ranks that share the source, this step included."""
+        """Ledger of samples and tokens on all ranks that share the source, including this step."""
         return self._composer.ledger
 
     def begin_epoch(self, epoch: int) -> None:
-        """Go to the beginning of an epoch, also of the one that is being served. Waiting samples are dropped."""
+        """Go to the beginning of an epoch, which may be the current one. Waiting samples are dropped."""
         self._composer.restore((), BatchLedger())
         self._begin(int(epoch))
 
@@ -128,9 +129,9 @@ class ComposedBatches(RankLoader):
         self._feed.begin(epoch)
 
     def next_request(self) -> _Request | None:
-        """Return the next micro-batch; None at the end of the epoch, having gone on to the next."""
+        """Return the next micro-batch; at the end of an epoch move to the next epoch and return None."""
         if self._rank_batches is None:
-            # A state saved within a step holds the step's beginning: loading it composes the same step again.
+            # A state saved within a step holds the beginning of the step: loading it composes the same step again.
             self._step_mark = self._mark()
             self._rank_batches = self._compose_step()
             if self._rank_batches is None:
@@ -148,7 +149,7 @@ class ComposedBatches(RankLoader):
         return self._collate(self._packs(request))
 
     def advance(self) -> bool:
-        """Count the next micro-batch as served; whether it was the last, only the next request shows."""
+        """Count the next micro-batch as served; only the next request shows whether it was the last."""
         self._num_delivered += 1
         if self._num_delivered == self._micro_batches:
             self._rank_batches, self._step_mark, self._num_delivered = None, None, 0
@@ -156,10 +157,10 @@ class ComposedBatches(RankLoader):
         return False
 
     def fork(self: Composed) -> Composed:
-        """Return a loader of the same samples and settings with a position of its own, at the same place.
+        """Return a loader of the same samples and settings with its own position, at the same place.
 
         Raises:
-            SettingsError: the samples come as a stream, or the ranks agree on each step.
+            SettingsError: the samples are a stream, or the ranks agree on each step.
         """
         if self._agree is not None:
             raise SettingsError(
@@ -181,7 +182,7 @@ class ComposedBatches(RankLoader):
             while len(batches) < num_places and (batch := composer.next_batch(self._step, feed.pull)) is not None:
                 batches.append(batch)
         except BaseException:
-            # A caller that goes on after an error of the source finds the samples of this step waiting again.
+            # A caller that continues after an error of the source finds the samples of this step waiting again.
             composer.put_back()
             if isinstance(self._agree, RankAgreement):
                 self._agree.fail()
@@ -193,7 +194,7 @@ class ComposedBatches(RankLoader):
         elif self._agree is not None:
             is_served = self._agree(is_served)
         if not is_served:
-            # Under drop another rank may have ended first; then the samples that wait here go with the step.
+            # With drop another rank may have ended first; then the samples that wait here are dropped with the step.
             while len(composer):
                 batches.append(composer.take(self._step))
             for dropped_batch in batches:
@@ -201,33 +202,36 @@ class ComposedBatches(RankLoader):
             return None
         if batches and batches[0]:
             self._filler = batches[0][0]
-        # Every rank gets the same number of micro-batches, also in a last step that is not full.
+        # Every rank gets the same number of micro-batches, also in an incomplete last step.
         if not is_full:
             substitutes = batches if self._tail is Tail.REPEAT and batches else [None]
             batches += [substitutes[place % len(substitutes)] for place in range(num_places - len(batches))]
         return batches[self._dp_rank :: self._dp_world_size]
 
     def _packs(self, request: _Request) -> list[Any]:
-        """Return the packs of a micro-batch; without segments those of the filler, without loss."""
+        """Return the packs of a micro-batch; without segments, the packs of the filler without loss."""
         if request.segments is not None:
             return self._feed.packs(request.segments)
         if request.filler is None:
-            raise CollateError("this rank's stream gave no sample at all, so it has nothing to run beside the others")
+            raise CollateError(
+                "this rank's stream gave no sample at all, so it has nothing to run with the other ranks"
+            )
         (item,) = self._feed.packs([request.filler])
         return [without_loss(item) if isinstance(item, Pack) else item.without_loss()]
 
     def count_steps(self) -> int:
-        """Count the steps of the whole epoch, composed from the lengths. For learning rates and progress.
+        """Count the steps of the whole epoch by composing it from lengths, for learning-rate schedules and progress.
 
-        The same at any moment of the epoch, and with ``step`` served before it, so that a warm-up keeps its place.
+        The result is the same at any moment of the epoch. It starts at the first step of this epoch, so that a warm-up
+        continues.
 
         Raises:
-            SettingsError: the source is a stream, whose end nobody knows.
+            SettingsError: the source is a stream, whose end is unknown.
         """
         if not isinstance(self._feed, IndexedSampleFeed):
             raise SettingsError("a stream has no number of steps; give a source by index and its lengths")
         num_places = self._dp_world_size * self._micro_batches
-        # A feed and a composer of their own: the samples that wait here belong to the epoch being served.
+        # Use a separate feed and composer: the samples that wait here belong to the current epoch.
         feed, composer = self._feed.fork(), composer_of(self._batching)
         feed.begin(self._epoch)
         for num_batches in count():
@@ -239,11 +243,12 @@ class ComposedBatches(RankLoader):
         return _StepMark(self._feed.position(), self._composer.mark(), self._filler)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position for JSON, which counts delivered batches, not those that a consumer prefetched.
+        """Return the position for JSON; it counts delivered batches, not batches that a consumer prefetched.
 
-        With ranks that share a source it is the same on all of them, and between two steps it may be loaded with another
-        number of ranks or of micro-batches: the samples go on in their order, and as many micro-batches in a step are the
-        same steps. With streams of their own each rank has a state of its own, for itself alone.
+        If ranks share a source, the state is the same on all of them, and between two steps it may be loaded with
+        another number of ranks or micro-batches: the samples continue in their order, and with the same number of
+        micro-batches in a step the steps are the same. If each rank reads its own stream, each rank has its own state,
+        which only that rank can load.
 
         Raises:
             StateError: the source is a stream without ``state_dict``.
@@ -266,7 +271,7 @@ class ComposedBatches(RankLoader):
 
     @property
     def _own_stream(self) -> list[int] | None:
-        """Rank that reads a stream of its own, and their number; None if ranks share one, or a plain function agrees."""
+        """This rank and the number of ranks if each reads its own stream; None for a shared source or a function."""
         return list(self._agree.place) if isinstance(self._agree, RankAgreement) else None
 
     def _check_own_stream(self, state: dict[str, Any]) -> None:
@@ -275,10 +280,10 @@ class ComposedBatches(RankLoader):
         if saved is None or saved == own or (own is None and self._agree is not None):
             return
         rank, num_ranks = map(int, saved)
-        here = "here is no stream of a rank's own (agree)" if own is None else f"here is rank {own[0]} of {own[1]}"
+        here = "this loader reads no stream of its own (agree)" if own is None else f"this is rank {own[0]} of {own[1]}"
         raise StateError(
             f"the loader state is of the stream that rank {rank} of {num_ranks} read, and {here}: load on every rank the "
-            f"state that it saved itself, with as many ranks"
+            f"state that it saved itself, with the same number of ranks"
         )
 
     def _identity(self) -> dict[str, Any]:
@@ -294,8 +299,8 @@ class ComposedBatches(RankLoader):
         """Go to the position of a state.
 
         Raises:
-            StateError: the state is of other samples or settings, of the own stream of another rank, damaged, or within a
-                step of other ranks; names the difference.
+            StateError: the state belongs to other samples or settings, or to the stream of another rank; is damaged; or
+                was saved within a step by other ranks. Names the difference.
         """
         own_state = make_state(
             "composed", fingerprint_of(self._feed.identity), Position(0, 0, 0), self._feed.facts, **self._identity()
@@ -308,11 +313,12 @@ class ComposedBatches(RankLoader):
             if places % world_size or places >= world_size * micro_batches or first_step < 0:
                 raise damaged(f"{places} places of {world_size} × {micro_batches}, first step {first_step}")
             shape = [self._dp_world_size, self._micro_batches]
-            # Within a step the ranks share its micro-batches out; between steps other ranks may take over.
+            # Within a step its micro-batches belong to fixed ranks; between steps other ranks may continue.
             if places and [world_size, micro_batches] != shape:
                 raise StateError(
-                    f"the loader state was saved within a step, behind {places} of its micro-batches, by {world_size} ranks "
-                    f"× {micro_batches}, and here are {shape[0]} × {shape[1]}: save at the end of a step, or load it there"
+                    f"the loader state was saved within a step, after {places} of its micro-batches, by {world_size} "
+                    f"ranks × {micro_batches}, and this run has {shape[0]} × {shape[1]}: save at the end of a step, "
+                    f"or load it there"
                 )
             ledger = BatchLedger(**state["ledger"])
             segments, filler = self._feed.load(state, epoch)
@@ -323,21 +329,21 @@ class ComposedBatches(RankLoader):
             raise damaged(f"{type(error).__name__}: {error}") from error
         if not places and world_size * micro_batches != self._dp_world_size * self._micro_batches:
             logging.getLogger("brimful").warning(
-                "goes on with steps of %d × %d micro-batches, before with %d × %d: the same samples in the same order",
+                "continues with steps of %d × %d micro-batches, previously %d × %d: the same samples in the same order",
                 *shape,
                 world_size,
                 micro_batches,
             )
         self._composer.go_to(ComposerMark(segments, ledger, plan))
         self._filler, self._epoch, self._step, self._first_step = filler, epoch, first_step + step, first_step
-        # The step is composed again when iterating goes on.
+        # The step is composed again when iteration continues.
         self._rank_batches, self._step_mark, self._num_delivered = None, None, places // world_size
 
 
 class _Request(NamedTuple):
-    """A micro-batch of this rank; one without segments runs the filler without loss, beside the others.
+    """A micro-batch of this rank; without segments, the rank runs the filler without loss while the others train.
 
-    It says all that a worker needs, which has composed nothing itself.
+    It holds all that a worker needs, because workers do not compose.
     """
 
     segments: list[SampleSegment] | None
@@ -345,5 +351,5 @@ class _Request(NamedTuple):
 
 
 def composer_of(batching: Batching) -> MicroBatchComposer:
-    """Return the composer of these settings."""
+    """Return the composer for these settings."""
     return WindowComposer(batching) if isinstance(batching, Window) else MicroBatchComposer(batching)

@@ -54,9 +54,9 @@ class _PlannedPacks:
         return self.packs([index])[0]
 
     def packs(self, indices: Sequence[int]) -> list[Pack]:
-        """Return several packs, whose samples are encoded together."""
+        """Return several packs; their samples are encoded together."""
         segment_lists = [self._plan.pack(index) for index in indices]
-        # A sample that was split into two of these segments is encoded once.
+        # A sample that was split into several of these segments is encoded once.
         sample_ids = list(dict.fromkeys(segment.sample_id for segments in segment_lists for segment in segments))
         samples = dict(zip(sample_ids, self._samples.read(sample_ids), strict=True))
         return [
@@ -65,7 +65,7 @@ class _PlannedPacks:
         ]
 
     def _assembled(self, index: int, segments: Sequence[Segment], samples: Sequence[EncodedSample]) -> Pack:
-        """Return the pack of these segments, given the sample of each."""
+        """Return the pack of these segments, given the sample of each segment."""
         plan = self._plan
         first = int(plan.offsets[index % plan.num_packs])
         # A sample that changed since it was measured would be cut in the wrong place, or overfill the pack.
@@ -91,13 +91,13 @@ class _PlannedPacks:
 
 
 class PackedDataset(IndexedPacks):
-    """A map-style data set of packs, for ``torch.utils.data.DataLoader`` and every trainer.
+    """Map-style data set of packs, for ``torch.utils.data.DataLoader`` and every trainer.
 
-    Give it a ``PackCollator`` as ``collate_fn`` (or ``data_collator``); batch size counts packs.
+    Use a ``PackCollator`` as ``collate_fn`` (or ``data_collator``); the batch size counts packs.
 
     Args:
         directory: path or URL of a pack store, or the store itself.
-        media_root, cache_dir, cache_bytes: as of ``open_packs``.
+        media_root, cache_dir, cache_bytes: see ``open_packs``.
 
     >>> from brimful import PackedDataset, open_source, plan_packs, measure_lengths
     >>> from brimful.testing.toys import toy_chat_encoder
@@ -119,13 +119,13 @@ class PackedDataset(IndexedPacks):
         cache_bytes: int | None = None,
     ) -> None:
         if isinstance(directory, Plan):
-            check_type("directory", directory, (), "the path of a pack store", "a plan goes with from_plan")
+            check_type("directory", directory, (), "the path of a pack store", "use from_plan for a plan")
         if isinstance(directory, PackStore) and media_root is not None:
             raise SettingsError(
                 f"{setting('media_root')} belongs to a directory: give it to open_packs for an open store"
             )
         if not isinstance(directory, (str, os.PathLike, PackStore)):
-            way_out = "a data set that encodes its rows goes with PackedDataset.wrap(dataset, packing_length=…)"
+            way_out = "for a data set that encodes its rows use PackedDataset.wrap(dataset, packing_length=…)"
             check_type("directory", directory, (), "the path of a pack store", way_out)
         self._packs: PackStore | _PlannedPacks | WrappedPacks = (
             directory
@@ -142,15 +142,15 @@ class PackedDataset(IndexedPacks):
         *,
         transforms: Sequence[Transform] = (),
     ) -> PackedDataset:
-        """Return a data set that encodes each pack at access. Its packs are those of the pack store.
+        """Return a data set that encodes each pack at access. Its packs equal the packs of the pack store.
 
         Args:
             source: the samples, or anything that ``open_source`` takes.
-            encoder: the one that measured them; or a tokenizer, or its name.
-            plan: over the lengths of this source.
-            transforms: augmentation, drawn again for each sample at each access. The lengths after it must be those that
-                were measured, with these transforms or without: they are held against the plan each time. Where lengths
-                are drawn by chance, give the source that was measured, ``source.augmented(…)``, and no transforms.
+            encoder: the encoder that measured the samples; or a tokenizer, or its name.
+            plan: plan over the lengths of this source.
+            transforms: augmentation, drawn again for each sample at each access. The resulting lengths must equal the
+                measured lengths, with or without these transforms: they are checked against the plan at each access. If
+                lengths are random, give the source that was measured, ``source.augmented(…)``, and no transforms.
 
         Raises:
             AugmentationError: at access; a transform changed the length of a sample.
@@ -177,21 +177,23 @@ class PackedDataset(IndexedPacks):
     ) -> PackedDataset:
         """Return the packs of a data set that encodes its own rows at access, such as a torch ``Dataset``.
 
-        Each pack is a list of its rows (``shards.PlainPack``), with all that their encoder made: labels, pixels, grids.
-        ``PackCollator`` joins them. A row is read whenever its pack is asked for, with the augmentation of its data set; its
-        length must be the one that was planned.
+        Each pack is a list of its rows (``shards.PlainPack``), with everything that their encoder made: labels, pixels,
+        grids. ``PackCollator`` joins them. A row is read each time its pack is requested, with the augmentation of its
+        data set; its length must equal the planned length.
 
         Args:
-            dataset: with ``len`` and an index; its rows are mappings with ``input_ids`` (``PackCollator`` lists the keys).
-            capacity: tokens of a pack at most; ``packing_length`` is understood.
-            encode: function from a row of the data set to such a mapping, or an object with this method, as ms-swift's
-                templates are; None for rows that are encoded.
-            lengths: tokens of each row, if they are known. Else those that the data set has as ``lengths`` or ``length``, an
-                attribute or a column; else every row is encoded once.
-            path: file that keeps lengths which were measured here. It is believed for a data set of the same class, number of
-                rows and ``fingerprint`` (if it has one), when some rows have these lengths still.
-            num_proc: processes that measure, workers of a ``DataLoader``; all cores if None, one for few rows.
-            options: further options of ``plan_packs``, such as ``overflow="drop"``.
+            dataset: data set with ``len`` and indexing; its rows are mappings with ``input_ids`` (``PackCollator``
+                lists the keys).
+            capacity: maximum tokens of a pack; ``packing_length`` is accepted too.
+            encode: function from a row of the data set to such a mapping, or an object with a method ``encode``, like
+                the templates of ms-swift; None for rows that are already encoded.
+            lengths: tokens of each row, if known. If None, the attribute or column ``lengths`` or ``length`` of the
+                data set is used; without it every row is encoded once.
+            path: file that keeps the lengths measured here. It is used for a data set of the same class, number of rows
+                and ``fingerprint`` (if it has one), if a few probed rows still have these lengths.
+            num_proc: number of measuring processes, which are workers of a ``DataLoader``; all cores if None, one
+                process for few rows.
+            options: additional options of ``plan_packs``, such as ``overflow="drop"``.
 
         Raises:
             EncodeError: a row cannot be encoded, or has no ``input_ids`` of one axis; names it.
@@ -219,7 +221,7 @@ class PackedDataset(IndexedPacks):
             )
         try:
             plan = plan_packs(lengths, capacity=capacity, **options)
-        except OversizedSampleError as error:  # rows are packed whole: no other policy is one
+        except OversizedSampleError as error:  # rows are packed whole: no other policy applies
             raise OversizedSampleError(error.message.replace(", truncate, truncate_left or split", "")) from error
         self = cls.__new__(cls)
         self._packs = WrappedPacks(rows, plan)
@@ -232,12 +234,12 @@ class PackedDataset(IndexedPacks):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Facts on the packs, for the state of a loader."""
+        """Facts about the packs, for the state of a loader."""
         return self._packs.facts
 
     @property
     def alignment(self) -> Alignment:
-        """Multiples of tokens that the plan left room for: ``PackCollator(padding=Padding.of_alignment(…))``."""
+        """Alignment that the plan reserved room for: ``PackCollator(padding=Padding.of_alignment(…))``."""
         return self._packs.alignment
 
     @property
@@ -247,7 +249,7 @@ class PackedDataset(IndexedPacks):
 
     @property
     def media_features(self) -> dict[str, Any] | None:
-        """Settings of the features that the packs hold in the place of media; None if they hold none."""
+        """Settings of the features that the packs hold instead of media; None if they hold none."""
         return getattr(self._packs, "media_features", None)
 
     def __len__(self) -> int:

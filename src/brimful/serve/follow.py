@@ -1,4 +1,4 @@
-"""A log that may still grow, read as far as it goes and waited for."""
+"""Reader of a log that may still grow: it reads existing records and waits for new ones."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from brimful.messages import counted, setting
 from brimful.shards import EndRecord, ShardRecord, StreamLog
 
 _FIRST_WAIT, _MAX_WAIT = 0.02, 5.0
-"""Seconds between two looks at the log: doubled while nothing comes, so that ranks that wait cost next to nothing."""
+"""Seconds between two polls of the log, doubled while nothing arrives, so that waiting ranks cost almost nothing."""
 
 _WARN_SECONDS = 60.0
-"""Seconds between two warnings of one wait."""
+"""Seconds between two warnings during one wait."""
 
 
 def check_timeout(timeout: float | None) -> None:
-    """Refuse what is no number of seconds.
+    """Refuse an invalid number of seconds.
 
     Raises:
-        SettingsError: it is negative, or no number.
+        SettingsError: the value is negative or not a number.
     """
     if timeout is not None and not (is_number(timeout) and timeout >= 0):
         raise SettingsError(f"{setting('timeout')} must be a number of seconds, at least 0, and is {timeout!r}")
@@ -34,16 +34,16 @@ def check_timeout(timeout: float | None) -> None:
 class FollowedLog:
     """Records of a stream, which a producer may still append to.
 
-    A look asks for the next record by its name: one request, and no listing that could be stale. No clock of the
-    producer is read; waits are measured by the monotonic clock of this process.
+    A poll requests the next record by its name: one request, and no listing that could be stale. No clock of the
+    producer is read; waits are measured with the monotonic clock of this process.
 
     Args:
-        store: of the stream.
-        timeout: most seconds of one wait; None waits for ever.
+        store: blob store of the stream.
+        timeout: maximum seconds of one wait; None waits forever.
 
     Attributes:
         header: the checked ``stream.json``.
-        shards: records so far, dense from 0.
+        shards: records so far, numbered densely from 0.
         end: the last record, once the stream is closed.
     """
 
@@ -61,24 +61,24 @@ class FollowedLog:
 
     @property
     def seconds_waited(self) -> float:
-        """Seconds of all waits, with the one that goes on; other threads may ask."""
+        """Total seconds of all waits, including the current one; other threads may read it."""
         begin = self._wait_begin
         return self._seconds_waited + (0.0 if begin is None else time.monotonic() - begin)
 
     def look(self) -> None:
-        """Read the records that were committed since, without waiting."""
+        """Read the records that were committed since the last call, without waiting."""
         if self.end is None:
             self.end = self._log.next_records(self.shards)
 
     def wait_until(self, is_there: Callable[[], bool], action: str) -> None:
-        """Read on until a condition on ``shards`` holds, or the stream has ended.
+        """Read records until a condition on ``shards`` holds, or the stream has ended.
 
         Args:
-            is_there: asked again after every new record.
-            action: what is waited for, for messages: ``pack 17``.
+            is_there: the condition, checked again after every new record.
+            action: name of the awaited item, for messages: ``pack 17``.
 
         Raises:
-            StreamTimeoutError: nothing came in time; names the record.
+            StreamTimeoutError: nothing arrived in time; names the record.
             CorruptFileError: a record is damaged.
         """
         if self.end is not None or is_there():
@@ -107,7 +107,7 @@ class FollowedLog:
             if time_now - last_warning >= _WARN_SECONDS:
                 last_warning = time_now
                 logging.getLogger("brimful").warning("%s for %.0f s", self._waiting(action), time_now - begin)
-            # Ranks that began to wait together must not look together.
+            # Ranks that began to wait together must not poll together.
             jitter = 0.75 + os.urandom(1)[0] / 512
             pause = wait * jitter
             if self._timeout is not None:

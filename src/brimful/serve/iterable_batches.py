@@ -1,4 +1,4 @@
-"""Loaders of composed micro-batches as data sets of PyTorch, which its ``DataLoader`` and ``Trainer`` know by their type."""
+"""Loaders of composed micro-batches as PyTorch data sets, which ``DataLoader`` and ``Trainer`` recognize by type."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from brimful.serve.workers import LoaderDataset
 
 
 class WindowBatches(window_batches.WindowBatches, IterableDataset[Any]):
-    """``WindowBatches`` where PyTorch is imported."""
+    """``WindowBatches`` if PyTorch is imported."""
 
     def __iter__(self) -> Iterator[Any]:
         return _of_worker(self) or super().__iter__()
 
 
 class TokenBudgetBatches(token_budget_batches.TokenBudgetBatches, IterableDataset[Any]):
-    """``TokenBudgetBatches`` where PyTorch is imported."""
+    """``TokenBudgetBatches`` if PyTorch is imported."""
 
     def __iter__(self) -> Iterator[Any]:
         return _of_worker(self) or super().__iter__()
 
 
 def _of_worker(loader: WindowBatches | TokenBudgetBatches) -> Iterator[Any] | None:
-    """Return the micro-batches of this worker among several: every n-th. None in the training process, or a single worker."""
+    """Return this worker's micro-batches, every n-th of n workers; None in the training process or a single worker."""
     worker = get_worker_info()
     return None if worker is None or worker.num_workers == 1 else iter(LoaderDataset(loader))

@@ -1,4 +1,4 @@
-"""Map-style data set over a stream that may still grow: samplers ask for packs by number, and those to come are waited for."""
+"""Map-style data set over a stream that may still grow: samplers request packs by number, and wait for new packs."""
 
 from __future__ import annotations
 
@@ -25,30 +25,31 @@ Beyond: TypeAlias = Literal["error", "pad", "repeat"]
 
 
 class LazyShardedDataset:
-    """Packs of a stream by number, finished or growing, for the samplers of Megatron, Transformers and PyTorch.
+    """Packs of a finished or growing stream by number, for the samplers of Megatron, Transformers and PyTorch.
 
-    The number is global: every rank opens the same data set, and its sampler says which packs are its own, each of them
-    exactly once. Asking for a pack that does not exist yet waits for it. Picklable and safe to fork: each process of a
-    ``DataLoader`` follows the log and maps the shards itself.
+    The number is global: every rank opens the same data set, and its sampler chooses the packs of the rank, each pack
+    exactly once. A request for a pack that does not exist yet waits for it. Picklable and safe to fork: each process of
+    a ``DataLoader`` follows the log and maps the shards itself.
 
-    Number ``i`` is place ``i % lanes`` of step ``i // lanes``, so batches are those of ``StreamLoader``. Places that stay
-    empty at the end give a pack without loss: the length is a multiple of ``lanes``, and with the packs of a global batch
-    as ``lanes`` no sampler drops or repeats a pack to make ranks equal.
+    Number ``i`` is place ``i % lanes`` of step ``i // lanes``, so batches equal the batches of ``StreamLoader``. Places
+    that stay empty at the end give a pack without loss: the length is a multiple of ``lanes``, and if ``lanes`` is the
+    number of packs in a global batch, no sampler drops or repeats a pack to make ranks equal.
 
     Args:
         directory: path or URL of the stream; or a directory of packed rows in ``chunk_00000.jsonl``, …, which has no end.
-        num_packs: declared length, a multiple of ``lanes``; that of the finished stream if None. Samplers ask for the
-            length before they begin: a stream that grows needs it, or an upper bound for trainings that end by steps.
-        lanes: packs of one global batch, of all ranks and micro-batches; those of the stream if None.
-        assign: ``lane`` or ``pack`` (``Assignment``); by lanes if the stream has several, else by packs.
-        beyond: what a number behind the end of the stream gives: ``error``; ``pad``, a pack without loss; or
-            ``repeat``, the packs from the beginning again.
-        timeout: most seconds of one wait; None waits for ever, with a warning each minute.
-        on_corrupt: ``error``, or ``skip``: a pack without loss stands for a damaged one, and is counted.
-        cache_dir, cache_bytes: as of ``open_packs``.
+        num_packs: declared length, a multiple of ``lanes``; the length of the finished stream if None. Samplers need
+            the length before they begin: a growing stream needs it, or an upper bound for trainings that end after a
+            number of steps.
+        lanes: packs of one global batch, over all ranks and micro-batches; the lanes of the stream if None.
+        assign: ``lane`` or ``pack`` (``Assignment``); by lanes if the stream has several, otherwise by packs.
+        beyond: result for a number after the end of the stream: ``error``; ``pad``, a pack without loss; or ``repeat``,
+            the packs from the beginning again.
+        timeout: maximum seconds of one wait; None waits forever, with a warning each minute.
+        on_corrupt: ``error``, or ``skip``: a pack without loss replaces a damaged one, which is counted.
+        cache_dir, cache_bytes: see ``open_packs``.
 
     Attributes:
-        lanes: as above.
+        lanes: packs of one global batch.
 
     Raises:
         SettingsError: lanes that do not divide the declared length.
@@ -64,8 +65,8 @@ class LazyShardedDataset:
         {
             "samples_per_chunk": "leave it out: lines of chunks are counted",
             "pre_packed": "leave it out: rows of chunks are packs here, and `brimful produce` packs raw ones",
-            "encode_fn": "`brimful produce` encodes raw rows, and the plugin of ms-swift those of its flag",
-            "max_wait_time": "use timeout=, in seconds; None waits for ever",
+            "encode_fn": "`brimful produce` encodes raw rows, and the plugin of ms-swift the rows of its flag",
+            "max_wait_time": "use timeout=, in seconds; None waits forever",
             "max_total_samples": "use num_packs=",
             "mark_completed": "call brimful.serve.mark_completed after a checkpoint",
         }
@@ -85,7 +86,7 @@ class LazyShardedDataset:
     ) -> None:
         if beyond not in ("error", "pad", "repeat"):
             raise SettingsError(f"{setting('beyond')} {beyond!r} is unknown: use one of error, pad, repeat")
-        # Numbers are global: to the loader below, every process reads as the only rank.
+        # Numbers are global: in the loader below, every process acts as the only rank.
         settings = StreamSettings(
             lanes=lanes,
             assign=assign,
@@ -114,8 +115,8 @@ class LazyShardedDataset:
         self._num_packs = None if num_packs is None else setting_number("num_packs", num_packs, minimum=1)
         if num_packs is not None and num_packs % self.lanes:
             raise SettingsError(
-                f"{setting('num_packs', num_packs)} is no multiple of {setting('lanes', self.lanes)}, so the last global "
-                f"batch would be cut: declare {num_packs + -num_packs % self.lanes}"
+                f"{setting('num_packs', num_packs)} is not a multiple of {setting('lanes', self.lanes)}, so the last "
+                f"global batch would be cut: declare {num_packs + -num_packs % self.lanes}"
             )
         end = self.end
         if num_packs is not None and end is not None and end > num_packs:
@@ -131,12 +132,12 @@ class LazyShardedDataset:
 
     @property
     def end(self) -> int | None:
-        """Number behind the last place of the stream, a multiple of ``lanes``; None while it grows."""
+        """Number after the last place of the stream, a multiple of ``lanes``; None while it grows."""
         num_steps = self._loader.steps_per_epoch
         return None if num_steps is None else num_steps * self.lanes
 
     def __len__(self) -> int:
-        """Return the declared length, or that of the finished stream.
+        """Return the declared length, or the length of the finished stream.
 
         Raises:
             UnfinishedStoreError: the stream grows, and no length was declared.
@@ -152,11 +153,11 @@ class LazyShardedDataset:
         return end
 
     def __getitem__(self, index: int) -> Pack:
-        """Return the pack of a number, and wait for it if it does not exist yet.
+        """Return the pack with a number, and wait for it if it does not exist yet.
 
         Raises:
             IndexError: the stream has ended before this number, and ``beyond`` is ``error``.
-            StreamTimeoutError: the pack did not come in time.
+            StreamTimeoutError: the pack did not arrive in time.
             CorruptFileError: its shard is damaged.
             ShardExpiredError: its shard was removed after later checkpoints.
         """
@@ -164,28 +165,28 @@ class LazyShardedDataset:
         if number < 0:
             number += len(self)
         if number < 0:
-            raise IndexError(f"there is no pack {index}: a data set of {len(self):,} begins at {-len(self)}")
+            raise IndexError(f"no pack {index}: a data set of {len(self):,} begins at {-len(self)}")
         loader = self._loader
-        if not loader.has_micro_batch(number, f"pack {number:,} of {loader.packs_so_far:,} there are"):
+        if not loader.has_micro_batch(number, f"pack {number:,} ({loader.packs_so_far:,} exist)"):
             number = self._behind(number)
-        # Of places without a pack it makes one without loss.
+        # For a place without a pack it makes a pack without loss.
         packs: list[Pack] = loader.make_batch(number)
         return packs[0]
 
     def _behind(self, number: int) -> int:
-        """Return the place that stands for a number behind the end."""
+        """Return the place that is served for a number after the end."""
         end = self.end or 0
         if end and self._beyond == "repeat":
             return number % end
         if end and self._beyond == "pad":
             return number
         raise IndexError(
-            f"{self.directory} ended with {end:,} packs, and pack {number} was asked for: declare num_packs={end}, or let "
-            f'beyond="repeat" begin again'
+            f"{self.directory} ended with {end:,} packs, and pack {number} was requested: declare num_packs={end}, or "
+            f'let beyond="repeat" begin again'
         )
 
     def __iter__(self) -> Iterator[Pack]:
-        """Serve the packs in order, to the declared length or the end of the stream."""
+        """Serve the packs in order, up to the declared length or the end of the stream."""
         numbers = count() if self._num_packs is None else range(self._num_packs)
         for number in numbers:
             # A declared length may be longer than the stream.
@@ -198,7 +199,7 @@ class LazyShardedDataset:
 
     @property
     def num_skipped(self) -> int:
-        """Packs that were damaged, as this process has met them."""
+        """Number of damaged packs that this process has seen."""
         return self._loader.num_skipped
 
     @property
@@ -208,7 +209,7 @@ class LazyShardedDataset:
 
     @property
     def alignment(self) -> Alignment:
-        """Multiples of tokens that were left room for: ``PackCollator(padding=Padding.of_alignment(…))``."""
+        """Alignment that the packs reserve room for: ``PackCollator(padding=Padding.of_alignment(…))``."""
         return Alignment(**self._loader.identity.get("alignment", {}))
 
     @property
@@ -218,17 +219,17 @@ class LazyShardedDataset:
         return settings
 
     def ack(self, step: int, group: str, *, checkpoint: str = "", in_order: bool = True) -> None:
-        """Acknowledge the steps before a checkpoint of the model that is durable; by one rank.
+        """Acknowledge the steps before a durable checkpoint of the model; called by one rank.
 
         Args:
-            step: optimizer steps of ``lanes`` packs that the checkpoint has, from the beginning of the stream.
+            step: optimizer steps of ``lanes`` packs that the checkpoint includes, from the beginning of the stream.
             group: the ranks that train one model on this stream.
-            checkpoint: its name, for people.
-            in_order: numbers were asked for in order, each once. A sampler that shuffles may ask for any later, and one
-                that comes again for all: then every shard stays.
+            checkpoint: name of the checkpoint, for inspection.
+            in_order: true if numbers were requested in order, each once. A shuffling sampler may request any pack
+                later, and a repeated pass requests all packs again: with false every shard stays.
 
         Raises:
-            StateError: another run has acknowledged this step with other packs behind it.
+            StateError: another run has acknowledged this step after different packs.
         """
         position = whole_number("step", step, minimum=0) * self.lanes
         end = self.end
@@ -246,7 +247,7 @@ class LazyShardedDataset:
 
 
 def _reopened(directory: str, *settings: Any) -> LazyShardedDataset:
-    """Return the data set of another process: files are not sent, they are opened there."""
+    """Return the data set in another process: files are not sent but opened there."""
     dataset = LazyShardedDataset.__new__(LazyShardedDataset)
     dataset._open(directory, *settings)
     return dataset

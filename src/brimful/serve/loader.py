@@ -1,4 +1,4 @@
-"""Loader of one rank's micro-batches from packs, step by step, resumable at each and with other ranks."""
+"""Loader of one rank's micro-batches from packs, resumable at every step, also with other ranks."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -20,36 +20,36 @@ from brimful.serve.state import Position, check_state, damaged, make_state
 from brimful.shards import FingerprintedPacks, Pack
 
 _SETTINGS = ("seed", "tail", "costs", "window_steps")
-"""Keys of a state that decide the order of packs, beside the packs themselves."""
+"""Keys of a state that decide the order of packs, in addition to the packs themselves."""
 
 
 class PackLoader(RankLoader):
-    """Micro-batches of one data-parallel rank, over one epoch after another.
+    """Micro-batches of one data-parallel rank, epoch by epoch.
 
-    Every rank computes the same schedule from (number of packs, seed, epoch, ranks) and takes its part: equal
-    steps on all ranks, nothing to agree on. Iterating serves one epoch (after ``load_state_dict`` the remainder of
-    it) and moves on to the next.
+    Every rank computes the same schedule from (number of packs, seed, epoch, ranks) and takes its part: all ranks have
+    equal steps without communication. Iterating serves one epoch (after ``load_state_dict`` its remainder) and moves on
+    to the next.
 
-    A state that was saved between two steps may be loaded with other ranks. As many packs in a step, such as half the
-    ranks and twice the micro-batches, are the same global batches to the end of the run; with another number the packs
-    that no step has served go on in their order (``resized_schedule``).
+    A state that was saved between two steps may be loaded with other ranks. With the same number of packs in a step,
+    such as half the ranks and twice the micro-batches, global batches stay the same to the end of the run; with another
+    number the packs that were not served yet continue in their order (``resized_schedule``).
 
     Args:
         dataset: a ``PackedDataset`` or ``PackStore``.
-        collate_fn: turns a list of packs into a batch; the packs themselves if None. A rank without a pack (the
-            tail under ``pad``) gets the first pack of the epoch with all labels ignored.
-        dp_rank, dp_world_size: this rank among those that see different data. TP, CP and PP peers share one.
-        packs_per_micro_batch: packs of one forward.
-        micro_batches: forwards of one step (gradient accumulation).
-        seed: of the order; None keeps the order of the plan.
+        collate_fn: turns a list of packs into a batch; the packs themselves if None. A rank without a pack (in the tail
+            with ``pad``) gets the first pack of the epoch with all labels ignored.
+        dp_rank, dp_world_size: this rank among the ranks that see different data. TP, CP and PP peers share one.
+        packs_per_micro_batch: packs of one forward pass.
+        micro_batches: forward passes of one step (gradient accumulation).
+        seed: seed of the order; None keeps the order of the plan.
         tail: ``pad``, ``drop`` or ``repeat`` (``Tail``).
-        costs: cost of each pack, as ``plan.costs(model)`` gives it, or of each pack in each part of the model, as
-            ``plan.costs(model, lengths)``; ranks then have nearly equal work in each micro-batch, in towers too. None leaves
-            packs where the shuffle put them.
-        window_steps: steps within which packs are exchanged to balance costs (``schedule_packs``).
+        costs: cost of each pack, from ``plan.costs(model)``, or of each pack in each part of the model, from
+            ``plan.costs(model, lengths)``; ranks then have nearly equal work in each micro-batch, in towers too. None
+            does not balance the shuffled packs.
+        window_steps: number of steps within which packs are exchanged to balance costs (``schedule_packs``).
 
     Raises:
-        SettingsError: an impossible number of ranks, packs that fill no step, or costs that are no costs.
+        SettingsError: an impossible number of ranks, too few packs for one step, or invalid costs.
 
     >>> from brimful.testing.toys import toy_packs
     >>> loader = PackLoader(toy_packs(5), dp_rank=1, dp_world_size=2, seed=None, tail="drop")
@@ -81,7 +81,7 @@ class PackLoader(RankLoader):
             "packs_per_micro_batch": packs_per_micro_batch,
         }
         self._shape = Shape(0, *(whole_number(name, value, minimum=1) for name, value in shape.items()))
-        # Of this epoch, from the one that decides its global batches to that of this loader.
+        # Shapes of this epoch, from the shape that decides its global batches to the shape of this loader.
         self._shapes = [self._shape]
         self._window_steps = whole_number("window_steps", window_steps, minimum=1)
         self._dataset = dataset
@@ -92,9 +92,9 @@ class PackLoader(RankLoader):
                 "costs are of the packs of one epoch, and this data set plans again for each: replan=False"
             )
         if self._costs is not None:
-            quantise_parts(self._costs, len(dataset))  # refuses costs that are none
+            quantise_parts(self._costs, len(dataset))  # refuses invalid costs
         self._num_delivered = 0  # micro-batches since the last shape began
-        self._rank_batches: npt.NDArray[np.int64] | None = None  # int64[micro-batches, packs] of that time; -1: no pack
+        self._rank_batches: npt.NDArray[np.int64] | None = None  # int64[micro-batches, packs] since then; -1: no pack
         self._filler = 0
         if self.steps_per_epoch == 0:
             raise SettingsError(
@@ -108,7 +108,7 @@ class PackLoader(RankLoader):
         return self._num_steps([self._shape])
 
     def _num_steps(self, shapes: Sequence[Shape]) -> int:
-        """Return the steps of an epoch of these shapes."""
+        """Return the number of steps of an epoch with these shapes."""
         num_packs = len(self._dataset)
         for shape, next_shape in pairwise(shapes):
             num_packs -= (next_shape.first_step - shape.first_step) * shape.step_size
@@ -117,12 +117,12 @@ class PackLoader(RankLoader):
         return shapes[-1].first_step + num_full + (1 if is_completed else 0)
 
     def __len__(self) -> int:
-        """Return the micro-batches of this epoch on this rank, those that were served included."""
+        """Return the number of micro-batches of this epoch on this rank, including the served ones."""
         return self._num_steps(self._shapes) * self._shape.micro_batches
 
     def begin_epoch(self, epoch: int) -> None:
-        """Go to the beginning of an epoch, also of the one that is being served."""
-        # Shapes of equal steps share their global batches, which the first of them decides if costs do.
+        """Go to the beginning of an epoch, which may be the current one."""
+        # Shapes with equal step sizes share their global batches; with costs, the first of these shapes decides them.
         first = self._shapes[-1]
         for shape in reversed(self._shapes):
             if shape.step_size != first.step_size:
@@ -137,12 +137,12 @@ class PackLoader(RankLoader):
         self._epoch, self._shapes, self._num_delivered = int(epoch), shapes, num_delivered
 
     def schedule(self) -> npt.NDArray[np.int64]:
-        """Return the steps of this epoch from its last change of ranks on, of all ranks: the same array on each.
+        """Return the steps of all ranks in this epoch since its last change of ranks, the same array on each rank.
 
         Returns:
             ``int64[steps, ranks, micro-batches, packs]``, -1 for no pack.
         """
-        # Packs that are planned anew for each epoch go to it first, together on all ranks.
+        # A data set that plans again for each epoch must first go to this epoch, together on all ranks.
         if hasattr(self._dataset, "set_epoch"):
             self._dataset.set_epoch(self._epoch)
         return resized_schedule(
@@ -156,16 +156,16 @@ class PackLoader(RankLoader):
         )
 
     def prepare(self) -> None:
-        """Make the schedule of this epoch, unless it is there; before processes are forked that would each make it."""
+        """Make the schedule of this epoch if it does not exist; call it before a fork, or each process makes it."""
         if self._rank_batches is not None:
             return
         schedule = self.schedule()
         self._filler = int(schedule[0, 0, 0, 0]) if len(schedule) else 0
-        # A copy of this rank's part: that of all ranks is not kept.
+        # A copy of this rank's part: the schedule of all ranks is not kept.
         self._rank_batches = schedule[:, self._dp_rank].reshape(-1, self._shape.packs_per_micro_batch).copy()
 
     def next_request(self) -> list[int] | None:
-        """Return the packs of the next batch, -1 for none; None if an epoch has none, having gone on to the next."""
+        """Return the packs of the next batch, -1 for none; at the end of an epoch move to the next and return None."""
         self.prepare()
         assert self._rank_batches is not None
         if self._num_delivered >= len(self._rank_batches):
@@ -174,12 +174,12 @@ class PackLoader(RankLoader):
         return self._rank_batches[self._num_delivered].tolist()  # type: ignore[no-any-return]
 
     def make_batch(self, request: list[int]) -> Any:
-        """Return the batch of these packs. Index -1 is no pack; without any pack it is the filler without loss."""
+        """Return the batch of these packs. Index -1 means no pack; without any pack it is the filler without loss."""
         packs = [self._dataset[index] for index in request if index >= 0]
         return self._collate(packs or [without_loss(self._dataset[self._filler])])
 
     def advance(self) -> bool:
-        """Count the next batch as served; behind the last one of an epoch, go to the next and return true."""
+        """Count the next batch as served; after the last batch of an epoch, go to the next epoch and return true."""
         assert self._rank_batches is not None
         self._num_delivered += 1
         if self._num_delivered < len(self._rank_batches):
@@ -188,7 +188,7 @@ class PackLoader(RankLoader):
         return True
 
     def fork(self) -> "PackLoader":
-        """Return a loader of the same packs and settings with a position of its own, at the same place."""
+        """Return a loader of the same packs and settings with its own position, at the same place."""
         return copy(self)
 
     def _position(self) -> Position:
@@ -197,7 +197,7 @@ class PackLoader(RankLoader):
         return Position(self._epoch, self._shapes[-1].first_step + num_steps, places)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position, which counts delivered batches, not those that a consumer prefetched."""
+        """Return the position; it counts delivered batches, not batches that a consumer prefetched."""
         return make_state(
             "packs",
             self._dataset.fingerprint,
@@ -214,8 +214,8 @@ class PackLoader(RankLoader):
         """Go to the position of a state, which other ranks may have saved between two steps.
 
         Raises:
-            StateError: the state is of other packs or another order, or within a step of other ranks; names the
-                difference.
+            StateError: the state belongs to other packs or another order, or was saved within a step by other ranks;
+                names the difference.
         """
         epoch, step, places = check_state(state, self.state_dict(), _SETTINGS)
         shapes = _shapes_of(state)
@@ -223,8 +223,8 @@ class PackLoader(RankLoader):
         is_resized = saved.step_shape != self._shape.step_shape
         packs_together = saved.dp_world_size * saved.packs_per_micro_batch
         num_steps = self._num_steps(shapes)
-        # Only numbers that a loader could have saved: an edited checkpoint is refused, not guessed at. Packs that are
-        # planned anew for each epoch may be more in that of the state.
+        # Accept only numbers that a loader could have saved: an edited checkpoint is refused, not repaired. A data set
+        # that plans again for each epoch may have more packs in the epoch of the state.
         is_known = not getattr(self._dataset, "replans", False)
         if step < saved.first_step or places % packs_together or places >= saved.step_size:
             raise damaged(f"step {step:,}, {places:,} places of {saved.step_size:,}, shape {list(saved)}")
@@ -233,12 +233,13 @@ class PackLoader(RankLoader):
         if is_resized:
             if places:
                 raise StateError(
-                    f"the loader state was saved within a step, behind {places} of its {saved.step_size} packs, by "
-                    f"{_shown(saved)}, and here are {_shown(self._shape)}: save at the end of a step, or load it there"
+                    f"the loader state was saved within a step, after {places} of its {saved.step_size} packs, by "
+                    f"{_shown(saved)}, and this run has {_shown(self._shape)}: save at the end of a step, or load it "
+                    f"there"
                 )
             shapes = [*(shape for shape in shapes if shape.first_step < step), self._shape._replace(first_step=step)]
             if not step:
-                # Nothing was served: of the shapes before, only one that decides global batches counts.
+                # Nothing was served: of the earlier shapes, only the shape that decides global batches matters.
                 is_kept = self._costs is not None and saved.step_size == self._shape.step_size
                 shapes = [_shapes_of(state)[0], self._shape] if is_kept else [self._shape]
             _tell(saved, self._shape)
@@ -255,10 +256,10 @@ class PackLoader(RankLoader):
 
 
 def _shapes_of(state: dict[str, Any]) -> list[Shape]:
-    """Return the shapes of a state, which may come from anywhere.
+    """Return the shapes of a state, which is not trusted.
 
     Raises:
-        StateError: they are no shapes, or not in order.
+        StateError: they are not valid shapes, or not in order.
     """
     rows: Any = state.get("shapes")
     is_list = isinstance(rows, list) and all(isinstance(row, list) and len(row) == 4 for row in rows)
@@ -272,13 +273,13 @@ def _shapes_of(state: dict[str, Any]) -> list[Shape]:
 
 
 def _tell(saved: Shape, shape: Shape) -> None:
-    """Say that a run goes on with other ranks, and whether its global batches stay."""
+    """Log that a run continues with other ranks, and whether its global batches stay the same."""
     logger = logging.getLogger("brimful")
     if saved.step_size == shape.step_size:
-        logger.info("goes on with %s, before with %s: the same global batches", _shown(shape), _shown(saved))
+        logger.info("continues with %s, previously %s: the same global batches", _shown(shape), _shown(saved))
     else:
         logger.warning(
-            "goes on with steps of %d packs (%s), before with %d (%s): the same packs in the same order",
+            "continues with steps of %d packs (%s), previously %d (%s): the same packs in the same order",
             shape.step_size,
             _shown(shape),
             saved.step_size,

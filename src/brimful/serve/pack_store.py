@@ -1,4 +1,4 @@
-"""Packs by index as a list has them, and the reader of a finished pack store."""
+"""Sequences of packs that behave like lists, and the reader of a finished pack store."""
 
 import abc
 import os
@@ -20,17 +20,17 @@ from brimful.typing import Fingerprint
 
 
 class IndexedPacks(abc.ABC):
-    """Base of sequences of packs: negative indices, slices and iteration as of a list."""
+    """Base of sequences of packs, with negative indices, slices and iteration as in a list."""
 
     _noun = "pack"
-    """One element, for messages."""
+    """Name of one element, for messages."""
 
     @abc.abstractmethod
     def __len__(self) -> int: ...
 
     @abc.abstractmethod
     def _pack(self, index: int) -> Pack:
-        """Return the pack of an index from 0 to ``len(self) - 1``."""
+        """Return the pack with an index from 0 to ``len(self) - 1``."""
 
     @overload
     def __getitem__(self, index: int) -> Pack: ...
@@ -39,7 +39,7 @@ class IndexedPacks(abc.ABC):
     def __getitem__(self, index: slice) -> list[Pack]: ...
 
     def __getitem__(self, index: int | slice) -> Pack | list[Pack]:
-        """Return one pack, or those of a slice; as of a list.
+        """Return one pack, or the packs of a slice, as a list does.
 
         Raises:
             IndexError: no such pack.
@@ -54,22 +54,22 @@ class IndexedPacks(abc.ABC):
 
 
 class PackStore(IndexedPacks):
-    """Packs of a directory by index; also a sequence, so any map-style loader takes it.
+    """Packs of a directory by index; also a sequence, so any map-style loader accepts it.
 
     Opening reads the small log; a shard is mapped at the first access to one of its packs, and every pack is checked
-    against its checksum when it is read. Picklable and safe to fork: each process maps the files itself. Behind a URL a
-    shard is copied to this machine at the first access, once for all its processes.
+    against its checksum when it is read. Picklable and safe to fork: each process maps the files itself. A shard behind
+    a URL is copied to this machine at the first access, once for all its processes.
 
     Attributes:
         directory: path or URL of the packs.
         capacity: largest number of tokens in a pack.
-        identity, notes: the header.
-        facts: what the packs are, for the state of a loader.
-        media_root: directory in which references to media begin; empty in a store without any.
+        identity, notes: parts of the header.
+        facts: description of the packs, for the state of a loader.
+        media_root: directory to which references to media are relative; empty in a store without references.
 
     Args:
-        directory: of the packs.
-        media_root: directory of the media by now; as recorded if None.
+        directory: directory of the packs.
+        media_root: current directory of the media; the recorded directory if None.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class PackStore(IndexedPacks):
 
     @property
     def media(self) -> MediaCensus:
-        """Media of all packs, by kind, and what of them the store holds itself; from the log alone."""
+        """Media of all packs by kind, and the media that the store itself holds; read from the log only."""
         return MediaCensus.of(self._records, directory=self.directory, root=self.media_root)
 
     def __len__(self) -> int:
@@ -126,7 +126,7 @@ class PackStore(IndexedPacks):
 
     @property
     def alignment(self) -> Alignment:
-        """Multiples of tokens that the plan left room for: ``PackCollator(padding=Padding.of_alignment(…))``."""
+        """Alignment that the plan reserved room for: ``PackCollator(padding=Padding.of_alignment(…))``."""
         return Alignment(**self.identity.get("alignment", {}))
 
     @property
@@ -136,7 +136,7 @@ class PackStore(IndexedPacks):
 
     @property
     def media_features(self) -> dict[str, Any] | None:
-        """Settings of the features that the packs hold in the place of media; None if they hold none."""
+        """Settings of the features that the packs hold instead of media; None if they hold none."""
         media: dict[str, Any] = self.identity.get("media", {})
         return media.get("features")
 
@@ -147,7 +147,7 @@ class PackStore(IndexedPacks):
 
     @property
     def has_media(self) -> bool:
-        """True if packs may hold media; all shards of a store are of one kind."""
+        """True if packs may hold media; all shards of a store agree in this."""
         return bool(self._records) and self._files.has_media(self._records[0])
 
     @property
@@ -178,12 +178,12 @@ def open_packs(
     Args:
         directory: a path, or a URL that fsspec opens, such as ``s3://bucket/packs``.
         media_root: directory of the media that packs refer to, if they were moved without the packs.
-        cache_dir: local directory of copies of the shards behind a URL, shared by the processes of a machine; in the cache
-            if None. Given with a path, shards are copied from there too: for slow network mounts.
-        cache_bytes: most that the copies take; 64 GiB if None. Those that nobody uses go first.
+        cache_dir: local directory for copies of shards behind a URL, shared by the processes of a machine; in the cache
+            if None. With a local path, shards are copied from there too, for slow network mounts.
+        cache_bytes: maximum bytes of the copies; 64 GiB if None. Unused copies are removed first.
 
     Raises:
         NotAPackStoreError: the directory holds no packs.
-        UnfinishedStoreError: the job that writes it has not ended.
+        UnfinishedStoreError: the job that writes the store has not ended.
     """
     return PackStore(directory, media_root=media_root, cache_dir=cache_dir, cache_bytes=cache_bytes)

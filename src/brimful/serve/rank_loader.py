@@ -1,4 +1,4 @@
-"""Base of the loaders: one data-parallel rank among several, its epochs, and the one loop that serves and counts."""
+"""Base of the loaders: one data-parallel rank among several, its epochs, and the loop that serves batches."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ AnyPack = TypeVar("AnyPack", Pack, PlainPack)
 
 
 class RankLoader(abc.ABC):
-    """Base of the loaders: one data-parallel rank among several, and the epoch that it serves.
+    """Base of the loaders of one data-parallel rank among several, with its current epoch.
 
-    A loader says what comes next (``next_request``), makes the batch of it (``make_batch``), and counts it (``advance``).
-    Only the second reads or encodes samples: the workers of a ``DataLoader`` go through all requests of their rank, and
-    each makes every n-th.
+    A loader determines the next request (``next_request``), makes its batch (``make_batch``), and counts it
+    (``advance``). Only ``make_batch`` reads or encodes samples: the workers of a ``DataLoader`` go through all requests
+    of their rank, and each worker makes every n-th batch.
     """
 
     def __init__(
@@ -36,14 +36,14 @@ class RankLoader(abc.ABC):
 
     @property
     def epoch(self) -> int:
-        """Epoch of the next batch. It moves on at the end of an epoch."""
+        """Epoch of the next batch. It increases at the end of an epoch."""
         return self._epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of an epoch, unless it is the one being served.
+        """Go to the beginning of an epoch, unless it is the current epoch.
 
-        So training loops that call it before every epoch may call it after ``load_state_dict`` as well, and continue
-        from the state.
+        So training loops that call it before every epoch may also call it after ``load_state_dict``, and continue from
+        the state.
         """
         check_type("epoch", epoch, (int, np.integer), "a whole number")
         if epoch != self._epoch:
@@ -51,8 +51,8 @@ class RankLoader(abc.ABC):
 
     def __iter__(self) -> Iterator[Any]:
         while (request := self.next_request()) is not None:
-            # Count a batch only once it is made: a state saved after an error of the collator has the same packs next.
-            # And before it leaves: a state saved while it trains is behind it.
+            # Count a batch only after it is made: a state saved after an error of the collator has the same packs next.
+            # Count it before it is yielded: a state saved while it trains is positioned after it.
             batch = self.make_batch(request)
             is_last = self.advance()
             yield batch
@@ -61,14 +61,14 @@ class RankLoader(abc.ABC):
 
     @abc.abstractmethod
     def begin_epoch(self, epoch: int) -> None:
-        """Go to the beginning of an epoch, also of the one that is being served."""
+        """Go to the beginning of an epoch, which may be the current one."""
 
     def prepare(self) -> None:  # noqa: B027  # most loaders need nothing
-        """Make what the epoch needs, unless it is there; before processes are forked that would each make it."""
+        """Make what the epoch needs if it does not exist; call it before a fork, or each process makes it."""
 
     @abc.abstractmethod
     def next_request(self) -> Any | None:
-        """Return what the next batch is made of; None at the end, having gone on to the next epoch if there is one."""
+        """Return the request for the next batch; at the end move to the next epoch, if any, and return None."""
 
     @abc.abstractmethod
     def make_batch(self, request: Any) -> Any:
@@ -76,31 +76,31 @@ class RankLoader(abc.ABC):
 
     @abc.abstractmethod
     def advance(self) -> bool:
-        """Count the next batch as served; return true if it was known to be the last of its epoch."""
+        """Count the next batch as served; return true if it is known to be the last of its epoch."""
 
     @abc.abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Return the position, which counts delivered batches, not those that a consumer prefetched."""
+        """Return the position; it counts delivered batches, not batches that a consumer prefetched."""
 
     @abc.abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go to the position of a state.
 
         Raises:
-            StateError: the state does not fit, and names the difference.
+            StateError: the state does not fit; names the difference.
         """
 
     @abc.abstractmethod
     def fork(self: Loader) -> Loader:
-        """Return a loader of the same samples and settings with a position of its own, at the same place.
+        """Return a loader of the same samples and settings with its own position, at the same place.
 
         Raises:
-            SettingsError: the source cannot be at two places.
+            SettingsError: the source cannot have two positions.
         """
 
 
 def without_loss(pack: AnyPack) -> AnyPack:
-    """Return the same tokens without targets, media and samples: every id is -1. It keeps a rank in step that has no pack."""
+    """Return the same tokens without targets, media and sample ids (all -1), to keep a rank without a pack in step."""
     if isinstance(pack, PlainPack):
         return pack.without_loss()
     return Pack(pack.input_ids, pack.loss_mask & False, pack.cu_seqlens, np.full_like(pack.sample_ids, -1), pack.starts)

@@ -1,4 +1,4 @@
-"""Loaders as a sampler and a data set: the training process keeps the order and the state, workers only make batches."""
+"""Loaders as a sampler and a data set: the training process keeps order and state, workers only make batches."""
 
 from __future__ import annotations
 
@@ -16,26 +16,27 @@ __all__ = ["RequestDataset", "RequestSampler"]
 
 
 class RequestSampler(torch.utils.data.Sampler[Any]):
-    """Sampler that asks for the micro-batches of a loader, for ``StatefulDataLoader`` of torchdata.
+    """Sampler that requests the micro-batches of a loader, for ``StatefulDataLoader`` of torchdata.
 
     ::
 
-        sampler   request 0, request 1, …     in the training process: the order, and the one state
+        sampler   request 0, request 1, …     in the training process: the order, and the only state
         dataset   request → micro-batch       in any worker: reads or encodes the packs
 
-    ``StatefulDataLoader(sampler.dataset, sampler=sampler, batch_size=None, num_workers=n)`` keeps the state of the
-    sampler as it was when the last delivered batch was asked for, and nothing of its workers. A state of it goes on with
-    ``loader.load_state_dict`` with as many workers, and with ``sampler.load_state_dict`` with any number of them; with
-    other ranks either way.
+    ``StatefulDataLoader(sampler.dataset, sampler=sampler, batch_size=None, num_workers=n)`` keeps the state that the
+    sampler had when the last delivered batch was requested, and nothing from its workers. Such a state can be loaded by
+    ``loader.load_state_dict`` with the same number of workers, and by ``sampler.load_state_dict`` with any number of
+    workers; both accept other ranks.
 
-    An iteration begins where the loader stood, at the state that was loaded, or at the next epoch behind the end of one.
-    One that was left early begins again where it began; ``set_epoch`` says another epoch.
+    An iteration begins at the position of the loader, at the loaded state, or, after the end of an epoch, at the next
+    epoch. After an iteration that was abandoned early, the next one begins where that one began; ``set_epoch`` selects
+    another epoch.
 
     Args:
-        loader: a ``PackLoader``, or loader of composed micro-batches from samples by index.
+        loader: a ``PackLoader``, or a loader of composed micro-batches from samples by index.
 
     Raises:
-        SettingsError: a loader of a stream, or that asks the other ranks in each step.
+        SettingsError: a loader of a stream, or a loader that asks the other ranks in each step.
 
     >>> from brimful import PackLoader
     >>> from brimful.testing.toys import toy_packs
@@ -51,8 +52,8 @@ class RequestSampler(torch.utils.data.Sampler[Any]):
         check_type("loader", loader, RankLoader, "a loader of brimful", "packs by index go to DataLoader themselves")
         if isinstance(loader, StreamLoader):
             raise SettingsError(
-                "a sampler asks for batches ahead, and the training process would wait for packs that a stream has not "
-                "yet: WorkerLoader(loader, num_workers=n) serves a stream with a state"
+                "a sampler requests batches ahead, and the training process would wait for packs that a stream does "
+                "not have yet: WorkerLoader(loader, num_workers=n) serves a stream with a state"
             )
         self._loader = loader.fork()
         self._begin = self._loader.state_dict()
@@ -64,34 +65,36 @@ class RequestSampler(torch.utils.data.Sampler[Any]):
 
     def _requests(self) -> Iterator[Any]:
         loader, epoch = self._loader, self._loader.epoch
-        # An epoch ends at its last batch, or where only the next request shows that there is none.
+        # An epoch ends at its last batch, or, in some loaders, only when the next request returns None.
         while loader.epoch == epoch and (request := loader.next_request()) is not None:
-            # Counted before it leaves: torchdata takes the state of a batch when it has asked for it.
+            # Counted before it is yielded: torchdata takes the state of a batch after it has requested the batch.
             loader.advance()
             yield request
         self._begin = loader.state_dict()
 
     def __len__(self) -> int:
-        """Return the micro-batches of a whole epoch on this rank; of loaders that know it."""
+        """Return the number of micro-batches of a whole epoch on this rank, if the loader knows it."""
         return len(self._loader)  # type: ignore[arg-type]
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next iteration serve an epoch from its beginning, unless it begins within that one already."""
+        """Let the next iteration serve an epoch from its beginning, unless it already begins within that epoch."""
         if epoch != self._begin["epoch"]:
             self._loader.begin_epoch(epoch)
             self._begin = self._loader.state_dict()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state behind the last request; the loader itself takes it too."""
+        """Return the state after the last request; the loader itself accepts it too."""
         return self._loader.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Begin the next iteration at a state of a sampler, of a loader, or of a ``StatefulDataLoader`` with one of these.
+        """Begin the next iteration at a state of a sampler, a loader, or a ``StatefulDataLoader`` with such a sampler.
 
-        That of a ``StatefulDataLoader`` may be of any number of workers. Load it before the data loader is iterated.
+        The state of a ``StatefulDataLoader`` may come from any number of workers. Load it before iterating the data
+        loader.
 
         Raises:
-            StateError: as of the loader; or a state that is some batches behind what was delivered, or of another sampler.
+            StateError: see the loader; or a state that lags behind the delivered batches, or belongs to another
+                sampler.
         """
         self._loader.load_state_dict(_of_sampler(state))
         self._begin = self._loader.state_dict()
@@ -101,7 +104,7 @@ class RequestSampler(torch.utils.data.Sampler[Any]):
 
 
 class RequestDataset(torch.utils.data.Dataset[Any]):
-    """Micro-batches by the request of a ``RequestSampler``. Has no state."""
+    """Micro-batches for the requests of a ``RequestSampler``. Has no state."""
 
     def __init__(self, loader: RankLoader) -> None:
         self._loader = loader
@@ -114,7 +117,7 @@ class RequestDataset(torch.utils.data.Dataset[Any]):
 
 
 def _of_sampler(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the state of the sampler within one of torchdata 0.11, which has it elsewhere with workers than without."""
+    """Return the sampler state inside a state of torchdata 0.11; its place differs with and without workers."""
     snapshot = state.get("_snapshot")
     main = state if snapshot is None else snapshot.get("_main_snapshot", {})
     if "_index_sampler_state" not in main:
@@ -127,6 +130,6 @@ def _of_sampler(state: Mapping[str, Any]) -> dict[str, Any]:
     found = main["_index_sampler_state"]
     if not isinstance(found, Mapping):
         raise StateError(
-            "the state of StatefulDataLoader holds none of a RequestSampler: pass sampler=RequestSampler(loader)"
+            "the state of StatefulDataLoader holds no state of a RequestSampler: pass sampler=RequestSampler(loader)"
         )
     return dict(found)

@@ -1,4 +1,4 @@
-"""Feeds of samples for micro-batches: by index, from lengths alone; or from a live stream."""
+"""Feeds of samples for micro-batches: by index, using only lengths; or from a live stream."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from brimful.tokenised import TokenisedSample, read_tokenised
 from brimful.typing import AnyIntArray, Int64Array, Lengths
 
 Item: TypeAlias = EncodedSample | Pack | TokenisedSample
-"""A sample or a pack of a feed; a plain sample as it was read, if a pack cannot say all of it."""
+"""A sample or a pack of a feed; a plain sample stays as it was read if a pack cannot represent all of it."""
 
 _LOOKUP_SAMPLES = 4096
-"""Samples whose lengths become Python numbers in one go."""
+"""Number of samples whose lengths are converted to Python numbers at once."""
 
 
 class SampleFeed(abc.ABC):
     """Source of samples for a composer, with a position that can be saved.
 
     Attributes:
-        identity: fingerprints and settings that a saved state must share.
-        facts: what the samples are, for the message of a state that does not fit.
+        identity: fingerprints and settings that a saved state must match.
+        facts: description of the samples, for the error about a state that does not fit.
     """
 
     identity: dict[str, Any]
@@ -46,21 +46,21 @@ class SampleFeed(abc.ABC):
 
     @abc.abstractmethod
     def pull(self, composer: MicroBatchComposer) -> bool:
-        """Give the composer one more sample; return false at the end of the epoch."""
+        """Add one more sample to the composer; return false at the end of the epoch."""
 
     @abc.abstractmethod
     def packs(self, segments: Sequence[SampleSegment]) -> list[Pack | TokenisedSample]:
-        """Return the segments as packs: all single samples in one, others as they are."""
+        """Return the segments as packs: all single samples in one pack, other items unchanged."""
 
     def drop_except(self, segments: Sequence[SampleSegment]) -> None:  # noqa: B027  # most feeds hold nothing
-        """Let go of the tokens of all samples but these."""
+        """Release the tokens of all samples except these."""
 
     @abc.abstractmethod
     def fork(self) -> SampleFeed:
-        """Return a feed of the same samples with a position of its own, at the same place.
+        """Return a feed of the same samples with its own position, at the same place.
 
         Raises:
-            SettingsError: the source cannot be at two places.
+            SettingsError: the source cannot have two positions.
         """
 
     @abc.abstractmethod
@@ -70,7 +70,7 @@ class SampleFeed(abc.ABC):
     def save(
         self, position: dict[str, Any], segments: Sequence[SampleSegment], filler: SampleSegment | None
     ) -> dict[str, Any]:
-        """Return a position and the segments that waited there, for JSON.
+        """Return a position and the segments that wait there, for JSON.
 
         Raises:
             StateError: the source cannot go back to its position.
@@ -99,7 +99,7 @@ class SampleFeed(abc.ABC):
 
 
 class IndexedSampleFeed(SampleFeed):
-    """Samples by index, each epoch in an order of its own. Composing reads lengths; only served samples are encoded."""
+    """Samples by index, in a different order each epoch. Composing reads lengths; only served samples are encoded."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class IndexedSampleFeed(SampleFeed):
         self._upcoming: Iterator[tuple[int, int, int]] = iter(())
 
     def fork(self) -> IndexedSampleFeed:
-        """Return a feed of the same samples with a position of its own, at the same place."""
+        """Return a feed of the same samples with its own position, at the same place."""
         feed = copy.copy(self)
         feed._go_to(self._num_taken)
         return feed
@@ -155,9 +155,9 @@ class IndexedSampleFeed(SampleFeed):
         return {**self.__dict__, "_upcoming": iter(())}
 
     def pull(self, composer: MicroBatchComposer) -> bool:
-        """Give the composer one more sample; return false at the end of the epoch."""
+        """Add one more sample to the composer; return false at the end of the epoch."""
         sample = next(self._upcoming, None)
-        # Lists of Python numbers are several times faster to read one by one than arrays.
+        # Reading numbers one by one is several times faster from Python lists than from arrays.
         if sample is None and self._num_taken < len(self._lengths):
             stop = min(self._num_taken + _LOOKUP_SAMPLES, len(self._lengths))
             ids = np.arange(self._num_taken, stop) if self._order is None else self._order[self._num_taken : stop]
@@ -173,7 +173,7 @@ class IndexedSampleFeed(SampleFeed):
             try:
                 composer.add(sample_id, length, budget_tokens)
             except BaseException:
-                # A caller that goes on after a refused sample gets it again: none is passed over.
+                # A caller that continues after a refused sample gets it again: no sample is skipped.
                 self._go_to(self._num_taken)
                 raise
         self._num_taken += 1
@@ -183,10 +183,10 @@ class IndexedSampleFeed(SampleFeed):
         """Encode the segments and return them as one pack.
 
         Raises:
-            LengthChangedError: a sample has another length than was measured.
+            LengthChangedError: the length of a sample differs from the measured length.
         """
         keys = [segment.key for segment in segments]
-        # Sources of PyTorch's kind give several samples at once, which may be encoded together.
+        # PyTorch-style sources return several samples at once, which may be encoded together.
         get_items = getattr(self._source, "__getitems__", None)
         samples = [self._source[key] for key in keys] if get_items is None else get_items(keys)
         items = [_item_of(sample, key) for sample, key in zip(samples, keys, strict=True)]
@@ -217,7 +217,7 @@ class IndexedSampleFeed(SampleFeed):
 
 
 class StreamSampleFeed(SampleFeed):
-    """Samples or packs in the order of a stream. Waiting ones are held; a saved state holds their tokens."""
+    """Samples or packs in the order of a stream. Waiting items are held; a saved state holds their tokens."""
 
     identity = facts = {"kind": "stream"}
 
@@ -237,7 +237,7 @@ class StreamSampleFeed(SampleFeed):
         self._num_taken, self._upcoming = 0, None
 
     def pull(self, composer: MicroBatchComposer) -> bool:
-        """Give the composer one more sample, which may block; return false at the end."""
+        """Add one more sample to the composer; return false at the end. May block."""
         if self._upcoming is None:
             self._upcoming = iter(self._source)
         item = next(self._upcoming, None)
@@ -247,7 +247,7 @@ class StreamSampleFeed(SampleFeed):
         length = len(item.input_ids)
         if not length:
             raise EncodeError(f"item {self._num_taken} of the stream has no tokens; leave such samples out before")
-        # The first token of a sample is never a target; the mask of a pack says so already.
+        # The first token of a sample is never a target; the mask of a pack already excludes it.
         num_samples = 1 if isinstance(item, EncodedSample) else item.num_segments
         num_targets = int(np.count_nonzero(item.loss_mask[1:]))
         self._items[self._num_taken] = item
@@ -256,18 +256,18 @@ class StreamSampleFeed(SampleFeed):
         return True
 
     def fork(self) -> StreamSampleFeed:
-        """Refuse: an iterator has one position."""
+        """Refuse, because an iterator has one position."""
         raise SettingsError(
             f"the stream {type(self._source).__name__} has one position, and workers need one each: iterate the loader "
             f"itself, or give samples by index and their lengths"
         )
 
     def drop_except(self, segments: Sequence[SampleSegment]) -> None:
-        """Let go of all items but those of these segments."""
+        """Release all items except the items of these segments."""
         self._items = {key: self._items[key] for key in _keys(segments)}
 
     def packs(self, segments: Sequence[SampleSegment]) -> list[Pack | TokenisedSample]:
-        """Return the segments as packs: all single samples in one, others as they are."""
+        """Return the segments as packs: all single samples in one pack, other items unchanged."""
         return _packs_of(segments, [self._items[segment.key] for segment in segments])
 
     def position(self) -> dict[str, Any]:
@@ -278,10 +278,11 @@ class StreamSampleFeed(SampleFeed):
     def _position_to_json(self, position: dict[str, Any], held: Sequence[SampleSegment]) -> dict[str, Any]:
         if position["source_state"] is None or not hasattr(self._source, "load_state_dict"):
             raise StateError(
-                f"the stream {type(self._source).__name__} cannot say where it stands: give it state_dict() and "
+                f"the stream {type(self._source).__name__} cannot report its position: give it state_dict() and "
                 f"load_state_dict(), or give a source by index with lengths"
             )
-        # Items of the position, not of now: numbers begin again with each epoch, and the filler may be of the last one.
+        # Items at the position, not the current items: numbers restart with each epoch, and the filler may be from the
+        # last epoch.
         return {**position, "items": {str(key): _to_json(position["items"][key]) for key in _keys(held)}}
 
     def _load(self, state: dict[str, Any], segments: Sequence[SampleSegment], epoch: int) -> None:
@@ -290,29 +291,31 @@ class StreamSampleFeed(SampleFeed):
             if not _is_within(segment, len(items[segment.key].input_ids)):
                 raise StateError(f"the loader state holds {segment}, which its own tokens do not have")
         if not hasattr(self._source, "load_state_dict"):
-            raise StateError(f"the stream {type(self._source).__name__} has no load_state_dict() to go back by")
+            raise StateError(
+                f"the stream {type(self._source).__name__} has no load_state_dict() to restore its position"
+            )
         self.begin(epoch)
         self._source.load_state_dict(state["source_state"])
         self._items, self._num_taken = items, int(state["taken"])
 
 
 def held_segments(segments: Sequence[SampleSegment], filler: SampleSegment | None) -> list[SampleSegment]:
-    """Return the segments whose tokens are needed: those that wait, and the filler if there is one."""
+    """Return the segments whose tokens are needed: the waiting segments, and the filler if any."""
     return [*segments, *([] if filler is None else [filler])]
 
 
 def _keys(segments: Sequence[SampleSegment]) -> list[int]:
-    """Return the numbers of the samples of segments, ascending, each once."""
+    """Return the sample numbers of segments, ascending, each once."""
     return sorted({segment.key for segment in segments})
 
 
 def _is_within(segment: SampleSegment, length: int) -> bool:
-    """Return true if a sample of this length has the segment."""
+    """Return true if a sample of this length contains the segment."""
     return segment.start >= 0 and segment.length >= 1 and segment.start + segment.length <= length
 
 
 def _item_of(item: Any, key: int) -> Item:
-    """Return a plain sample in our own form, and samples and packs as they are.
+    """Return a plain sample as a brimful object, and samples and packs unchanged.
 
     Raises:
         CollateError: the plain sample cannot be read; names the key.
@@ -322,7 +325,7 @@ def _item_of(item: Any, key: int) -> Item:
     sample = replace(read_tokenised(item, f"sample {key}"), sample_id=key)
     if not sample.is_pack:
         return sample
-    # A row that was packed elsewhere becomes a pack; its segments share the number of the row.
+    # A row that another library packed becomes a pack; its segments share the number of the row.
     if sample.num_segments == 1:
         return EncodedSample(sample.input_ids, sample.loss_mask)
     return Pack(
@@ -335,9 +338,10 @@ def _item_of(item: Any, key: int) -> Item:
 
 
 def _packs_of(segments: Sequence[SampleSegment], items: Sequence[Item]) -> list[Pack | TokenisedSample]:
-    """Return packs of several samples, and samples that no pack can say, as they are, and other samples as one pack.
+    """Return the items as packs: single samples are joined, other items stay unchanged.
 
-    Samples keep their order: what stands between two samples that no pack can say is one pack.
+    Packs of several samples, and samples that a pack cannot represent, stay unchanged. Samples keep their order: the
+    samples between two samples that a pack cannot represent become one pack.
     """
     packs: list[Pack | TokenisedSample] = []
     singles: list[tuple[SampleSegment, EncodedSample | Pack]] = []
@@ -358,10 +362,10 @@ def _packs_of(segments: Sequence[SampleSegment], items: Sequence[Item]) -> list[
 
 
 def _pack_of(singles: Sequence[tuple[SampleSegment, EncodedSample | Pack]]) -> list[Pack]:
-    """Return single samples as one pack; an empty list of none."""
+    """Return single samples as a list with one pack; an empty list without samples."""
     ids, masks, sample_ids, starts, media = [], [], [], [], []
     for segment, item in singles:
-        # A pack of one sample may hold a part of it, and the segment a part of that: both starts add up.
+        # A pack of one sample may hold a part of it, and the segment a part of that part: the starts are added.
         sample_id, item_start = segment.key, 0
         if isinstance(item, Pack):
             sample_id, item_start = int(item.sample_ids[0]), int(item.starts[0])
@@ -370,7 +374,7 @@ def _pack_of(singles: Sequence[tuple[SampleSegment, EncodedSample | Pack]]) -> l
         masks.append(item.loss_mask[tokens])
         sample_ids.append(sample_id)
         starts.append(item_start + segment.start)
-        # Of a pack of one sample they are counted in the pack.
+        # In a pack of one sample, media starts are relative to the pack.
         media.append([replace(medium, start=medium.start + item_start) for medium in item.media])
     return [assemble_pack(ids, masks, sample_ids, starts, media if any(media) else None)] if ids else []
 
@@ -380,11 +384,11 @@ _KINDS: dict[str, Callable[..., Any]] = {
     "Pack": Pack,
     "TokenisedSample": TokenisedSample.of_arrays,
 }
-"""Makers of items that a state may hold, by name: nothing else is ever built from a file."""
+"""Constructors of items that a state may hold, by name: nothing else is built from a file."""
 
 
 def _to_json(item: Item) -> dict[str, Any]:
-    """Return an item as text: little-endian dtype, shape, base64 and checksum of each array."""
+    """Return an item for JSON: little-endian dtype, shape, base64 and checksum of each array."""
     arrays = {}
     named = (
         item.arrays() if isinstance(item, TokenisedSample) else {f.name: getattr(item, f.name) for f in fields(item)}
@@ -393,7 +397,7 @@ def _to_json(item: Item) -> dict[str, Any]:
         if name == "media" and not array:
             continue
         if not isinstance(array, np.ndarray) or array.dtype.hasobject:
-            raise StateError(f"{type(item).__name__}.{name} of a sample that waits is no array and cannot be saved")
+            raise StateError(f"{type(item).__name__}.{name} of a sample that waits is not an array and cannot be saved")
         dtype = array.dtype.newbyteorder("<")
         data = array.astype(dtype, copy=False).tobytes()
         arrays[name] = [

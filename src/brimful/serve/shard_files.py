@@ -1,4 +1,4 @@
-"""Readers of a store's shards, of which a process keeps some open: local files, or checked copies of remote ones."""
+"""Readers of a store's shards: local files, or checked copies of remote files; a process keeps some open."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from brimful.fingerprint import fingerprint_stream
 from brimful.shards import MediaFiles, Pack, ShardReader, ShardRecord
 
 _MAX_OPEN_SHARDS = 256
-"""Shards that one process keeps mapped; the one mapped first is closed for the next."""
+"""Maximum number of shards that one process keeps mapped; the shard mapped first is closed first."""
 
 _READ_BYTES = 1 << 20
-"""Bytes of a shard that are read and hashed together: they stay in the processor's cache."""
+"""Bytes of a shard that are read and hashed together, so that they stay in the CPU cache."""
 
 _CACHE_SHARE = 8
-"""A process keeps no more than this part of the cache open, ``1 / 8``: a node has many ranks, and each has workers."""
+"""A process keeps at most ``1 / 8`` of the cache open: a node has many ranks, and each rank has workers."""
 
 
 @dataclass(frozen=True)
@@ -27,21 +27,21 @@ class _OpenShard:
     copy: LocalCopy | None
 
     def close(self) -> None:
-        """Let go of the copy, whose room may be needed for another."""
+        """Release the copy, so that its space can be used for another."""
         if self.copy is not None:
             self.copy.close()
 
 
 class ShardFiles:
-    """Packs of the shards of one store, by record and row. Each process opens its own.
+    """Packs of the shards of one store, by record and row. Each process opens its own files.
 
     Args:
-        store: where the shards are.
+        store: blob store of the shards.
         media: files of the media that their packs refer to.
-        cache_dir, cache_bytes: as of ``open_packs``; a local store without a ``cache_dir`` is read where it is.
-        are_read_whole: this process reads whole shards, so that each is held against the hash in the log when it is opened.
-            Batches are compared with their digests in the record anyway; this finds a flip between columns too, and a
-            foreign shard whose record has no digests.
+        cache_dir, cache_bytes: see ``open_packs``; a local store without a ``cache_dir`` is read in place.
+        are_read_whole: this process reads whole shards, so each is checked against the hash in the log when it is
+            opened. Batches are always compared with their digests in the record; this also finds a bit flip between
+            columns, and damage in a foreign shard whose record has no digests.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class ShardFiles:
 
     @property
     def copies(self) -> LocalCopies:
-        """The cache of this machine; its directory is made at the first use."""
+        """Cache of this machine; its directory is made at the first use."""
         if self._copies is None:
             self._copies = LocalCopies(self.store, *self._cache)
         return self._copies
@@ -71,7 +71,7 @@ class ShardFiles:
         """Return one pack of a shard.
 
         Raises:
-            CorruptFileError: the shard differs from what was committed; a damaged copy is downloaded again first.
+            CorruptFileError: the shard differs from the committed shard; a damaged copy is downloaded again first.
         """
         try:
             return self._shard(record).pack(row)
@@ -79,7 +79,7 @@ class ShardFiles:
             shard = self._open.pop(record.seq, None)
             if shard is not None:
                 shard.close()
-            # A copy was whole when it was downloaded: it was damaged since, by a power cut or a disk.
+            # A copy was undamaged when it was downloaded, and was damaged later, by a power failure or a disk.
             if not (self.is_copied and self.copies.discard(record.xxh3_128)):
                 raise
             return self._shard(record).pack(row)
@@ -107,7 +107,7 @@ class ShardFiles:
         if path is not None and not self.is_copied:
             self._promised.size(record.file)
             reader = ShardReader(path, size=record.bytes, batches=record.batches, media=self._media)
-            # Behind the reader, which has refused a file that is absent or cut short.
+            # After the reader, which refuses a missing or truncated file.
             if self._are_read_whole:
                 with open(path, "rb", buffering=0) as file:
                     fingerprint = fingerprint_stream(iter(lambda: file.read(_READ_BYTES), b""))

@@ -1,15 +1,16 @@
-"""State of a loader: what it is a position of, the epoch, the step in it, and the places of that step that were served.
+"""State of a loader: the identity of its data, the epoch, the step in the epoch, and the served places of that step.
 
 ::
 
-    version      3: states of others are refused
+    version      3: states of other versions are refused
     kind         "packs", "stream" or "composed"
     fingerprint  of the packs or samples that the position counts
-    epoch, step  steps of all ranks that this epoch has served in full
-    places       of the next step: packs (of a composed step: micro-batches) that all ranks have served; 0 between steps
-    of           what the packs or samples are, for the message of a state that does not fit; in no state of plain lists
+    epoch, step  steps that all ranks have completed in this epoch
+    places       packs (in a composed step: micro-batches) of the next step that all ranks have served; 0 between steps
+    of           description of the packs or samples, for the error about a state that does not fit; not for plain lists
 
-So it is equal on all ranks. Settings that decide which packs come next stand beside these, each under its own name.
+So the state is equal on all ranks. Settings that decide which packs come next are stored with these keys, each under
+its own name.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ from brimful.messages import differences
 from brimful.typing import Fingerprint
 
 STATE_VERSION = 3
-"""Version in every state; states of others are refused."""
+"""Version in every state; states of other versions are refused."""
 
 
 class Position(NamedTuple):
-    """Place of the next batch among those of all ranks."""
+    """Place of the next batch among the batches of all ranks."""
 
     epoch: int
     """Number of the pass over the data, from 0."""
     step: int
-    """Steps of the epoch that were served in full."""
+    """Completed steps of the epoch."""
     places: int
     """Places of the next step that all ranks have served; 0 between steps."""
 
@@ -42,7 +43,7 @@ class Position(NamedTuple):
 def make_state(
     kind: str, fingerprint: Fingerprint, position: Position, of: Mapping[str, Any] | None = None, **settings: Any
 ) -> dict[str, Any]:
-    """Return a state for JSON; ``of`` is never compared, and tells people what the fingerprint is of.
+    """Return a state for JSON; ``of`` is never compared, and describes the fingerprinted data in messages.
 
     >>> make_state("packs", "41396dc", Position(0, 7, 0), seed=0)
     {'version': 3, 'kind': 'packs', 'fingerprint': '41396dc', 'epoch': 0, 'step': 7, 'places': 0, 'seed': 0}
@@ -59,7 +60,7 @@ def make_state(
 
 
 def facts_of_store(directory: str, identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the packs of a directory are, for ``make_state``; without the path, which may differ between ranks."""
+    """Return a description of the packs of a directory for ``make_state``, without the path, which may differ."""
     prints = {name: short(identity[name]) for name in ("source", "encoder")}
     return {
         "directory": os.path.basename(directory),
@@ -70,19 +71,19 @@ def facts_of_store(directory: str, identity: Mapping[str, Any]) -> dict[str, Any
 
 
 def check_state(state: Any, own_state: Mapping[str, Any], keys: Iterable[str]) -> Position:
-    """Return the position of a state, and refuse one of a loader with other samples or settings.
+    """Return the position of a state; refuse a state from a loader with other samples or settings.
 
     Args:
-        state: from a checkpoint, so it may be anything.
-        own_state: of the loader that reads it.
-        keys: settings that must be equal, beside version, kind and fingerprint.
+        state: state from a checkpoint, so it may be anything.
+        own_state: state of the loader that reads it.
+        keys: settings that must be equal, in addition to version, kind and fingerprint.
 
     Raises:
-        StateError: names each key whose values differ, with both, and what the other packs or samples are; or the numbers
-            that cannot be.
+        StateError: names each key whose values differ, with both values, and describes the other packs or samples; or
+            names the impossible numbers.
     """
     check_type("state", state, Mapping, "what state_dict returned")
-    # A state of another version or kind differs in everything: one reason is enough.
+    # A state of another version or kind differs everywhere: one reason is enough.
     for names in (["version"], ["kind"], keys):
         text = differences(state, own_state, names, show=str)
         if names is keys and state.get("fingerprint") != own_state["fingerprint"]:
@@ -96,7 +97,7 @@ def check_state(state: Any, own_state: Mapping[str, Any], keys: Iterable[str]) -
 
 
 def _others(state: Mapping[str, Any], own_state: Mapping[str, Any]) -> str:
-    """Describe in what the packs or samples of a state are others."""
+    """Describe how the packs or samples of a state differ."""
     saved, own = state.get("of"), own_state.get("of", {})
     known = isinstance(saved, Mapping) and differences(
         saved, {**dict.fromkeys(saved), **own}, {**own, **saved}, show=str

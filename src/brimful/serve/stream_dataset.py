@@ -12,14 +12,14 @@ __all__ = ["StreamDataset"]
 class StreamDataset(LoaderDataset):
     """Micro-batches of one rank from a stream, for ``DataLoader(dataset, batch_size=None, num_workers=n)``.
 
-    They are those of ``StreamLoader``, in its order, for every number of workers (``LoaderDataset``). A worker opens its own
-    files and follows the log itself, forked or spawned.
+    They equal the micro-batches of ``StreamLoader``, in its order, for every number of workers (``LoaderDataset``). A
+    forked or spawned worker opens its own files and follows the log itself.
 
     Args:
-        loader: of this rank; the first iteration begins where it stands.
+        loader: loader of this rank; the first iteration begins at its position.
 
     Raises:
-        WrongTypeError: no ``StreamLoader``.
+        WrongTypeError: ``loader`` is not a ``StreamLoader``.
 
     >>> import tempfile
     >>> import torch

@@ -1,4 +1,4 @@
-"""Micro-batches of one rank from a stream that may still grow: in lockstep, resumable by one integer."""
+"""Loader of one rank's micro-batches from a stream that may still grow: in lockstep, resumable from one integer."""
 
 from __future__ import annotations
 
@@ -25,35 +25,36 @@ from brimful.serve.stream_settings import OnCorrupt, StreamSettings
 from brimful.shards import MediaFiles, Pack, recorded_root
 
 _ACK_VERSION = 1
-"""Version in every acknowledgement: the same position of another version would be taken for another run."""
+"""Version in every acknowledgment: the same position with another version would be taken for another run."""
 
 
 class StreamLoader(RankLoader):
-    """Micro-batches of one data-parallel rank from a stream of packs, finished or growing.
+    """Micro-batches of one data-parallel rank from a finished or growing stream of packs.
 
     A global batch is one pack from each of ``lanes`` places, so it is the same for every number of ranks that divides
-    them. A rank waits for shards that do not exist yet, and all ranks serve the same number of steps: the log decides,
-    and nothing is agreed on. Iterating serves the rest of the stream, once; ``set_epoch`` begins another pass.
+    ``lanes``. A rank waits for shards that do not exist yet, and all ranks serve the same number of steps: the log
+    decides, without communication. Iterating serves the rest of the stream once; ``set_epoch`` begins another pass.
 
     Args:
         directory: path or URL of the stream.
         collate_fn: turns a list of packs into a batch; the packs themselves if None.
-        dp_rank, dp_world_size: this rank among those that see different data.
-        lanes: packs of one global batch, a multiple of ``dp_world_size``; those of the stream if None.
-        assign: ``lane`` or ``pack`` (``Assignment``); by lanes if the stream has several, else by packs.
-        packs_per_micro_batch: packs of one forward; all that this rank has in a step if None.
-        tail: ``pad`` serves the last packs beside empty places, ``drop`` leaves them out.
-        timeout: most seconds of one wait for a shard; None waits for ever, with a warning each minute.
-        on_corrupt: ``error``, or ``skip``: a pack without loss stands for a damaged one, and is counted.
-        repeat: begin again at the end of the stream, without end.
-        group: name of the ranks that train one model on the stream. ``ack`` takes it.
-        cache_dir, cache_bytes: as of ``open_packs``.
+        dp_rank, dp_world_size: this rank among the ranks that see different data.
+        lanes: packs of one global batch, a multiple of ``dp_world_size``; the lanes of the stream if None.
+        assign: ``lane`` or ``pack`` (``Assignment``); by lanes if the stream has several, otherwise by packs.
+        packs_per_micro_batch: packs of one forward pass; all packs of this rank in a step if None.
+        tail: ``pad`` serves the last packs together with empty places, ``drop`` leaves them out.
+        timeout: maximum seconds of one wait for a shard; None waits forever, with a warning each minute.
+        on_corrupt: ``error``, or ``skip``: a pack without loss replaces a damaged one, which is counted.
+        repeat: begin again at the end of the stream, forever.
+        group: name of the ranks that train one model on the stream, for ``ack``.
+        cache_dir, cache_bytes: see ``open_packs``.
 
     Attributes:
-        num_skipped: packs that were damaged.
+        num_skipped: number of damaged packs.
 
     Raises:
-        SettingsError: ranks that do not divide the lanes, or packs that do not divide those of a rank.
+        SettingsError: the number of ranks does not divide the lanes, or ``packs_per_micro_batch`` does not divide the
+            packs of a rank.
         NotAPackStoreError: the directory holds no stream.
 
     >>> import tempfile
@@ -107,15 +108,16 @@ class StreamLoader(RankLoader):
         *,
         are_shards_shared: bool = False,
     ) -> StreamLoader:
-        """Return a loader with settings that were made before.
+        """Return a loader with existing settings.
 
         Args:
-            directory, collate_fn: as of the class.
-            settings: of this rank.
-            are_shards_shared: other ranks read packs of the same shards, though this one is told that it is the only one.
+            directory, collate_fn: see the class.
+            settings: settings of this rank.
+            are_shards_shared: true if other ranks read packs of the same shards, although the settings name only one
+                rank.
 
         Raises:
-            SettingsError, NotAPackStoreError: as of the class.
+            SettingsError, NotAPackStoreError: see the class.
         """
         check_type("settings", settings, StreamSettings, "StreamSettings(…)")
         loader = cls.__new__(cls)
@@ -141,29 +143,29 @@ class StreamLoader(RankLoader):
         self._assignment = Assignment(settings.assign)
         orders: dict[Assignment, type[StreamOrder]] = {Assignment.LANE: LaneOrder, Assignment.PACK: PackOrder}
         self._order = orders[self._assignment](self._log.shards, self.lanes)
-        # The list of shards grows in place, so that containers of new ones are known too.
+        # The list of shards grows in place, so containers of new shards are known too.
         media = MediaFiles(self._store, self._log.shards, recorded_root(self._store, self._log.header["notes"]))
         self._files = ShardFiles(
             self._store,
             media,
             cache_dir=settings.cache_dir,
             cache_bytes=settings.cache_bytes,
-            # Where packs follow one another, every rank opens every shard for a few packs of it.
+            # With assignment by packs, every rank opens every shard for only a few of its packs.
             are_read_whole=self._assignment is Assignment.LANE
             or (settings.dp_world_size == 1 and not are_shards_shared),
         )
         self._on_corrupt, self._repeat = settings.on_corrupt, settings.repeat
-        self._position = 0  # packs of all ranks that were delivered in this pass, with empty places
+        self._position = 0  # packs of all ranks that were delivered in this pass, including empty places
         self.num_skipped = 0
 
     @property
     def collate_fn(self) -> Callable[[list[Pack]], Any]:
-        """Function that makes a batch of packs."""
+        """Function that makes a batch from packs."""
         return self._collate
 
     @property
     def settings(self) -> StreamSettings:
-        """Settings of this loader, with what follows from the stream."""
+        """Settings of this loader, including values derived from the stream."""
         return self._settings
 
     @property
@@ -172,7 +174,7 @@ class StreamLoader(RankLoader):
         return None if self._log.end is None else self._order.num_steps(is_full=self._tail is Tail.DROP)
 
     def begin_epoch(self, epoch: int) -> None:
-        """Go to the beginning of the stream, for a pass of this number."""
+        """Go to the beginning of the stream, for the pass with this number."""
         self._epoch, self._position = int(epoch), 0
 
     @property
@@ -187,12 +189,12 @@ class StreamLoader(RankLoader):
 
     @property
     def packs_so_far(self) -> int:
-        """Number of packs that were seen committed."""
+        """Number of packs in the records read so far."""
         return self._log.shards[-1].cum_packs if self._log.shards else 0
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Settings that the packs were made with, of the header."""
+        """Settings that the packs were made with, from the header."""
         return dict(self._log.header["identity"])
 
     @property
@@ -201,9 +203,9 @@ class StreamLoader(RankLoader):
         return self._log.seconds_waited
 
     def next_request(self) -> int | None:
-        """Return the position of the next micro-batch, once the log shows that the stream has it; None at its end."""
+        """Return the position of the next micro-batch once the log shows that it exists; None at the end."""
         while not self.has_micro_batch(self._position):
-            # Exactly once: a run that is started again behind its last step trains no second pass unasked.
+            # Exactly once: a run that is restarted after its last step does not train a second pass.
             if not (self._repeat and self._position):
                 return None
             self.begin_epoch(self._epoch + 1)
@@ -214,16 +216,16 @@ class StreamLoader(RankLoader):
         return self._collate(self._packs(request))
 
     def advance(self) -> bool:
-        """Count the next micro-batch as served; whether it was the last, the log may not say yet."""
+        """Count the next micro-batch as served; the log may not show yet whether it was the last."""
         self._position += self.packs_together
         return False
 
     def fork(self) -> StreamLoader:
-        """Return a loader of the same stream with a position and files of its own, at the same place."""
+        """Return a loader of the same stream with its own position and files, at the same place."""
         return copy(self)
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Each process follows the log itself, and maps its own files.
+        # Each process follows the log itself and maps its own files.
         make = partial(StreamLoader.with_settings, settings=self._settings, are_shards_shared=self._are_shards_shared)
         return make, (self.directory, self._collate), (self._epoch, self._position)
 
@@ -231,20 +233,21 @@ class StreamLoader(RankLoader):
         self._epoch, self._position = state
 
     def has_micro_batch(self, position: int, awaited: str | None = None) -> bool:
-        """Wait until the log shows whether the stream has the step of a position, as it shows to every rank.
+        """Wait until the log shows whether the stream has the step of a position; it shows the same to every rank.
 
         Args:
-            position: packs of all ranks before the micro-batch, a multiple of ``packs_together``.
-            awaited: what a person waits for, for messages; the step if None.
+            position: number of packs of all ranks before the micro-batch, a multiple of ``packs_together``.
+            awaited: name of the awaited item for messages; the step if None.
 
         Raises:
-            StreamTimeoutError: nothing came in time.
+            StreamTimeoutError: nothing arrived in time.
         """
         step, is_full = position // self.lanes, self._tail is Tail.DROP
         places = self._places(position)
 
         def is_known() -> bool:
-            # Who drops the tail waits for all lanes: a step that one rank serves and another drops would hang both.
+            # A loader that drops the tail waits for all lanes: if one rank served a step and another dropped it, both
+            # would hang.
             return self._order.num_steps(is_full=True) > step if is_full else all(map(self._order.find, places))
 
         self._log.wait_until(is_known, awaited or f"step {step:,}")
@@ -256,7 +259,7 @@ class StreamLoader(RankLoader):
         return range(first, first + self.packs_together, self._dp_world_size)
 
     def _packs(self, position: int) -> list[Pack]:
-        """Return the packs of a micro-batch; where all places are empty, one without loss."""
+        """Return the packs of a micro-batch; if all places are empty, one pack without loss."""
         places = [place for place in map(self._order.find, self._places(position)) if place is not None]
         packs = []
         for record, row in places:
@@ -271,12 +274,12 @@ class StreamLoader(RankLoader):
         return packs or [self._filler()]
 
     def _refuse_expired(self, seq: int) -> None:
-        """Refuse a shard that was removed on purpose: skipping it would train on holes."""
+        """Refuse a shard that was removed on purpose: skipping it would silently leave out data."""
         first_present = expired_below(self._store)
         if seq < first_present:
             raise ShardExpiredError(
-                f"{self.directory}: shard {seq} was removed, as all below {first_present}, after later checkpoints were "
-                f"acknowledged: resume from one of those, or let remove_acknowledged keep more"
+                f"{self.directory}: shard {seq} was removed, like all below {first_present}, after later checkpoints "
+                f"were acknowledged: resume from one of them, or let remove_acknowledged keep more"
             )
 
     def _filler(self) -> Pack:
@@ -289,11 +292,11 @@ class StreamLoader(RankLoader):
         raise CorruptFileError(f"{self.directory}: no shard of the stream can be read")
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position, the same on every rank, and what it is a position of."""
+        """Return the position, the same on every rank, and the identity of the stream."""
         return self.state_at(self._position, self._epoch)
 
     def state_at(self, position: int, epoch: int = 0) -> dict[str, Any]:
-        """Return the state behind so many packs of all ranks in a pass, empty places included."""
+        """Return the state after ``position`` packs of all ranks in a pass, including empty places."""
         return make_state(
             "stream",
             self._log.header["checksum"],
@@ -305,17 +308,17 @@ class StreamLoader(RankLoader):
         )
 
     def ack(self, group: str | None = None, *, checkpoint: str = "") -> None:
-        """Acknowledge the packs delivered so far, after a checkpoint with them is durable.
+        """Acknowledge the packs delivered so far, after a checkpoint that includes them is durable.
 
-        One rank has to. Where every rank does, ``brimful inspect`` shows which of them is behind.
+        One rank must call it. If every rank calls it, ``brimful inspect`` shows which rank lags.
 
         Args:
-            group: the ranks that train one model on this stream; as the loader was given if None.
-            checkpoint: name of the model checkpoint, for people.
+            group: the ranks that train one model on this stream; the group of the loader if None.
+            checkpoint: name of the model checkpoint, for inspection.
 
         Raises:
-            SettingsError: no name is given here or there.
-            StateError: within a step, or another run has acknowledged this position with other packs behind it.
+            SettingsError: neither this call nor the loader names a group.
+            StateError: within a step, or another run has acknowledged this position after different packs.
         """
         # A further pass needs all shards again.
         is_last_pass = self._epoch == 0 and not self._repeat
@@ -325,20 +328,20 @@ class StreamLoader(RankLoader):
         self.ack_position(name, self.state_dict(), checkpoint=checkpoint, is_last_pass=is_last_pass)
 
     def ack_position(self, group: str, state: Mapping[str, Any], *, checkpoint: str, is_last_pass: bool) -> None:
-        """Acknowledge the packs before a state, which may be behind what this loader has delivered.
+        """Acknowledge the packs before a state, which may be older than the position of this loader.
 
         Args:
-            group, checkpoint: as of ``ack``.
-            state: as ``state_dict`` returns it.
-            is_last_pass: no pack before it is asked for again; else every shard stays.
+            group, checkpoint: see ``ack``.
+            state: state from ``state_dict``.
+            is_last_pass: true if no earlier pack is requested again; if false, every shard stays.
 
         Raises:
-            StateError: as of ``ack``.
+            StateError: see ``ack``.
         """
         if state["places"]:
-            raise StateError(f"ack within a step, behind {state['places']} packs: a checkpoint is made at its end")
+            raise StateError(f"ack within a step, after {state['places']} packs: a checkpoint is made at its end")
         position = state["step"] * self.lanes
-        # Shards that other ranks have left behind may be unknown to this one.
+        # This rank may not know all shards that other ranks have already finished.
         self._log.look()
         frontier = self._order.frontier(position) if is_last_pass else 0
         facts = {
@@ -357,10 +360,12 @@ class StreamLoader(RankLoader):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to the position of a state, which another number of ranks may have saved.
 
-        One after another, packs may also go on in steps of another size, if a step of it begins there.
+        With assignment by packs, a run may also continue with another step size if one of its steps begins at this
+        position.
 
         Raises:
-            StateError: the state is of another stream or order, or of a part of a step that these ranks cannot take up.
+            StateError: the state belongs to another stream or order, or to a part of a step where these ranks cannot
+                continue.
         """
         by_packs = self._assignment is Assignment.PACK
         epoch, step, places = check_state(
@@ -381,7 +386,7 @@ class StreamLoader(RankLoader):
             )
         if remainder % self.packs_together:
             raise StateError(
-                f"the state was saved within a step, behind {remainder} of {self.lanes} packs, and micro-batches of "
+                f"the state was saved within a step, after {remainder} of {self.lanes} packs, and micro-batches of "
                 f"{self._per_micro_batch} × {self._dp_world_size} ranks do not meet it: save at the end of a step"
             )
         self._epoch, self._position = epoch, position

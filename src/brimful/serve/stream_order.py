@@ -1,13 +1,13 @@
-"""The order of a stream: which pack of which shard comes at a position, by lanes or one after the other.
+"""Order of a stream: the shard and the pack at each position, by lanes or one after another.
 
 A position counts the packs of all ranks: ``position // lanes`` is the step, ``position % lanes`` the place in its
-global batch. So the batches are the same however many ranks share them. With two lanes and shards ``a`` (packs 0 1 2),
+global batch. So the batches are the same for every number of ranks. With two lanes and shards ``a`` (packs 0 1 2),
 ``b`` (0 1), ``c`` (0)::
 
     by lanes            step 0: a0 b0   step 1: a1 b1   step 2: a2 --   step 3: c0 --
     one after another   step 0: a0 a1   step 1: a2 b0   step 2: b1 c0
 
-By lanes a rank opens its own shards alone. One after another no place stays empty but in the last step, and each rank
+By lanes, a rank opens only its own shards. One after another, places stay empty only in the last step, and each rank
 opens all shards.
 """
 
@@ -22,17 +22,17 @@ from brimful.shards import ShardRecord
 
 
 class Assignment(Enum):
-    """Rule by which packs come to their places in global batches."""
+    """Rule that assigns packs to places in global batches."""
 
     LANE = "lane"
-    """Shard ``s`` feeds place ``s % lanes`` of every batch: a rank opens its own shards alone."""
+    """Shard ``s`` feeds place ``s % lanes`` of every batch: a rank opens only its own shards."""
 
     PACK = "pack"
-    """Packs follow one another: no empty places but in the last batch."""
+    """Packs follow one another: empty places only in the last batch."""
 
 
 class StreamOrder(abc.ABC):
-    """Base of the orders: pure functions of the records, which only grow.
+    """Base of the orders: pure functions of the records, which are only appended.
 
     Args:
         shards: records so far; the list that the log appends to.
@@ -44,15 +44,15 @@ class StreamOrder(abc.ABC):
 
     @abc.abstractmethod
     def find(self, position: int) -> tuple[ShardRecord, int] | None:
-        """Return the shard and the row at a position; None if no record has it so far."""
+        """Return the shard and the row at a position; None if no record has it yet."""
 
     @abc.abstractmethod
     def num_steps(self, *, is_full: bool) -> int:
-        """Return the steps that the records so far give: with every place taken, or with at least one."""
+        """Return the number of steps in the records so far: with all places filled, or with at least one."""
 
     @abc.abstractmethod
     def frontier(self, position: int) -> int:
-        """Return the number of the first shard that this position or a later one may be in; its step counts whole."""
+        """Return the number of the first shard that may hold the step of a position, or a later step."""
 
 
 class PackOrder(StreamOrder):
@@ -95,7 +95,7 @@ class LaneOrder(StreamOrder):
 
     def __init__(self, shards: Sequence[ShardRecord], lanes: int) -> None:
         super().__init__(shards, lanes)
-        # Of each lane, the packs in its shards so far: lane l holds shards l, l + lanes, … in this order.
+        # For each lane, the cumulative packs of its shards so far: lane l holds shards l, l + lanes, … in this order.
         self._ends: list[list[int]] = [[] for _ in range(lanes)]
         self._num_read = 0
 
@@ -119,7 +119,7 @@ class LaneOrder(StreamOrder):
         return min(lane + bisect_right(ends, step) * self.lanes for lane, ends in enumerate(self._ends))
 
     def _read_on(self) -> None:
-        """Take in the records that came since."""
+        """Add the records that arrived since the last call."""
         for record in self._shards[self._num_read :]:
             ends = self._ends[record.seq % self.lanes]
             ends.append(record.packs + (ends[-1] if ends else 0))

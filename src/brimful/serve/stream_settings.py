@@ -1,4 +1,4 @@
-"""Settings of a reader of a stream: one frozen object that checks itself."""
+"""Settings of a stream reader, in one frozen object that validates itself."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ OnCorrupt: TypeAlias = Literal["error", "skip"]
 
 @dataclass(frozen=True, kw_only=True)
 class StreamSettings:
-    """Options of ``StreamLoader``, checked, each in one form. ``StreamLoader`` explains them.
+    """Validated and normalized options of ``StreamLoader``, which documents them.
 
-    ``lanes``, ``assign`` and ``packs_per_micro_batch`` may be None until ``of_stream`` knows the lanes of the header.
+    ``lanes``, ``assign`` and ``packs_per_micro_batch`` may be None until ``of_stream`` gets the lanes from the header.
 
     Raises:
         SettingsError: an impossible value, or two that contradict each other.
@@ -62,19 +62,20 @@ class StreamSettings:
             )
         if self.lanes is not None:
             values["lanes"] = setting_number("lanes", self.lanes, minimum=1)
-        # The object is frozen for others; here it gets each value in its one form.
+        # The object is frozen for users; here each value is replaced by its normalized form.
         self.__dict__.update(values, repeat=bool(self.repeat))
 
     def of_stream(self, stream_lanes: int) -> StreamSettings:
-        """Return the settings with what follows from the lanes in the header of a stream.
+        """Return the settings with the values that follow from the lanes in the header of a stream.
 
         Raises:
-            SettingsError: ranks that do not divide the lanes, or packs that do not divide those of a rank.
+            SettingsError: the number of ranks does not divide the lanes, or ``packs_per_micro_batch`` does not divide
+                the packs of a rank.
         """
         lanes = stream_lanes if self.lanes is None else self.lanes
         if lanes % self.dp_world_size:
             raise SettingsError(
-                f"{setting('lanes', lanes)} is no multiple of dp_world_size {self.dp_world_size}: give "
+                f"{setting('lanes', lanes)} is not a multiple of dp_world_size {self.dp_world_size}: give "
                 f"{setting('lanes')} as the packs of one global batch"
             )
         per_rank = lanes // self.dp_world_size

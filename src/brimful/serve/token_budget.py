@@ -19,12 +19,12 @@ class Count(str, Enum):
 
 
 class Fit(str, Enum):
-    """Rule that picks the waiting samples to join the oldest, which always goes."""
+    """Rule that picks the waiting samples that join the oldest, which is always taken."""
 
     FIRST = "first"
-    """In order of arrival, every sample that still fits; as VeOmni does."""
+    """Every sample that still fits, in order of arrival, as in VeOmni."""
     EXACT = "exact"
-    """Samples that sum exactly to the budget, from the shortest run of the oldest that allows it; else to the largest sum."""
+    """Samples that sum exactly to the budget, from the shortest run of the oldest; otherwise the largest sum."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Warmup:
         _check_positive("warmup", steps=self.steps, start=self.start)
 
     def budget(self, step: int, whole: int) -> int:
-        """Return the budget of a step, of which ``whole`` is the full size."""
+        """Return the budget of a step, where ``whole`` is the full budget."""
         return whole if step >= self.steps else (whole - self.start) * step // self.steps + self.start
 
 
@@ -51,15 +51,16 @@ class Warmup:
 class TokenBudget:
     """Micro-batches that samples fill up to a budget of tokens (``dyn_bsz`` on). The capacity is never exceeded.
 
-    A sample above the budget but not above the capacity goes alone; so does every sample above a budget that is still
-    warming up. A sample above the capacity is for the overflow policy.
+    A sample above the budget but not above the capacity forms a micro-batch alone, also if the budget is still warming
+    up. The overflow policy handles a sample above the capacity.
 
     Args:
-        tokens: the budget of one micro-batch, in tokens or targets (``count``).
+        tokens: budget of one micro-batch, in tokens or targets (``count``).
         count: ``total`` or ``loss_tokens``.
-        capacity: largest number of tokens of any kind in one micro-batch. None: the budget itself; 1.5 times the budget
-            for ``loss_tokens``.
-        min_buffered: samples that wait before a micro-batch may leave (VeOmni's ``dyn_bsz_buffer_size``).
+        capacity: maximum number of tokens of any kind in one micro-batch; if None, the budget itself, or 1.5 times the
+            budget for ``loss_tokens``.
+        min_buffered: minimum number of waiting samples before a micro-batch is served (VeOmni's
+            ``dyn_bsz_buffer_size``).
         warmup: growth of the budget over the first steps.
         fit: ``first`` or ``exact``.
         overflow: treatment of a sample above the capacity (``Overflow``).
@@ -78,12 +79,12 @@ class TokenBudget:
     overflow: Overflow = Overflow.ERROR
 
     def __post_init__(self) -> None:
-        assign = object.__setattr__  # the way into a frozen object
+        assign = object.__setattr__  # sets a field of a frozen object
         assign(self, "count", choice_of(Count, self.count, argument="count"))
         assign(self, "fit", choice_of(Fit, self.fit, argument="fit"))
         assign(self, "overflow", Overflow.named(self.overflow))
         _check_positive("token budget", tokens=self.tokens)
-        # Targets are often the smaller part of a sample: half as much again leaves room for the other tokens.
+        # Targets are often the smaller part of a sample: 1.5 times the budget leaves room for the other tokens.
         if self.capacity is None:
             assign(self, "capacity", self.tokens if self.count is Count.TOTAL else -(-3 * self.tokens // 2))
         _check_positive("token budget", capacity=self.capacity, min_buffered=self.min_buffered)
@@ -98,7 +99,7 @@ class TokenBudget:
             raise SettingsError("fit='exact' fills a budget of all tokens: use count='total', or fit='first'")
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the settings for JSON, as saved states hold and compare them."""
+        """Return the settings for JSON, as they are stored and compared in saved states."""
         plain = {key: value.value if isinstance(value, Enum) else value for key, value in asdict(self).items()}
         plain |= {key: int(plain[key]) for key in ("tokens", "capacity", "min_buffered")}
         return {"kind": "token_budget", **plain}
@@ -109,7 +110,7 @@ class SampleCount:
     """Micro-batches of a fixed number of samples, still packed (``dyn_bsz`` off): for fine-tuning.
 
     Args:
-        samples: of one micro-batch.
+        samples: number of samples in one micro-batch.
     """
 
     samples: int
@@ -118,7 +119,7 @@ class SampleCount:
         _check_positive("micro-batch", samples=self.samples)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the settings for JSON, as saved states hold and compare them."""
+        """Return the settings for JSON, as they are stored and compared in saved states."""
         return {"kind": "sample_count", "samples": int(self.samples)}
 
 

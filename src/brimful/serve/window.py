@@ -1,4 +1,4 @@
-"""Online window: samples become packs as they come, by ``Lookahead``, and wait no longer than a bound."""
+"""Online window: ``Lookahead`` packs samples as they arrive, and no sample waits longer than a bound."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from brimful.serve.token_budget import SampleCount
 
 @dataclass(frozen=True)
 class Window:
-    """Packs from a window of samples, each at most ``capacity`` tokens (``Lookahead``).
+    """Packs from a window of samples, each with at most ``capacity`` tokens (``Lookahead``).
 
     Args:
-        capacity: most tokens of a pack.
-        size: samples that may be seen before packs must leave.
-        max_wait: packs that a sample may wait for; four times the window if None.
+        capacity: maximum tokens of a pack.
+        size: number of samples that may be seen before packs must be served.
+        max_wait: maximum number of packs that are served before a waiting sample; four times the window if None.
         algorithm: one of ``LOOKAHEAD_ALGORITHMS``.
-        min_fill: share of the capacity from which a pack leaves at once.
+        min_fill: share of the capacity from which a pack is served at once.
         overflow: treatment of a sample above the capacity (``Overflow``).
 
     >>> Window(8192, size=1000).max_wait
@@ -45,21 +45,21 @@ class Window:
         object.__setattr__(self, "overflow", Overflow.named(self.overflow))
         if self.max_wait is None:
             object.__setattr__(self, "max_wait", 4 * self.size)
-        self.planner()  # refuses settings that cannot be
+        self.planner()  # refuses invalid settings
 
     def planner(self) -> Lookahead:
-        """Return a planner of these settings. It meets no sample above the capacity: the composer has cut or refused it."""
+        """Return a planner with these settings. The composer cuts or refuses samples above the capacity first."""
         settings = {name: getattr(self, name) for name in ("capacity", "size", "max_wait", "algorithm", "min_fill")}
         return Lookahead(**settings, overflow=Overflow.ERROR)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the settings for JSON, as saved states hold and compare them."""
+        """Return the settings for JSON, as they are stored and compared in saved states."""
         plain = {**asdict(self), "overflow": self.overflow.value, "min_fill": float(self.min_fill)}
         return {"kind": "window", **plain, **{key: int(plain[key]) for key in ("capacity", "size", "max_wait")}}
 
 
 class _Plan(NamedTuple):
-    """Knowledge of a window about its segments: their numbers, the packs that are ready, and the planner of the others."""
+    """State of a window: the numbers of its segments, the ready packs, and the planner of the other segments."""
 
     numbers: tuple[int, ...]
     packs: tuple[tuple[int, ...], ...]
@@ -67,10 +67,10 @@ class _Plan(NamedTuple):
 
 
 class WindowComposer(MicroBatchComposer):
-    """Composer whose micro-batches are the packs of a ``Lookahead``. It knows lengths only.
+    """Composer whose micro-batches are the packs of a ``Lookahead``. It sees only lengths.
 
-    Segments are numbered as they come; the planner knows them by number. They wait in the planner's window, then in packs
-    that are ready::
+    Segments are numbered as they arrive; the planner identifies them by number. They wait in the planner's window, then
+    in packs that are ready::
 
         window of 4, capacity 10, lengths 7 6 4 2 5 3      in the window    ready          leaves
         0 1 2 3 came in                                    0 3              1 2            1 2
@@ -78,7 +78,7 @@ class WindowComposer(MicroBatchComposer):
         the end                                                             4 3            4 3
     """
 
-    settings: Window  # type: ignore[assignment]  # of another kind than those of the base
+    settings: Window  # type: ignore[assignment]  # another type than in the base class
 
     def __init__(self, settings: Window) -> None:
         super().__init__(SampleCount(1))
@@ -87,22 +87,22 @@ class WindowComposer(MicroBatchComposer):
         self._planner = settings.planner()
         self._numbered: dict[int, SampleSegment] = {}
         self._next_number = 0
-        self._arrived: list[int] = []  # numbers that the planner has not seen
+        self._arrived: list[int] = []  # numbers that the planner has not seen yet
         self._num_in_window = 0  # segments of the planner
         self._packs: list[tuple[int, ...]] = []
-        self._taken: list[tuple[tuple[int, ...], list[SampleSegment]]] = []  # packs that left in this step
+        self._taken: list[tuple[tuple[int, ...], list[SampleSegment]]] = []  # packs that were taken in this step
 
     def __len__(self) -> int:
         return len(self._numbered)
 
     @property
     def waiting(self) -> Sequence[SampleSegment]:
-        """Segments that no micro-batch holds yet, in order of arrival."""
+        """Segments that are not in a micro-batch yet, in order of arrival."""
         return tuple(self._numbered.values())
 
     @property
     def ledger(self) -> BatchLedger:
-        """Copy of the account; asserts that it adds up."""
+        """Copy of the ledger; asserts that its sums are consistent."""
         num_samples = sum(segment.samples for segment in self._numbered.values())
         num_tokens = sum(segment.length for segment in self._numbered.values())
         return replace(self._ledger, samples_carried=num_samples, tokens_carried=num_tokens).check()
@@ -116,7 +116,7 @@ class WindowComposer(MicroBatchComposer):
             self._give_to_planner()
 
     def _give_to_planner(self) -> None:
-        """Show the planner what has come; a full window is planned, and packs of it become ready."""
+        """Give the new segments to the planner; a full window is planned, and some of its packs become ready."""
         arrived, self._arrived = self._arrived, []
         lengths = [self._numbered[number].length for number in arrived]
         self._num_in_window += len(arrived)
@@ -128,13 +128,13 @@ class WindowComposer(MicroBatchComposer):
             self._num_in_window -= len(numbers)
 
     def next_batch(self, step: int, pull: Callable[[MicroBatchComposer], bool]) -> list[SampleSegment] | None:
-        """Pull samples until a pack is ready, and return it. At the end of the samples the last ones; then None."""
+        """Pull samples until a pack is ready, and return it; at the end return the remaining packs, then None."""
         while not self._packs and pull(self):
             pass
         return self.take(step) if self._numbered else None
 
     def take(self, step: int) -> list[SampleSegment]:
-        """Remove the next pack and return its segments. At least one segment must wait; none may come later."""
+        """Remove the next pack and return its segments; at least one segment must wait, and no later one may arrive."""
         if not self._packs:
             self._give_to_planner()
             self._receive(self._planner.finish())
@@ -151,7 +151,7 @@ class WindowComposer(MicroBatchComposer):
         self._taken = []
 
     def put_back(self) -> None:
-        """Return all that was taken since ``begin_step`` to the packs that are ready, in their order."""
+        """Put everything that was taken since ``begin_step`` back into the packs that are ready, in their order."""
         taken, self._taken = self._taken, []
         for numbers, batch in taken:
             self.drop(batch)
@@ -159,25 +159,25 @@ class WindowComposer(MicroBatchComposer):
             self._ledger.tokens_dropped -= sum(segment.length for segment in batch)
             self._numbered.update(zip(numbers, batch, strict=True))
         self._packs = [*(numbers for numbers, _ in taken), *self._packs]
-        # In order of arrival again, as a state shows them.
+        # Restore the order of arrival, as states need it.
         self._numbered = dict(sorted(self._numbered.items()))
 
     def restore(self, segments: Iterable[SampleSegment], ledger: BatchLedger) -> None:
-        """Go to the beginning: none waits."""
+        """Go to the beginning, without waiting segments."""
         assert not list(segments), "segments of a window come with their plan"
         self.go_to(ComposerMark((), ledger, _Plan((), (), self.settings.planner())))
 
     def mark(self) -> ComposerMark:
-        """Return this moment, for ``go_to``."""
-        # What the planner has not seen does not fill its window, so nothing is planned here: packs depend on the order
-        # of the samples alone, and not on how they come to the planner.
+        """Return a snapshot for ``go_to``."""
+        # Segments that the planner has not seen do not fill its window, so nothing is planned here: packs depend only
+        # on the order of the samples, not on how they are given to the planner.
         if self._arrived:
             self._give_to_planner()
         plan = _Plan(tuple(self._numbered), tuple(self._packs), deepcopy(self._planner))
         return ComposerMark(tuple(self._numbered.values()), self.ledger, plan)
 
     def go_to(self, mark: ComposerMark) -> None:
-        """Go back to a moment, of this composer or of another of the same settings."""
+        """Go back to a snapshot of this composer, or of another composer with the same settings."""
         if mark.plan is None:
             self.restore(mark.segments, mark.ledger)
             return
@@ -199,7 +199,7 @@ class WindowComposer(MicroBatchComposer):
         """Return ``mark.plan`` of a saved state.
 
         Raises:
-            StateError: it does not belong to these segments.
+            StateError: the plan does not belong to these segments.
         """
         if not isinstance(value, dict):
             raise damaged("a window without its plan")

@@ -1,4 +1,4 @@
-"""Loaders in the workers of PyTorch: each worker makes every n-th micro-batch of its rank, and the state is of what was delivered."""
+"""Loaders in PyTorch workers: each makes every n-th micro-batch of its rank; the state counts delivered batches."""
 
 from __future__ import annotations
 
@@ -17,18 +17,20 @@ __all__ = ["LoaderDataset", "WorkerLoader"]
 class LoaderDataset(torch.utils.data.IterableDataset[Any]):
     """Micro-batches of a loader for ``DataLoader(dataset, batch_size=None, num_workers=n)``.
 
-    They are those of the loader, in its order, for every number of workers: worker ``w`` of ``n`` makes micro-batches
-    ``w``, ``w + n``, …, and the ``DataLoader`` takes one from each in turn. All workers go through the order of the rank;
-    only the maker of a batch reads or encodes its packs.
+    They equal the micro-batches of the loader, in its order, for every number of workers: worker ``w`` of ``n`` makes
+    micro-batches ``w``, ``w + n``, …, and the ``DataLoader`` takes one from each in turn. All workers go through the
+    order of the rank; only the worker that makes a batch reads or encodes its packs.
 
-    Each iteration begins where the loader stood when the data set was made, or at the state that was loaded; behind its
-    end the next one begins the next epoch, where this process or a persistent worker saw the end. Else call ``set_epoch``.
+    Each iteration begins at the position that the loader had when the data set was made, or at the loaded state. After
+    its end the next iteration begins the next epoch, if this process or a persistent worker saw the end; otherwise call
+    ``set_epoch``.
 
     Args:
-        loader: a ``PackLoader``, ``StreamLoader``, or loader of composed micro-batches from samples by index.
+        loader: a ``PackLoader``, a ``StreamLoader``, or a loader of composed micro-batches from samples by index.
 
     Raises:
-        SettingsError: a loader of samples that come as a stream, or that asks the other ranks in each step.
+        SettingsError: a loader of composed micro-batches from a stream, or a loader that asks the other ranks in each
+            step.
 
     >>> from brimful import PackLoader
     >>> from brimful.testing.toys import toy_packs
@@ -42,7 +44,8 @@ class LoaderDataset(torch.utils.data.IterableDataset[Any]):
     def __init__(self, loader: RankLoader) -> None:
         super().__init__()
         check_type("loader", loader, RankLoader, "a loader of brimful", "packs by index go to DataLoader themselves")
-        # It makes no batch: it follows what the DataLoader has given out, as far as ``state_after`` was asked.
+        # This loader makes no batches: it follows the batches that the DataLoader has delivered, up to the last
+        # ``state_after``.
         self._loader = loader.fork()
         self._num_followed = 0
         self._begin = self._loader.state_dict()
@@ -53,39 +56,40 @@ class LoaderDataset(torch.utils.data.IterableDataset[Any]):
         worker = torch.utils.data.get_worker_info()
         if worker is None:
             return _WorkerBatches(loader, 0, 1)
-        # A persistent worker is asked again for the next epoch, and hears nothing of it.
+        # A persistent worker is iterated again for the next epoch, without being told the epoch.
         return _WorkerBatches(loader, worker.id, worker.num_workers, at_end=self._begin_at)
 
     def __len__(self) -> int:
-        """Return the micro-batches of a whole epoch on this rank; of loaders that know it."""
+        """Return the number of micro-batches of a whole epoch on this rank, if the loader knows it."""
         return len(self._loader)  # type: ignore[arg-type]
 
     def prepare(self) -> None:
-        """Make what all workers need, before they are forked."""
+        """Make what all workers need before they are forked."""
         self._begin_at(self._begin)
         self._loader.prepare()
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next iteration serve an epoch from its beginning, unless it begins within that one already."""
+        """Let the next iteration serve an epoch from its beginning, unless it already begins within that epoch."""
         if epoch != self._begin["epoch"]:
             self._begin_at(self._begin)
             self._loader.begin_epoch(epoch)
             self._begin = self._loader.state_dict()
 
     def state_after(self, micro_batches: int) -> dict[str, Any]:
-        """Return the state behind so many micro-batches of this rank that were trained, since the iteration began.
+        """Return the state after ``micro_batches`` trained micro-batches of this rank since the iteration began.
 
-        The training process counts them: what workers have prefetched is not lost then. The loader itself takes it too.
-        Composed micro-batches are composed once more for it, in this process, from the last time on.
+        The training process counts them, so batches that workers have prefetched are not lost. The loader itself
+        accepts the state too. Composed micro-batches are composed again for it in this process, starting from the last
+        call.
 
         Args:
-            micro_batches: that the ``DataLoader`` has given out.
+            micro_batches: number of micro-batches that the ``DataLoader`` has delivered.
         """
         count = whole_number("micro_batches", micro_batches, minimum=0)
         if count < self._num_followed:
             self._begin_at(self._begin)
         while self._num_followed < count:
-            # The end of an epoch belongs to it: the loader goes on to the next by itself.
+            # At the end of an epoch the loader moves to the next one automatically.
             if self._loader.next_request() is None and self._loader.next_request() is None:
                 raise SettingsError(f"micro_batches is {count:,} and the loader ends after {self._num_followed:,}")
             self._loader.advance()
@@ -93,10 +97,10 @@ class LoaderDataset(torch.utils.data.IterableDataset[Any]):
         return self._loader.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Begin the next iteration at a state, of this data set or of the loader.
+        """Begin the next iteration at a state of this data set or of the loader.
 
         Raises:
-            StateError: as of the loader.
+            StateError: see the loader.
         """
         self._begin_at(dict(state))
 
@@ -141,7 +145,7 @@ class _WorkerBatches:
         raise StopIteration
 
     def state_dict(self) -> dict[str, Any]:
-        """Refuse ``StatefulDataLoader``, which would keep a state of each worker that no other number of them can take up.
+        """Refuse ``StatefulDataLoader``: its states of single workers do not fit another number of workers.
 
         Raises:
             SettingsError: always.
@@ -157,15 +161,15 @@ class _WorkerBatches:
 
 
 class WorkerLoader:
-    """A loader whose batches are made by worker processes, with the state of what was delivered.
+    """Loader whose batches are made by worker processes; its state counts delivered batches.
 
-    Iterating serves one epoch, or the remainder of it, as the loader does. A state may be loaded at any time, also by another
-    number of workers; batches that workers have made ahead are thrown away then.
+    Iterating serves one epoch, or its remainder, as the loader does. A state may be loaded at any time, also with
+    another number of workers; batches that workers have prefetched are then discarded.
 
     Args:
-        loader: as of ``LoaderDataset``.
-        num_workers: processes; 0 makes batches in this one.
-        data_loader: further arguments of ``torch.utils.data.DataLoader``, such as ``pin_memory``.
+        loader: see ``LoaderDataset``.
+        num_workers: number of processes; 0 makes batches in this process.
+        data_loader: additional arguments of ``torch.utils.data.DataLoader``, such as ``pin_memory``.
 
     >>> from brimful import PackLoader
     >>> from brimful.testing.toys import toy_packs
@@ -187,10 +191,10 @@ class WorkerLoader:
         self._num_delivered = 0
         self._iteration += 1
         iteration = self._iteration
-        # Forked workers share what is made before.
+        # Forked workers share what was made before the fork.
         self._dataset.prepare()
         for batch in self._batches():
-            # Counted before it leaves: a state saved while it trains has the next batch next.
+            # Counted before it is yielded: a state saved while it trains continues with the next batch.
             self._num_delivered += 1
             yield batch
             if self._iteration != iteration:
@@ -201,29 +205,29 @@ class WorkerLoader:
             self._dataset,
             batch_size=None,
             num_workers=self._num_workers,
-            # PyTorch's own would make tensors of all arrays in it.
+            # PyTorch's default collate_fn would convert all arrays to tensors.
             **{"collate_fn": _as_it_is, **self._data_loader},
         )
 
     def __len__(self) -> int:
-        """Return the micro-batches of a whole epoch on this rank; of loaders that know it."""
+        """Return the number of micro-batches of a whole epoch on this rank, if the loader knows it."""
         return len(self._dataset)
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of an epoch, unless it is the one being served."""
+        """Go to the beginning of an epoch, unless it is the current epoch."""
         if epoch != self.state_dict()["epoch"]:
             self._restart()
             self._dataset.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the loader behind the batches that were delivered."""
+        """Return the state of the loader after the delivered batches."""
         return self._dataset.state_after(self._num_delivered)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to a state; an iteration that is under way ends.
+        """Go to a state; a running iteration ends.
 
         Raises:
-            StateError: as of the loader.
+            StateError: see the loader.
         """
         self._dataset.load_state_dict(state)
         self._restart()

@@ -1,4 +1,4 @@
-"""Packs of a data set that encodes its own rows: lengths first, then each row whenever its pack is asked for."""
+"""Packs of a data set that encodes its own rows: lengths first, then each row when its pack is requested."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from brimful.shards import PlainPack
 from brimful.typing import Lengths
 
 _IN_PROCESS_ROWS = 64
-"""Rows that are measured in this process: starting others takes longer."""
+"""Number of rows up to which this process measures alone: starting other processes takes longer."""
 
 _ROWS_AT_ONCE = 16
 _NUM_PROBES = 8
-"""Rows whose lengths are compared with a file before it is believed."""
+"""Number of rows whose lengths are compared with a file before it is used."""
 
 
 class EncodedRows:
     """Rows of a map-style data set, encoded at access by the data set itself or by a function.
 
     Args:
-        dataset: with ``len`` and an index.
-        encode: function from a row of it to a mapping with ``input_ids``; or an object with such a method ``encode``. None for
-            rows that are encoded.
+        dataset: data set with ``len`` and indexing.
+        encode: function from a row to a mapping with ``input_ids``, or an object with such a method ``encode``; None
+            for rows that are already encoded.
     """
 
     def __init__(self, dataset: Any, encode: Any = None) -> None:
@@ -45,7 +45,7 @@ class EncodedRows:
         try:
             row = self.dataset[index]
             row = row if self._encode is None else self._encode(row)
-        except Exception as error:  # a data set is anybody's code
+        except Exception as error:  # a data set is arbitrary user code
             raise EncodeError(f"sample {index} of {self.title}: {type(error).__name__}: {error}") from error
         if not isinstance(row, Mapping) or row.get("input_ids") is None:
             keys = sorted(map(str, row)) if isinstance(row, Mapping) else type(row).__name__
@@ -57,26 +57,26 @@ class EncodedRows:
         if np.ndim(ids) != 1 or not len(ids):
             raise EncodeError(
                 f"sample {index} of {self.title} has 'input_ids' of shape {tuple(np.shape(ids))}: they are one row of at least 1 "
-                f"token. Of what a processor makes for a batch of one, take [0] of the tokens, masks and labels"
+                f"token. If a processor makes a batch of one, take [0] of the tokens, masks and labels"
             )
         return row
 
     def offered_lengths(self) -> Lengths | None:
-        """Return lengths that the data set has by the name ``lengths`` or ``length``; None if it has none."""
+        """Return the attribute or column ``lengths`` or ``length`` of the data set; None without one."""
         for name in ("lengths", "length"):
             try:
                 column = getattr(self.dataset, name) if hasattr(self.dataset, name) else self.dataset[name]
                 lengths = [int(np.sum(length)) for length in column]
-            except Exception:  # a method, or an index that is refused in whatever way
+            except Exception:  # a method, or an index that the data set refuses
                 continue
             if len(lengths) == len(self):
                 return as_lengths(lengths)
         return None
 
     def lengths(self, path: str | os.PathLike[str] | None, num_proc: int | None) -> Lengths:
-        """Return the lengths of a file, or measure them by encoding every row once, and write them to it.
+        """Return the lengths in a file, or measure them by encoding every row once and write them to the file.
 
-        With several ranks the first measures: rows with random lengths have others in each process.
+        With several ranks only the first measures, because rows with random lengths differ between processes.
         """
         distributed = getattr(sys.modules.get("torch"), "distributed", None)
         if distributed is None or not distributed.is_available() or not distributed.is_initialized():
@@ -91,7 +91,7 @@ class EncodedRows:
         return as_lengths(numbers.cpu().numpy())
 
     def _own_lengths(self, path: str | os.PathLike[str] | None, num_proc: int | None) -> Lengths:
-        """Return the lengths of a file, after what can be known of its data set and some rows were compared; or measure them."""
+        """Return the lengths in a file, after comparing the identity of its data set and some rows; or measure them."""
         content = getattr(self.dataset, "fingerprint", getattr(self.dataset, "_fingerprint", None))
         identity = {"data set": self.title, "fingerprint": str(content), "samples": len(self)}
         if path is None or not os.path.exists(path):
@@ -117,7 +117,7 @@ class EncodedRows:
             return [length_of(self[index]) for index in range(len(self))]
         from torch.utils.data import DataLoader
 
-        # As training has it: workers that are forked have any data set, also one of a script.
+        # As in training: forked workers can use any data set, also one defined in a script.
         num_workers = num_proc or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
         loader: Any = DataLoader(self, batch_size=_ROWS_AT_ONCE, num_workers=num_workers, collate_fn=_lengths_of)  # type: ignore[arg-type]
         return [length for batch in loader for length in batch]
@@ -161,7 +161,8 @@ class WrappedPacks:
             )
         except LengthChangedError as error:
             raise LengthChangedError(
-                f"{error.message.split(': the data', 1)[0]}: it is encoded otherwise at each access, or has changed since. Let "
-                f"its augmentation keep lengths or draw by the index of the row alone, or wrap it again for each epoch"
+                f"{error.message.split(': the data', 1)[0]}: its encoding differs at each access, or it has changed "
+                f"since. Let its augmentation keep lengths or depend only on the index of the row, or wrap it again "
+                f"for each epoch"
             ) from error
         return PlainPack(rows, ids)
