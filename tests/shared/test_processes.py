@@ -80,7 +80,7 @@ def test_a_rank_with_another_source_or_encoder_stops_in_a_plan_and_in_a_broadcas
     assert [rank["unlike"] for rank in seen[:2]] == [["", ""]] * 2
     for text in seen[2]["unlike"]:
         assert re.fullmatch(
-            r"PlanMismatchError: rank 2 has other arguments than rank 0, which made the plan: "
+            r"PlanMismatchError: rank 2 has different arguments from rank 0, which made the plan: "
             r"source \(memory \w{7} on rank 0, memory \w{7} here\)",
             text,
         )

@@ -349,7 +349,7 @@ def test_a_rank_with_other_arguments_stops_and_names_them(tmp_path):
     assert first == dict.fromkeys(CASES, [97] * 3)
     assert second.pop("nothing") == [97] * 3
     paths = [tmp_path / f"node {rank}" / "chats.jsonl" for rank in range(2)]
-    start = "PlanMismatchError: rank 1 has other arguments than rank 0, which made the plan: "
+    start = "PlanMismatchError: rank 1 has different arguments from rank 0, which made the plan: "
     source = second.pop("source")
     assert re.fullmatch(rf"{start}source \({paths[0]} \w{{7}} on rank 0, {paths[1]} \w{{7}} here\)", source)
     assert second == {

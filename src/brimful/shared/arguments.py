@@ -1,4 +1,4 @@
-"""Arguments that must be equal on all ranks: rank 0 sends its own with the plan, and each other rank compares."""
+"""Arguments that must be equal on all ranks: rank 0 sends its own with the plan, and every other rank compares."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from brimful.sources.stamp import Stamp
 from brimful.typing import Fingerprint
 
 Arguments: TypeAlias = Mapping[str, str]
-"""Texts by name that decide the tokens of packs, long ones as fingerprints; and ``title`` of the source, which may differ."""
+"""Named strings that decide the tokens of packs, long ones as fingerprints; and ``title``, which may differ."""
 
 _LONGEST_SHOWN = 40
 
@@ -44,15 +44,15 @@ def arguments_of(
 
 
 def kept_fingerprint(source: Source, cache: str | os.PathLike[str] | None = None) -> Fingerprint:
-    """Return the fingerprint of a source; of all processes that share a cache one reads the bytes of its files.
+    """Return the fingerprint of a source; only one of the processes that share a cache reads the bytes of its files.
 
-    It is kept until the files change. Rows that lie in none, such as those in memory, are read by each process.
+    It is kept until the files change. Rows outside files, such as rows in memory, are read by each process.
     """
     members = source.rows.members
     paths = [path for title, _ in members for path in _files(title)]
     if not source.rows.lies_in_files or not all(map(os.path.exists, dict(members))):
         return source.fingerprint
-    # Taken before the bytes are read, and what reads them refuses a file that changes meanwhile.
+    # Taken before the bytes are read; the reader refuses a file that changes in the meantime.
     stamps = [[os.path.abspath(path), repr(Stamp.of(path))] for path in paths]
     path = cache_dir(cache) / "fingerprints" / fingerprint_of([members, source.unit, source.row_settings, stamps])
     with exclusive(path):
@@ -63,7 +63,7 @@ def kept_fingerprint(source: Source, cache: str | os.PathLike[str] | None = None
 
 
 def check_arguments(theirs: Arguments, own: Arguments, rank: int, their_rank: int = 0) -> None:
-    """Refuse a rank whose tokens would differ from the planned ones.
+    """Refuse a rank whose tokens would differ from the planned tokens.
 
     Raises:
         PlanMismatchError: names each argument that differs, with both values.
@@ -75,7 +75,7 @@ def check_arguments(theirs: Arguments, own: Arguments, rank: int, their_rank: in
     ]
     if differences:
         raise PlanMismatchError(
-            f"rank {rank} has other arguments than rank {their_rank}, which made the plan: {', '.join(differences)}"
+            f"rank {rank} has different arguments from rank {their_rank}, which made the plan: {', '.join(differences)}"
         )
 
 

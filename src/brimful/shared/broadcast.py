@@ -1,4 +1,4 @@
-"""A plan through a collective, for code that expects one: its file as tensors of bytes, never pickled lists."""
+"""Broadcast of a plan by a collective, for code that expects one: its file as byte tensors, never pickled lists."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from brimful.shared.ranks import process_group
 from brimful.sources.source import Source
 
 _CHUNK_BYTES = 64 << 20
-"""Bytes of one broadcast: bounds the memory beside the plan, also that of a GPU."""
+"""Bytes of one broadcast: bounds the memory used in addition to the plan, on a GPU too."""
 
 
 def broadcast_plan(
@@ -29,22 +29,23 @@ def broadcast_plan(
 ) -> Plan:
     """Send a plan from one rank to all others of a process group; a collective that every rank calls.
 
-    It is open only while the plan is sent: make the plan before, and mind that ranks that wait for it wait in the
-    collective, where the group's timeout counts. ``shared_plan`` has no such limit.
+    The collective is open only while the plan is sent. Make the plan before the call: ranks that wait for it wait
+    inside the collective, where the timeout of the group applies. ``shared_plan`` has no such limit.
 
     Args:
         plan: on ``src``; None elsewhere.
-        src: global rank that has it.
+        src: global rank that has the plan.
         group: process group; the default one if None. gloo sends from memory, NCCL from the current GPU.
-        samples: source and encoder of this rank, which are compared with those of ``src``; not compared if None.
+        samples: source and encoder of this rank, compared with the source and encoder of ``src``; not compared if None.
 
     Returns:
-        The plan, held against its fingerprint; on ``src`` the one that was given.
+        The plan, checked against its fingerprint; on ``src`` the plan that was given.
 
     Raises:
         SettingsError: no process group, or ``src`` has no plan: then all ranks raise.
-        CorruptFileError: what came is not what was sent.
-        PlanMismatchError: this rank has another source or encoder than ``src``; names what differs, with both values.
+        CorruptFileError: the received plan is not the plan that was sent.
+        PlanMismatchError: this rank has a different source or encoder from ``src``; names what differs, with both
+            values.
     """
     distributed = process_group()
     if distributed is None:
@@ -67,7 +68,7 @@ def broadcast_plan(
         if is_source and isinstance(plan, Plan):
             _saved(plan, path)
             num_bytes = os.path.getsize(path)
-        # The size goes first, also that of nothing: a rank that raised alone would leave the others in a collective.
+        # The size is sent first, also without a plan: a rank that raised alone would leave the others in a collective.
         document = json.dumps(arguments).encode()
         num_bytes, document_bytes = send(torch.tensor([num_bytes, len(document)], dtype=torch.int64)).tolist()
         if num_bytes < 0:
@@ -86,7 +87,7 @@ def broadcast_plan(
                 piece = torch.empty(min(_CHUNK_BYTES, num_bytes - start), dtype=torch.uint8)
                 file.write(send(piece).numpy().data)
         received_plan = Plan.open(path)
-        # Mapped before the folder goes: on POSIX the mapping keeps the bytes.
+        # Mapped before the folder is removed: on POSIX the mapping keeps the bytes.
         try:
             received_plan.check_fingerprint()
         except CorruptFileError as error:
@@ -98,7 +99,7 @@ def broadcast_plan(
 
 
 def _saved(plan: Plan, path: Path) -> None:
-    """Save a plan without changing what it says of its own file."""
+    """Save a plan without changing its own ``path``."""
     own_path = plan.path
     plan.save(path)
     plan.path = own_path

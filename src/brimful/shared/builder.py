@@ -1,4 +1,4 @@
-"""The builder: rank 0, which plans every epoch once and says what came of it."""
+"""Builder: rank 0, which plans every epoch once and publishes the result."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _EPOCHS_TOLD = 4
 """Latest epochs in the document: followers are at most one behind."""
 
 _LINGER_SECONDS = 3.0
-"""Seconds that a failed builder stays for ranks that have not read its document yet."""
+"""Seconds that a failed builder stays alive for ranks that have not read its document yet."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class BuiltPlan:
 
     Attributes:
         plan: mapped from its file.
-        identity: of everything that decides the plans, but for the epoch.
-        files: what the other ranks open, below the directory: the plan first.
-        arguments: that the other ranks must have too; none if there are no samples.
+        identity: fingerprint of everything that decides the plans, except the epoch.
+        files: files that the other ranks open, relative to the directory; the plan is the first.
+        arguments: arguments that the other ranks must have too; empty without samples.
     """
 
     plan: Plan
@@ -42,21 +42,21 @@ class BuiltPlan:
 
 
 BuildPlan: TypeAlias = Callable[[int, Progress], BuiltPlan]
-"""Function of an epoch and of the progress to report to."""
+"""Function of an epoch and of the progress that it reports to."""
 
 
 class Builder:
-    """Plans of epochs, each built once, and told in a document.
+    """Plans of epochs, each built once and published in a document.
 
     Args:
         build: makes the plan of an epoch.
-        document: path of the document; None if there are no other ranks.
+        document: path of the document; None without other ranks.
         progress: shown where the job was started.
     """
 
     def __init__(self, build: BuildPlan, document: Path | None, *, progress: Progress) -> None:
         self._build, self._progress = build, progress
-        # One build at a time: two of them would take each other's memory and cores.
+        # One build at a time: two builds would compete for memory and cores.
         self._building = threading.Lock()
         self._plans: dict[int, BuiltPlan | BaseException] = {}
         self._requested: set[int] = set()
@@ -66,7 +66,7 @@ class Builder:
             self._writer.write({"epochs": {}})
 
     def get(self, epoch: int) -> BuiltPlan:
-        """Return the plan of an epoch; build it now if it is not built yet.
+        """Return the plan of an epoch; build it if it is not built yet.
 
         Raises:
             BaseException: the error of the build. The followers have been told.
@@ -77,23 +77,23 @@ class Builder:
                 self._plans[epoch] = self._built(epoch)
             built_plan = self._plans[epoch]
         if isinstance(built_plan, BaseException):
-            # After Ctrl-C nothing waits: the other ranks were stopped too.
+            # After Ctrl-C no rank waits for the document: the other ranks were stopped too.
             if self._writer is not None and isinstance(built_plan, Exception):
                 time.sleep(_LINGER_SECONDS)
             raise built_plan
-        # Plans are mapped files; the ones of epochs gone by are let go.
+        # Plans are mapped files; the plans of past epochs are released.
         for past_epoch in [past_epoch for past_epoch in self._plans if past_epoch < epoch - 1]:
             del self._plans[past_epoch]
         return built_plan
 
     def prepare(self, epoch: int) -> None:
-        """Begin to build the plan of an epoch in the background, unless it was begun before."""
+        """Start to build the plan of an epoch in the background, unless it was started before."""
         if epoch in self._requested:
             return
         self._requested.add(epoch)
 
         def build() -> None:
-            # An error is kept, and raised by ``get``: no thread dies with it unseen.
+            # An error is kept and raised by ``get``, so it is not lost with the thread.
             with self._building:
                 if epoch not in self._plans:
                     self._plans[epoch] = self._built(epoch)
@@ -101,7 +101,7 @@ class Builder:
         threading.Thread(target=build, name=f"brimful-epoch-{epoch}", daemon=True).start()
 
     def close(self) -> None:
-        """End the document: ranks that still wait will say that rank 0 is gone."""
+        """Close the document: ranks that still wait will report that rank 0 is gone."""
         if self._writer is not None:
             self._writer.close()
 
@@ -114,8 +114,8 @@ class Builder:
                 "files": built_plan.files,
                 "arguments": built_plan.arguments,
             }
-        except BaseException as error:  # Ctrl-C too: the others must not wait for what will not come
-            # A full disk must not hide the error that is told.
+        except BaseException as error:  # Ctrl-C too: the others must not wait for a plan that will not come
+            # A full disk must not hide the error that is published.
             with contextlib.suppress(OSError):
                 self._tell(epoch, _failure(error))
             return error
@@ -125,12 +125,12 @@ class Builder:
     def _tell(self, epoch: int, told: dict[str, Any]) -> None:
         if self._writer is None:
             return
-        # By the order of telling, not by number: a run that goes back to an epoch tells that one last.
+        # In order of publication, not by number: a run that goes back to an epoch publishes that epoch last.
         self._told = dict(list({**self._told, epoch: told}.items())[-_EPOCHS_TOLD:])
         self._writer.write({"epochs": self._told})
 
 
 def _failure(error: BaseException) -> dict[str, Any]:
-    """Describe an error for ranks that cannot have the object itself: nothing is pickled."""
+    """Describe an error for ranks that cannot get the object itself: nothing is pickled."""
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     return {"error_class": type(error).__name__, "message": " ".join(str(error).split()), "traceback": text}

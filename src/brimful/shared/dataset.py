@@ -1,4 +1,4 @@
-"""Map-style data set of the packs of a shared plan, for every trainer; it goes to each epoch's plan."""
+"""Map-style data set of the packs of a shared plan, for every trainer; it follows the plan of each epoch."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ from brimful.sources.augmented import Transform
 from brimful.typing import Fingerprint
 
 _MAX_PATH = 4096
-"""Bytes of a path of a plan at most, as of file systems."""
+"""Maximum bytes of the path of a plan, as in file systems."""
 
 
 class SharedPackedDataset(IndexedPacks):
     """Packs of a shared plan, encoded at access, with ``set_epoch`` for all ranks.
 
-    ``PackLoader``, the trainers of Transformers and Lightning, and torchtitan's loader take it as a ``PackedDataset``.
-    Workers of a loader, persistent ones too, see the plan of the epoch: its file's name is in memory that they share.
+    ``PackLoader``, the trainers of Transformers and Lightning, and torchtitan's loader accept it like a
+    ``PackedDataset``. Workers of a loader, persistent workers too, see the plan of the epoch: the name of its file is
+    in shared memory.
 
     Args:
         source: the samples, or anything that ``open_source`` takes.
-        encoder: the one that measured them.
+        encoder: the encoder that measured them.
         shared: the plan, as ``shared_plan`` returns it.
-        transforms: as of ``PackedDataset.from_plan``.
+        transforms: see ``PackedDataset.from_plan``.
 
     >>> import tempfile
     >>> from brimful import PlanSettings
@@ -60,7 +61,7 @@ class SharedPackedDataset(IndexedPacks):
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """Fingerprint of what decides the plans of all epochs: the state of a loader is of a run, not of an epoch."""
+        """Fingerprint of what decides the plans of all epochs: a loader state belongs to a run, not to an epoch."""
         return self._identity
 
     @property
@@ -75,7 +76,7 @@ class SharedPackedDataset(IndexedPacks):
 
     @property
     def replans(self) -> bool:
-        """True if membership of packs changes with the epoch."""
+        """True if the membership of packs changes with the epoch."""
         return self._replans
 
     @property
@@ -99,7 +100,7 @@ class SharedPackedDataset(IndexedPacks):
         return self._current_packs().media_settings
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the packs of an epoch, on all ranks; between two epochs, before batches of it are asked for."""
+        """Go to the packs of an epoch, on all ranks; call it between two epochs, before its batches are requested."""
         shared = self._of_main_process()
         shared.set_epoch(epoch)
         self._point_to(shared.plan)
@@ -126,7 +127,7 @@ class SharedPackedDataset(IndexedPacks):
     def _current_packs(self) -> PackedDataset:
         path = self._current.value.decode()
         if path != self._served:
-            # In a worker that was made in an earlier epoch.
+            # In a worker that was started in an earlier epoch.
             self._packs, self._served = self._packs_of(Plan.open(path)), path
         return self._packs
 
@@ -141,10 +142,10 @@ class SharedPackedDataset(IndexedPacks):
         return self._shared
 
     def __getstate__(self) -> dict[str, Any]:
-        # A plan is opened by its path: its arrays may be gigabytes, and its threads belong to one process.
+        # The receiver opens the plan by its path: arrays may be gigabytes, and threads belong to one process.
         state = {**self.__dict__, "_shared": None, "_packs": None, "_served": ""}
         if multiprocessing.context.get_spawning_popen() is None:
-            # Shared memory goes to processes that are being started, and nowhere else: this copy stays in its epoch.
+            # Shared memory can only be passed to a process that is being started; any other copy stays in its epoch.
             state["_current"] = _Fixed(self._current.value)
         return state
 
@@ -153,7 +154,7 @@ class SharedPackedDataset(IndexedPacks):
 
 
 class _Fixed:
-    """A path that nobody changes any more."""
+    """A path that does not change any more."""
 
     def __init__(self, value: bytes) -> None:
         self.value = value

@@ -1,8 +1,8 @@
-"""Document of rank 0 for the other ranks: one small file, believed while the process that wrote it holds its lock.
+"""Document of rank 0 for the other ranks: one small file, valid while the process that wrote it holds its lock.
 
-The document is written next to its place, locked, and renamed into it. So a document in its place is locked from its first
-moment on, and the kernel frees the lock when its writer dies, however it dies. What an earlier job left is not locked: no
-clock, no name of a job and no sign of life has to be right.
+The document is written to a temporary name in the same folder, locked, and renamed. So a document under its name is
+locked from the first moment, and the kernel frees the lock when the writer dies, however it dies. A document that an
+earlier job left is not locked: correctness depends on no clock, no job name and no heartbeat.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LAUNCHERS = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "MASTER_ADDR", "MASTER_PORT
 """Variables that are equal on the ranks of one job and differ between jobs."""
 
 _calls: Counter[str] = Counter()
-"""Plans of each name that this process has shared: every rank makes them in the same order."""
+"""Number of plans of each name that this process has shared: every rank makes them in the same order."""
 
 _open: weakref.WeakSet[DocumentWriter] = weakref.WeakSet()
 
@@ -46,8 +46,8 @@ class Document:
     """One document as it was read.
 
     Attributes:
-        values: of it.
-        is_live: true if its writer lives.
+        values: contents of the document.
+        is_live: true if its writer is alive.
     """
 
     values: dict[str, Any]
@@ -66,7 +66,7 @@ class DocumentWriter:
         path: of the document.
 
     Raises:
-        SettingsError: another process writes it, or the file system has no locks.
+        SettingsError: another process is writing it, or the file system has no locks.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp(), "train.json")
@@ -100,33 +100,33 @@ class DocumentWriter:
             SettingsError: the file system has no locks.
         """
         part = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-        # A descriptor and no file object: nothing closes it by accident.
+        # A descriptor, not a file object: nothing closes it by accident.
         descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         if not try_lock(descriptor):
             os.close(descriptor)
             part.unlink()
             raise SettingsError(
-                f"{self._path.parent} is on a file system without locks, by which ranks see that rank 0 lives: give "
+                f"{self._path.parent} is on a file system without locks, by which ranks see that rank 0 is alive: give "
                 f"another {setting('directory')}"
             )
         with open(descriptor, "wb", closefd=False) as file:
             file.write(json.dumps({"host": socket.gethostname(), "pid": os.getpid(), **values}).encode())
         os.replace(part, self._path)
-        # Only now: a reader that finds an unlocked document looks whether it still has its name.
+        # Only now: a reader that finds an unlocked document checks whether the document still has its name.
         self.close()
         self._descriptor = descriptor
 
     def close(self) -> None:
-        """Give the lock back: the document is believed no more."""
+        """Release the lock: the document is no longer valid."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
 
 def read_document(path: Path) -> Document | None:
-    """Return the document in its place; None if there is none."""
+    """Return the current document; None without one."""
     while True:
-        # NFS looks for a new file of that name only after the directory was read again.
+        # NFS looks for a new file with that name only after the directory was read again.
         with contextlib.suppress(OSError):
             os.listdir(path.parent)
         try:
@@ -139,7 +139,7 @@ def read_document(path: Path) -> Document | None:
 
 
 def _close_in_child() -> None:
-    """Close the copies of a forked process, which would hold the locks of a writer that died."""
+    """Close the copies in a forked process, which would hold the locks of a dead writer."""
     for writer in _open:
         writer.close()
 

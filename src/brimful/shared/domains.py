@@ -19,17 +19,18 @@ from brimful.typing import Fingerprint, Int32Array, Int64Array
 
 _KIND = "domains of packs"
 _CELLS = 1 << 22
-"""Packs × domains that are summed at a time: bounds the memory, whatever the size of the plan."""
+"""Packs × domains that are summed at a time: bounds the memory for a plan of any size."""
 
 
 @dataclass(frozen=True, eq=False)
 class PackMetadata:
-    """Facts on every pack, identical on every rank, and views of the plan where they can be.
+    """Facts about every pack, identical on every rank; views of the plan where possible.
 
     Attributes:
-        indices: the sample ids of each pack, ``int[num_segments]`` in rows; ``indices.row(7)``.
-        group: ``int32[num_packs]``, number of the domain that has most tokens in the pack; the lowest of several.
-        group_domains: name of each domain by number.
+        indices: sample ids of each pack, ``int[num_segments]`` in each row; ``indices.row(7)``.
+        group: ``int32[num_packs]``, number of the domain with the largest number of tokens in the pack; the lowest
+            number on a tie.
+        group_domains: name of each domain, indexed by its number.
     """
 
     plan: Plan
@@ -60,7 +61,7 @@ class PackMetadata:
 
 @dataclass(frozen=True)
 class Domains:
-    """Domain of each sample: numbers, and the names in order of the alphabet."""
+    """Domain of each sample: numbers, and the names in alphabetical order."""
 
     codes: Int32Array
     names: tuple[str, ...]
@@ -70,7 +71,7 @@ class Domains:
         """Number the names.
 
         Raises:
-            SettingsError: another number of names than of samples.
+            SettingsError: the number of names differs from the number of samples.
         """
         if len(domains) != num_samples:
             raise SettingsError(
@@ -87,7 +88,7 @@ class Domains:
 
 
 def group_of_packs(plan: Plan, domains: Domains) -> Int32Array:
-    """Return the domain with most tokens in each pack, ``int32[num_packs]``; the lowest number of several.
+    """Return the domain with the largest number of tokens in each pack, ``int32[num_packs]``; the lowest on a tie.
 
     >>> from brimful import plan_packs
     >>> plan = plan_packs([3, 2, 2, 4], capacity=7, algorithm="next_fit")
@@ -114,7 +115,7 @@ def save_groups(path: Path, group: Int32Array, names: Sequence[str]) -> None:
 
 
 def open_metadata(plan: Plan, path: Path | None) -> PackMetadata:
-    """Map the groups of a plan; without a file all packs are of one domain.
+    """Map the groups of a plan; without a file all packs belong to one domain.
 
     Raises:
         CorruptFileError: the file is damaged.

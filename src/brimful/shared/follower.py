@@ -1,4 +1,4 @@
-"""A follower: any other rank, which waits for the plan of an epoch without a collective, and says for what it waits."""
+"""Follower: any other rank; it waits for the plan of an epoch without a collective, and reports what it waits for."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _SAY_SECONDS = 10.0
 
 
 class Follower:
-    """Plans of epochs as rank 0 tells them.
+    """Plans of epochs as rank 0 publishes them.
 
     Args:
-        document: path of what rank 0 writes.
-        directory: that the paths of files are below.
+        document: path of the document that rank 0 writes.
+        directory: parent directory of the relative file paths.
         progress: gets a line every ten seconds.
         waiting: how often to look, and when to give up.
     """
@@ -37,12 +37,12 @@ class Follower:
         self._builder: tuple[str, int] | None = None
 
     def get(self, epoch: int) -> tuple[Plan, dict[str, Any]]:
-        """Wait for the plan of an epoch and map it; return it and what rank 0 told of it (``Builder``).
+        """Wait for the plan of an epoch and map it; return it and what rank 0 published about it (``Builder``).
 
         Raises:
-            BuildFailedError: the build failed; has the class, the message and the traceback of rank 0.
+            BuildFailedError: the build failed; holds class, message and traceback of the error on rank 0.
             TaskFailedError: rank 0 died, or never came.
-            SettingsError: the plan is ready and its file is not seen here.
+            SettingsError: the plan is ready, but this rank does not see its file.
         """
         told = self._wait(epoch)
         if "error_class" in told:
@@ -86,9 +86,9 @@ class Follower:
             time.sleep(self._waiting.poll_seconds)
 
     def _read(self) -> Document | None:
-        """Return the document of the builder of this job; None while there is none.
+        """Return the document of the builder of this job; None while it does not exist.
 
-        Its last word counts after its end too, if it was seen alive.
+        If the builder was seen alive, its last document stays valid after its end.
         """
         document = read_document(self._document)
         if document is not None and document.is_live:
@@ -96,18 +96,18 @@ class Follower:
         return document if document is not None and document.writer == self._builder else None
 
     def _open(self, told: dict[str, Any]) -> Plan:
-        """Map the plan; milliseconds, whatever its size: its arrays are held against the fingerprint by what serves them."""
+        """Map the plan in milliseconds for any size: the code that serves its arrays checks the fingerprint."""
         paths = [self._directory / path for path in told["files"]]
         end = time.monotonic() + self._waiting.see_seconds
         while True:
             with contextlib.suppress(OSError, BrimfulError):
-                os.listdir(paths[0].parent)  # lets NFS look again
+                os.listdir(paths[0].parent)  # makes NFS look again
                 plan = Plan.open(paths[0])
                 if plan.fingerprint == told["fingerprint"] and all(path.exists() for path in paths):
                     return plan
             if time.monotonic() > end:
                 raise SettingsError(
                     f"rank {self._ranks.rank} does not see {paths[0]}, the plan {short(told['fingerprint'])} of rank 0: "
-                    f"{setting('directory')} must be one that all nodes share; where there is none, broadcast_plan sends a plan"
+                    f"{setting('directory')} must be one that all nodes share; without one, use broadcast_plan"
                 )
             time.sleep(self._waiting.poll_seconds)

@@ -1,4 +1,4 @@
-"""Ranks of a job: which of them this process is, and how many there are."""
+"""Ranks of a job: the number of this process, and how many processes the job has."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ BUILDER = 0
 
 @dataclass(frozen=True)
 class Ranks:
-    """One process among those of a job.
+    """One process of a job.
 
     Attributes:
-        rank: number of this process, from 0 on.
-        world_size: processes of the job, tensor and pipeline parallel ones too: all of them get the same plan.
-        speaks: prints while it waits; of the followers one on each node does.
+        rank: number of this process, from 0.
+        world_size: processes of the job, including tensor- and pipeline-parallel processes: all of them get the same
+            plan.
+        speaks: true if this rank prints while it waits: one follower on each node does.
     """
 
     rank: int = 0
@@ -36,13 +37,13 @@ class Ranks:
 
 
 def find_ranks(rank: int | None = None, world_size: int | None = None) -> Ranks:
-    """Return this process among the ranks: as the arguments say, or PyTorch, or the launcher; else it is alone.
+    """Return this process among the ranks: from the arguments, PyTorch or the launcher; otherwise it is the only one.
 
-    ``torch.distributed`` is asked if it was initialised; it is never imported for that. ``RANK`` and ``WORLD_SIZE`` of
-    torchrun and its like count where data sets are made before the process group is.
+    ``torch.distributed`` is asked if it was initialized; it is never imported for this. ``RANK`` and ``WORLD_SIZE`` of
+    torchrun and similar launchers are used if data sets are made before the process group.
 
     Raises:
-        SettingsError: one argument without the other, or a rank that the world does not have.
+        SettingsError: one argument without the other, or a rank outside the world size.
 
     >>> find_ranks(rank=1, world_size=4)
     Ranks(rank=1, world_size=4, speaks=True)
@@ -53,12 +54,12 @@ def find_ranks(rank: int | None = None, world_size: int | None = None) -> Ranks:
         rank, world_size = _from_process_group() or _from_launcher() or (0, 1)
     world_size = setting_number("world_size", world_size, minimum=1)
     rank = setting_number("rank", rank, minimum=0, maximum=world_size - 1)
-    # Only whether a line is printed depends on this variable.
+    # This variable only decides whether a line is printed.
     return Ranks(rank, world_size, speaks=rank == BUILDER or os.environ.get("LOCAL_RANK", "0") == "0")
 
 
 def process_group() -> Any | None:
-    """Return the module ``torch.distributed`` if a process group was initialised in this process, else None."""
+    """Return the module ``torch.distributed`` if this process has initialized a process group, otherwise None."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None

@@ -59,39 +59,40 @@ def shared_plan(
 ) -> SharedPlan:
     """Return the same plan on every rank; rank 0 alone measures and plans.
 
-    Every rank calls it with the same arguments; source, encoder and settings are compared with those of rank 0 before
-    anything is served. No collective is open meanwhile, so a build may take longer than the
-    timeout of the process group. The others look at a document that rank 0 keeps locked, and map the file of the plan. An
-    error of rank 0 is raised everywhere within seconds, and so is its death.
+    Every rank calls it with the same arguments; source, encoder and settings are compared with the values on rank 0
+    before anything is served. No collective is open in the meantime, so a build may take longer than the timeout of the
+    process group. The other ranks poll a document that rank 0 keeps locked, and map the file of the plan. An error on
+    rank 0, or its death, is raised on every rank within seconds.
 
     Args:
-        source: the samples, or anything that ``open_source`` takes. Followers open it, and take its fingerprint.
+        source: the samples, or anything that ``open_source`` takes. Followers open it and compute its fingerprint.
         encoder: turns them into tokens; or a tokenizer, or its name.
-        settings: of the plan; its ``epoch`` must be left at 0.
-        directory: for plans, on a file system with locks that all nodes see; ``shared`` in the cache if None. Later jobs
-            find the plans there, and jobs that want the same one make it once.
-        name: of this plan among those of one job, for messages.
-        groups: as of ``plan_packs``.
-        domains: name of the domain of each sample, for ``SharedPlan.metadata``.
-        lengths: measured before, or the file of them with its policy; only rank 0 needs them.
-        epoch: the first to be served; that of the checkpoint where a run goes on.
-        replan: plan again for each epoch, with other companions. False keeps membership for ever, and only the order of
-            the loader changes.
-        ahead: plan the next epoch in the background while one is served.
-        num_epochs: epochs of the run, so that none is planned that nobody asks for.
-        rank, world_size: of this process; found by ``find_ranks`` if None.
-        job: name of the job where several jobs share ``directory``; from the variables of the launcher if None.
-        cache_dir, num_proc, on_bad_sample, filters: as of ``measure_lengths``.
-        waiting: seconds (``Waiting``).
-        progress: of rank 0's work, and of what the others say; lines or a bar on stderr if None.
+        settings: settings of the plan; ``epoch`` must stay 0.
+        directory: directory for plans, on a file system with locks that all nodes see; ``shared`` in the cache if None.
+            Later jobs find the plans there, and jobs that need the same plan make it once.
+        name: name of this plan among the plans of one job, for messages.
+        groups: see ``plan_packs``.
+        domains: domain name of each sample, for ``SharedPlan.metadata``.
+        lengths: lengths that were measured before, or the file of lengths with its policy; only rank 0 needs them.
+        epoch: first epoch to serve; for a resumed run, the epoch of the checkpoint.
+        replan: plan again for each epoch, so that samples share packs with other samples. False keeps the packs, and
+            only the order of the loader changes.
+        ahead: plan the next epoch in the background while the current one is served.
+        num_epochs: epochs of the run, so that no plan is made for an epoch after the last.
+        rank, world_size: rank of this process, and number of ranks; found by ``find_ranks`` if None.
+        job: name of the job if several jobs share ``directory``; from the environment variables of the launcher if
+            None.
+        cache_dir, num_proc, on_bad_sample, filters: see ``measure_lengths``.
+        waiting: times in seconds (``Waiting``).
+        progress: shows the work of rank 0 and the messages of the other ranks; lines or a bar on stderr if None.
 
     Raises:
-        PlanMismatchError: this rank has another source, encoder or setting than rank 0; names each, with both values.
-        BuildFailedError: rank 0 failed, and this is another rank; names the class of its error, with its traceback.
-        TaskFailedError: rank 0 died, or did not come.
-        SettingsError: arguments that contradict each other, or a directory that another job is using, that has no locks, or
+        PlanMismatchError: source, encoder or settings differ from rank 0; names each difference, with both values.
+        BuildFailedError: rank 0 failed and this is another rank; names the class of the error, with its traceback.
+        TaskFailedError: rank 0 died or did not arrive.
+        SettingsError: arguments that contradict each other; or a directory that another job uses, that has no locks, or
             that this rank does not share with rank 0.
-        BrimfulError: on rank 0, as of ``measure_lengths`` and ``plan_packs``.
+        BrimfulError: on rank 0, the errors of ``measure_lengths`` and ``plan_packs``.
 
     >>> import tempfile
     >>> from brimful import PlanSettings, open_source
@@ -107,7 +108,7 @@ def shared_plan(
     check_type("settings", settings, PlanSettings, "a PlanSettings")
     if settings.epoch:
         raise SettingsError(
-            f"{setting('epoch', settings.epoch)} of the settings is set for each epoch anew: leave it out there, and give "
+            f"{setting('epoch', settings.epoch)} of the settings is set for each epoch: leave it out there, and give "
             f"{setting('epoch')} to shared_plan"
         )
     folder = default_cache_dir(cache_dir) / "shared" if directory is None else Path(directory)
@@ -149,17 +150,17 @@ def shared_plan(
 
 
 class SharedPlan:
-    """Plan of the epoch that is served, the same on every rank. ``shared_plan`` makes it.
+    """Plan of the current epoch, the same on every rank. ``shared_plan`` makes it.
 
     Args:
         build: makes the plan of an epoch; called on rank 0.
-        document: path of what rank 0 tells the others; None for one process.
-        directory: that the files of plans are below.
-        epoch, replan, ahead, num_epochs, waiting, progress: as of ``shared_plan``.
+        document: path of the document that rank 0 writes for the others; None for one process.
+        directory: parent directory of the plan files.
+        epoch, replan, ahead, num_epochs, waiting, progress: see ``shared_plan``.
 
     Attributes:
-        ranks: this process and the others.
-        arguments: of rank 0, with which the plan was made.
+        ranks: rank of this process, and number of ranks.
+        arguments: arguments of rank 0 that the plan was made with.
         samples: source and encoder, for ``dataset``; None if they were not given.
     """
 
@@ -209,7 +210,7 @@ class SharedPlan:
 
     @property
     def identity(self) -> Fingerprint:
-        """Fingerprint of everything that decides the plans of all epochs: for states that outlive an epoch."""
+        """Fingerprint of everything that decides the plans of all epochs, for states that outlive an epoch."""
         return self._identity
 
     @property
@@ -221,11 +222,11 @@ class SharedPlan:
     def set_epoch(self, epoch: int) -> None:
         """Go to the plan of an epoch; every rank calls it, between two epochs.
 
-        On rank 0 the plan is ready if it was made ahead; the others wait for it, without a collective. The plan that is
-        served stays until the next one is here.
+        On rank 0 the plan is ready if it was made ahead; the other ranks wait for it without a collective. The current
+        plan stays in use until the next one arrives.
 
         Raises:
-            BrimfulError: as of ``shared_plan``; the old plan is still there.
+            BrimfulError: the errors of ``shared_plan``; the old plan stays in use.
         """
         epoch = setting_number("epoch", epoch, minimum=0)
         if epoch == self._epoch:
@@ -246,7 +247,7 @@ class SharedPlan:
         """Return the packs of the plan as a map-style data set for trainers, which follows ``set_epoch``.
 
         Args:
-            transforms: as of ``PackedDataset.from_plan``.
+            transforms: see ``PackedDataset.from_plan``.
 
         Raises:
             SettingsError: the plan was made without source and encoder.
@@ -258,7 +259,7 @@ class SharedPlan:
         return SharedPackedDataset(*self.samples, self, transforms=transforms)
 
     def close(self) -> None:
-        """End what rank 0 tells: a rank that waits for it afterwards gets an error."""
+        """Close the document of rank 0: a rank that waits for it afterwards gets an error."""
         if self._builder is not None:
             self._builder.close()
 

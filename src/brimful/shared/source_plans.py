@@ -1,4 +1,4 @@
-"""Plans of a source, epoch by epoch: measured once, planned once, and kept under what decides them."""
+"""Plans of a source for each epoch: measured once, planned once, and stored by the fingerprint of their inputs."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from brimful.sources.source import Source
 from brimful.typing import AnyIntArray, Fingerprint
 
 _VERSION = 1
-"""Version in every name of a plan: one that another brimful might make otherwise is not found."""
+"""Version in the name of every plan: plans that another version of brimful might make differently are not found."""
 
 _LOSS_TOKENS = "loss_tokens"
 
 
 class SourcePlans:
-    """Function of an epoch that gives its plan; called in the builder alone. Every rank asks for ``arguments``.
+    """Function from an epoch to its plan; only the builder calls it. Every rank reads ``arguments``.
 
     ::
 
         plans/<fingerprint>.arrow           the plan: lengths, settings, epoch and groups decide the name
         plans/<fingerprint>.domains.arrow   the domain of each pack, if domains were given
 
-    A plan that is there is not made again, by a later job or by another one at the same time, which waits for it.
+    An existing plan is not made again by a later job; a job that runs at the same time waits for it.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class SourcePlans:
 
     @property
     def arguments(self) -> Arguments:
-        """Arguments that all ranks must have; none for plans of lengths without samples."""
+        """Arguments that all ranks must share; empty for plans of lengths without samples."""
         cache = self._measure_options.get("cache_dir")
         return {} if self._source is None else arguments_of(*self.samples, self._settings, cache)
 
@@ -112,7 +112,7 @@ class SourcePlans:
         return self._table
 
     def _identity(self, table: LengthTable) -> Fingerprint:
-        """Return the fingerprint of everything that decides the plans, but for the epoch."""
+        """Return the fingerprint of everything that decides the plans, except the epoch."""
         settings = replace(self._settings, epoch=0)
         parts = {
             "version": _VERSION,
@@ -127,7 +127,7 @@ class SourcePlans:
 
 
 def _kept(path: Path, settings: PlanSettings) -> Plan | None:
-    """Return the plan of these settings that lies here, whole; None if there is none."""
+    """Return the stored plan if it is undamaged and has these settings, otherwise None."""
     if not path.exists():
         return None
     try:

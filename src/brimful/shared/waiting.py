@@ -1,4 +1,4 @@
-"""Times of waiting: one object that checks itself."""
+"""Waiting times of ranks, in one object that validates itself."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from brimful.messages import setting
 
 @dataclass(frozen=True, kw_only=True)
 class Waiting:
-    """Seconds that ranks wait for rank 0. None of them limits how long a build may take.
+    """Seconds that ranks wait for rank 0. They do not limit how long a build may take.
 
     Attributes:
-        poll_seconds: between two looks.
-        arrive_seconds: that rank 0 may come later than another rank.
-        see_seconds: that the file of a plan may be seen later than rank 0 says that it is there.
+        poll_seconds: time between two polls.
+        arrive_seconds: delay by which rank 0 may arrive later than another rank.
+        see_seconds: delay after the announcement of rank 0 until another rank must see the file of the plan.
 
     Raises:
         SettingsError: a time that is not positive.
