@@ -158,7 +158,7 @@ def test_a_fill_that_is_no_number():
 
 def test_names_of_media_and_missing_columns():
     image = Media("image", np.zeros(1, np.int32), {"pixels": np.zeros((1, 2), np.float32)})
-    with pytest.raises(CollateError, match="'pixels' has the name of an array of media"):
+    with pytest.raises(CollateError, match="'pixels' has the name of a media array"):
         lay_out([toy_pack([5])], extras=[PackExtras(media=(image,), columns=(Column("pixels", FLOATS),))])
     batch = lay_out([toy_pack([5])], extras=[PackExtras(columns=(Column("x", FLOATS),))])
     with pytest.raises(CollateError, match="no column 'y'; it has 'x'"):
@@ -176,5 +176,5 @@ def test_names_that_columns_cannot_have(name):
 def test_rows_of_a_batch_have_the_same_columns():
     """Rows of one pack each: a trainer would read the column of one row for all."""
     name = next(name for name, dialect in DIALECTS.items() if dialect.row_per_pack)
-    with pytest.raises(CollateError, match="the row with sample 1 has other columns than the first row"):
+    with pytest.raises(CollateError, match="the row with sample 1 has different columns from the first row"):
         PackCollator(dialect=name, pad_to=4)([numbered(toy_pack([2])), toy_pack([3], first_sample=1)])

@@ -220,12 +220,12 @@ def test_what_the_family_knows_of_its_placeholders(tmp_path):
     assert batch.rope_positions[2].tolist() == [0, 1, 2, 1, 2, 3, 4, 5]
     with pytest.raises(CollateError, match="has 5 placeholders for 'pixel_values' of 1 items"):
         collate([read_tokenised({**row, **other}, "sample")])
-    with pytest.raises(CollateError, match="nothing says which tokens are placeholders"):
+    with pytest.raises(CollateError, match="the placeholder tokens are unknown"):
         PackCollator(media=MediaFeatures(None, "qwen2-vl"))([row])
     sound = {"input_features": torch.ones(1, 4, 9), "feature_attention_mask": torch.ones(1, 9, dtype=torch.int64)}
     sound |= {"input_ids": [1, 2, 3], "mm_token_type_ids": torch.tensor([0, 3, 0])}
     with pytest.raises(
-        CollateError, match="has 1 placeholders for 'input_features', and qwen2-audio has 2 for those of 1 items"
+        CollateError, match="has 1 placeholders for 'input_features', and qwen2-audio has 2 for these 1 items"
     ):
         PackCollator(media=MediaFeatures(None, "qwen2-audio"))([sound])
 

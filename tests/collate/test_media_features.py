@@ -69,14 +69,16 @@ def test_media_that_cannot_be_had_are_named(processor):
     item = {"start": 3, "length": 4, "num_tokens": 4, "num_patches": 16, "grid": (1, 4, 4), "segment": 1}
     pack = pack_of(MediaKind.IMAGE, **item)
     with pytest.raises(
-        CollateError, match="sample 8, image 'a': is not there as features: give the collator the model"
+        CollateError, match="sample 8, image 'a': is not stored as features: give the collator the model"
     ):
         MediaFeatures(None, "qwen2-vl")(pack)
     with pytest.raises(
-        CollateError, match=r"sample 8, image 'a': .*; on_bad_medium=\"no_loss\" goes on without its loss"
+        CollateError, match=r"sample 8, image 'a': .*; on_bad_medium=\"no_loss\" continues without its loss"
     ):
         MediaFeatures(processor, "qwen2-vl")(pack)
-    with pytest.raises(SettingsError, match=r"which settings its features are due with: use MediaFeatures.of_packs"):
+    with pytest.raises(
+        SettingsError, match=r"the required settings of its features are unknown: use MediaFeatures.of_packs"
+    ):
         MediaFeatures(None, "qwen2-vl")._settings_due()
 
 
@@ -122,13 +124,15 @@ def test_frames_of_a_video_lie_apart_where_the_family_says_so():
     apart = sample_of([0, 2, 2, 0, 2, 2, 0], **video_of(2))
     made = MediaFeatures(None, "qwen3-vl").of_sample(apart, "sample 0")
     assert made.positions.tolist() == [[0, 1, 1, 3, 4, 4, 6], [0, 1, 2, 3, 4, 5, 6], [0, 1, 1, 3, 4, 4, 6]]
-    with pytest.raises(CollateError, match="sample 0: the placeholders for 'pixel_values_videos' of item 0 do not lie"):
+    with pytest.raises(
+        CollateError, match="sample 0: the placeholders for 'pixel_values_videos' of item 0 are not contiguous"
+    ):
         MediaFeatures(None, "qwen2-vl").of_sample(apart, "sample 0")
     together = sample_of([0, 2, 2, 2, 2, 0], **video_of(2, second_per_grid_ts=np.array([1.5], np.float32)))
     made = MediaFeatures(None, "qwen2.5-vl").of_sample(together, "sample 0")
     assert made.positions[0].tolist() == [0, 1, 1, 4, 4, 3]
     for types in ([0, 2, 2, 2, 0, 2, 0], [0, 2, 0, 2, 2, 2, 0]):
-        with pytest.raises(CollateError, match="of item 0 do not lie together"):
+        with pytest.raises(CollateError, match="of item 0 are not contiguous"):
             MediaFeatures(None, "qwen3-vl").of_sample(sample_of(types, **video_of(2)), "sample 0")
 
 

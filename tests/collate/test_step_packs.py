@@ -110,13 +110,13 @@ def test_values_of_predictions_move_to_the_token_that_is_predicted():
 
 
 @pytest.mark.parametrize(("arguments", "words"), [
-    ({"input_ids": [[1, 2]]}, "input_ids must be those of the 2 samples of the step and are 1"),
+    ({"input_ids": [[1, 2]]}, "input_ids must have one entry for each of the 2 samples of the step and has 1"),
     ({"input_ids": [[1] * 9, [1] * 9]}, "18 tokens and the capacity is 8"),
     ({"input_ids": [[1, 2], []]}, "sample 1 of the step has no tokens"),
     ({"loss_masks": [[1, 1], [1]]}, "sample 1: its loss mask has the shape"),
     ({"columns": [SampleColumn("x", [[0.0], [0.0] * 3])]}, "sample 0: column 'x' has the shape"),
     ({"columns": [SampleColumn("x", [[0.0, 1], [[0.0]] * 3])]}, "column 'x' has values of different shapes"),
-    ({"columns": [SampleColumn("x", [[0.0, 1]])]}, "column 'x' must be those of the 2 samples"),
+    ({"columns": [SampleColumn("x", [[0.0, 1]])]}, "column 'x' must have one entry for each of the 2 samples"),
 ])  # fmt: skip
 def test_other_samples_than_were_planned(arguments, words):
     step = plan_step([2, 3], capacity=8, dp_world_size=1)

@@ -1,4 +1,4 @@
-"""Packs to batches: ``layout`` writes the boundaries, ``dialects`` speak the words of each trainer."""
+"""Conversion of packs to batches: ``layout`` writes the boundaries, ``dialects`` hold the keys of each trainer."""
 
 from brimful.collate.batch import PackedBatch
 from brimful.collate.columns import Column, ColumnPlace

@@ -11,7 +11,7 @@ from brimful.tokenised_media import Media
 from brimful.typing import IGNORE_INDEX, BoolArray, CuSeqlens, Float32Array, Int32Array, Int64Array, Labels, SampleIds
 
 
-@dataclass(slots=True, eq=False)  # not frozen: that costs a tenth of the time of a whole batch
+@dataclass(slots=True, eq=False)  # not frozen: freezing costs a tenth of the time of a whole batch
 class PackedBatch:
     """Packs flattened into one row of T tokens in S segments.
 
@@ -19,31 +19,31 @@ class PackedBatch:
 
         lengths 3, 2 in multiples of 4, row of 12      a a a . | b b . . | . . . .
         cu_seqlens        0 4 8 12                     boundaries in the row, padding included
-        cu_seqlens_real   0 3 5  5                     without the gaps, as Transformer Engine asks for
+        cu_seqlens_real   0 3 5  5                     without the gaps, as Transformer Engine requires
         position_ids      0 1 2 3 | 0 1 2 3 | 0 1 2 3  continue through the padding of a segment
         padding_mask      0 0 0 1 | 0 0 1 1 | 1 1 1 1
 
     The arrays are in host memory, so reading a boundary never waits for the device.
 
     Attributes:
-        input_ids: ``int64[T]``, padding tokens behind each segment and at the end.
+        input_ids: ``int64[T]``, padding tokens after each segment and at the end.
         labels: ``int64[T]``, not shifted; ``IGNORE_INDEX`` on padding and on the first token of every segment.
         position_ids: ``int64[T]``, from 0 in each segment, and in the padding at the end.
-        segment_index: ``int32[T]``: number of the segment of each token; the padding at the end has one of its own.
-        cu_seqlens: ``int32[S + 1]``: the only home of boundaries. The padding at the end is one explicit segment.
-        num_segments: real segments, the first of the ``S``; then the padding, then empty ones if asked for.
+        segment_index: ``int32[T]``: number of the segment of each token; the padding at the end has its own number.
+        cu_seqlens: ``int32[S + 1]``: the only place with boundaries. The padding at the end is one explicit segment.
+        num_segments: real segments, the first of the ``S``; then the padding, then empty segments if requested.
         sample_ids: ``int64[num_segments]``; -1 in a pack without loss that fills an empty place.
         num_loss_tokens: targets in the batch.
         real_lengths: ``int32[S]``: tokens of samples in each segment; 0 in the padding.
-        max_seqlen: the longest segment, or the bound of it that the padding policy sets. A Python integer: as a
-            tensor it defeats the cache of some kernels.
-        source_ids: ``int32[num_segments]``, or None if the packs do not say.
+        max_seqlen: length of the longest segment, or its bound from the padding policy. A Python integer: a tensor
+            defeats the cache of some kernels.
+        source_ids: ``int32[num_segments]``, or None if the packs do not have them.
         loss_weights: ``float32[T]`` at the targets; None for 1 at every target.
         rope_positions: ``int64[3, T]``: time, height, width of mRoPE; None for text.
         media: images, videos and audio with the segment that owns each.
-        no_loss: segments that are trained without loss, as a medium of theirs could not be decoded; ``labels`` and
-            ``num_loss_tokens`` leave them out already.
-        columns: further values of each token, ``[T, …]``, with the fill at padding; not shifted.
+        no_loss: segments that are trained without loss because one of their media could not be decoded; ``labels`` and
+            ``num_loss_tokens`` already leave them out.
+        columns: additional values of each token, ``[T, …]``, with the fill value at padding; not shifted.
     """
 
     input_ids: Int64Array
@@ -80,7 +80,7 @@ class PackedBatch:
 
     @property
     def has_gaps(self) -> bool:
-        """True if padding follows a real segment; padding at the end of the row is no gap."""
+        """True if padding follows a real segment; padding at the end of the row is not a gap."""
         return int(self.cu_seqlens[self.num_segments]) != self.num_tokens
 
     @property
@@ -95,7 +95,7 @@ class PackedBatch:
 
     @property
     def num_padding(self) -> int:
-        """Padding tokens, behind segments and at the end."""
+        """Padding tokens, after segments and at the end."""
         return len(self.input_ids) - self.num_tokens
 
     @property
@@ -121,7 +121,7 @@ class PackedBatch:
         """Return a column by name.
 
         Raises:
-            CollateError: the batch has none of that name; lists those that it has.
+            CollateError: the batch has no such column; lists its columns.
         """
         for column in self.columns:
             if column.name == name:

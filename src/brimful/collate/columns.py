@@ -1,4 +1,4 @@
-"""Columns of a pack: a named value of each token, such as old log-probabilities, advantages or routes."""
+"""Columns of a pack: named values of each token, such as old log-probabilities, advantages or expert routes."""
 
 from __future__ import annotations
 
@@ -26,25 +26,26 @@ _WORDS = """
 """
 
 WORDS_OF_DIALECTS = frozenset(_WORDS.split())
-"""Keys of all dialects, which no column may have for a name."""
+"""Keys of all dialects, which no column may have as its name."""
 
 
 class ColumnPlace(str, Enum):
-    """The token that a value of a column lies at.
+    """Token to which a value of a column belongs.
 
     ::
 
         tokens           a    b    c
         predictions      b    c    .         a predicts b
-        token            r_a  r_b  r_c       what the model did or shall do where it reads the token
-        target           .    p_b  p_c       what belongs to the token as a prediction, like its label
+        token            r_a  r_b  r_c       what the model did or should do when it reads the token
+        target           .    p_b  p_c       what belongs to the token as a prediction, as its label does
     """
 
     TOKEN = "token"
-    """The value is of the token that is read: routes of its experts, values of a critic. Never shifted."""
+    """The value belongs to the token that is read: routes of its experts, values of a critic. Never shifted."""
     TARGET = "target"
-    """The value is of the token that is predicted, as labels are: log-probabilities, advantages, weights. The first token
-    of a segment is predicted by nothing and has the fill; dialects whose labels are shifted shift it in the same way."""
+    """The value belongs to the token that is predicted, like a label: log-probabilities, advantages, weights. No token
+    predicts the first token of a segment, so it has the fill value; dialects with shifted labels shift the column in
+    the same way."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,10 +53,11 @@ class Column:
     """One value of each of T tokens.
 
     Attributes:
-        name: key of the batch.
+        name: key in the batch.
         values: ``[T, …]``, numbers of any width, with any further dimensions.
-        fill: value of padding, and of places without a prediction.
-        place: whether values are of the token that is read (``token``), or of the one that is predicted (``target``).
+        fill: value at padding, and at tokens without a prediction.
+        place: whether values belong to the token that is read (``token``), or to the token that is predicted
+            (``target``).
 
     >>> Column("advantages", np.array([0.0, 1.5], dtype=np.float32))
     Column('advantages', float32[2], fill 0, of the target)
@@ -79,7 +81,7 @@ class Column:
         return len(self.values)
 
     def shifted(self, cu_seqlens: CuSeqlens) -> Column:
-        """Return the column for shifted labels: values of targets move to the token that predicts them."""
+        """Return the column for shifted labels: values of targets move to the token that predicts the target."""
         if self.place is ColumnPlace.TOKEN:
             return self
         moved = shift_left(np.moveaxis(self.values, 0, -1), cu_seqlens, by=1, fill=self.fill)
@@ -92,7 +94,7 @@ class Column:
 
 
 def check_column_name(name: str) -> None:
-    """Refuse names that are no text, or keys of a dialect.
+    """Refuse names that are not text, and keys of a dialect.
 
     Raises:
         SettingsError: names the column.
@@ -106,7 +108,7 @@ def check_column_name(name: str) -> None:
 
 
 def check_fill(name: str, fill: float, dtype: npt.DTypeLike) -> None:
-    """Refuse a fill that the values of the column cannot be.
+    """Refuse a fill value that the dtype of the column cannot represent.
 
     Raises:
         SettingsError: names the column, the fill and the dtype.
@@ -126,7 +128,7 @@ def check_fill(name: str, fill: float, dtype: npt.DTypeLike) -> None:
 def join_columns(
     parts: Sequence[tuple[Sequence[Column], int, str]], cu_seqlens: CuSeqlens, is_token: BoolArray
 ) -> tuple[Column, ...]:
-    """Join columns of several packs into columns of one row, the fill at padding.
+    """Join columns of several packs into columns of one row, with the fill value at padding.
 
     ::
 
@@ -135,13 +137,13 @@ def join_columns(
         of the target   9 2 3 9 | 9 5 9 9
 
     Args:
-        parts: of each pack its columns, its tokens, and its name in an error.
+        parts: columns, number of tokens, and name in errors, for each pack.
         cu_seqlens: ``int32[S + 1]`` of the row.
         is_token: ``bool[T]`` of the row, false at padding.
 
     Raises:
-        CollateError: columns that some packs have and others lack, that have another shape, dtype, fill or place there,
-            or that are for another number of tokens.
+        CollateError: columns that only some packs have; columns whose shape, dtype, fill or place differs between
+            packs; or columns for another number of tokens.
     """
     first = next((columns for columns, _, _ in parts if columns), ())
     row_columns = []
@@ -177,7 +179,7 @@ def join_columns(
 
 
 def _kind(column: Column) -> tuple[Any, ...]:
-    # The fill as text: NaN is not equal to itself.
+    # The fill as text, because NaN is not equal to itself.
     return column.values.shape[1:], column.values.dtype, repr(float(column.fill)), column.place
 
 

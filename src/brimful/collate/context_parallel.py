@@ -1,4 +1,4 @@
-"""Split of a row over the ranks of context parallelism, and the way back."""
+"""Split of a row over the ranks of context parallelism, and the inverse operation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from brimful.typing import BoolArray, CuSeqlens, Float32Array, Int32Array, Int64
 
 
 class ContextParallelLayout(str, Enum):
-    """The tokens that each rank holds. A trainer's attention knows one of these, and is silently wrong with another.
+    """Tokens that each rank holds. A trainer's attention expects one layout, and is silently wrong with another.
 
     ::
 
@@ -36,34 +36,34 @@ class ContextParallelLayout(str, Enum):
 
     ZIGZAG_SEGMENTS = "zigzag_segments"
     """Slices ``r`` and ``2·cp − 1 − r`` of each segment: packed rows (``thd``) of Transformer Engine and Megatron-Core, and the
-    per-document balancer of PyTorch. Every segment is a multiple of ``2·cp``."""
+    per-document balancer of PyTorch. The length of every segment is a multiple of ``2·cp``."""
     ZIGZAG_ROW = "zigzag_row"
     """The same slices of the whole row: ``get_batch_on_this_cp_rank`` of Megatron-Core, ring attention over rows, and the
-    head-tail balancer of PyTorch. The row is a multiple of ``2·cp``."""
+    head-tail balancer of PyTorch. The length of the row is a multiple of ``2·cp``."""
     CONTIGUOUS = "contiguous"
-    """Equal parts of the row in order: Ulysses, and linear attention. The row is a multiple of ``cp``."""
+    """Equal parts of the row in order: Ulysses, and linear attention. The length of the row is a multiple of ``cp``."""
 
 
 @dataclass(slots=True, eq=False)
 class ContextParallelShard:
     """The part of a row that one rank of context parallelism holds: N = T ÷ cp_size tokens.
 
-    Labels, weights and columns of targets are shifted already, over the whole row: the target of the last token of a
-    slice lies on another rank, so that nothing may be shifted after the split.
+    Labels, weights and target columns are already shifted, over the whole row: the target of the last token of a slice
+    is on another rank, so nothing may be shifted after the split.
 
     Attributes:
-        cp_rank, cp_size, layout: of the split.
-        places: ``int64[N]``: where each token lies in the row.
+        cp_rank, cp_size, layout: arguments of the split.
+        places: ``int64[N]``: index of each token in the row.
         input_ids: ``int64[N]``.
-        targets: ``int64[N]``: the label that each token predicts, ``IGNORE_INDEX`` if none.
-        target_weights: ``float32[N]``: the weight of each target, 0 if there is none.
-        position_ids: ``int64[N]``, those in the segment: a rank does not count anew.
+        targets: ``int64[N]``: the label that each token predicts, ``IGNORE_INDEX`` without a target.
+        target_weights: ``float32[N]``: the weight of each target, 0 without a target.
+        position_ids: ``int64[N]``, positions in the segment: they do not restart on a rank.
         segment_index: ``int32[N]``: number of the segment in the row.
         padding_mask: ``bool[N]``, true at padding.
-        cu_seqlens: ``int32[S + 1]`` of the whole row, as Transformer Engine takes it on every rank.
-        max_seqlen: of the whole row.
+        cu_seqlens: ``int32[S + 1]`` of the whole row, as Transformer Engine expects it on every rank.
+        max_seqlen: ``max_seqlen`` of the whole row.
         rope_positions: ``int64[3, N]``, or None.
-        columns: ``[N, …]``, those of targets shifted.
+        columns: ``[N, …]``; columns of targets are shifted.
     """
 
     cp_rank: int
@@ -91,7 +91,7 @@ class ContextParallelShard:
         """Return a column by name.
 
         Raises:
-            CollateError: there is none of that name.
+            CollateError: the shard has no such column.
         """
         for column in self.columns:
             if column.name == name:
@@ -109,16 +109,16 @@ def context_parallel_places(
     cp_size: int,
     layout: ContextParallelLayout | str = ContextParallelLayout.ZIGZAG_SEGMENTS,
 ) -> Int64Array:
-    """Return where the tokens of a rank lie in the row: ``int64[T ÷ cp_size]``, in the order in which it holds them.
+    """Return the indices in the row of a rank's tokens: ``int64[T ÷ cp_size]``, in the order in which it holds them.
 
     Args:
         cu_seqlens: ``int32[S + 1]`` with padding.
-        cp_rank, cp_size: rank of context parallelism, and how many.
-        layout: of the trainer's attention.
+        cp_rank, cp_size: rank of context parallelism, and number of such ranks.
+        layout: layout of the trainer's attention.
 
     Raises:
-        CollateError: segments, or a row, that do not divide among the ranks.
-        SettingsError: there is no such rank or layout.
+        CollateError: segments, or a row, that cannot be divided equally among the ranks.
+        SettingsError: no such rank or layout.
 
     >>> cu_seqlens = np.array([0, 8, 12], dtype=np.int32)
     >>> context_parallel_places(cu_seqlens, cp_rank=0, cp_size=2).tolist()
@@ -149,7 +149,7 @@ def context_parallel_places(
             f"with Alignment.of_parallelism(cp={size})"
         )
     slices = lengths // (2 * size)
-    # An early and a late slice of every segment, beside each other: together as much work under a causal mask as anywhere.
+    # Each rank gets an early and a late slice of every segment, so that ranks have equal work under a causal mask.
     begins = np.stack([boundaries[:-1] + rank * slices, boundaries[1:] - (rank + 1) * slices], axis=1)
     return ranges(begins.reshape(-1), np.repeat(slices, 2))
 
@@ -161,24 +161,25 @@ def split_for_context_parallel(
     cp_size: int,
     layout: ContextParallelLayout | str = ContextParallelLayout.ZIGZAG_SEGMENTS,
 ) -> ContextParallelShard:
-    """Return what one rank of context parallelism holds of a batch.
+    """Return the part of a batch that one rank of context parallelism holds.
 
     ::
 
         cu_seqlens 0 4, cp_size 2     a b c d          targets   b c d .
-        rank 0                        a d              targets   b .            not d, its neighbour here
+        rank 0                        a d              targets   b .            not d, the next token on this rank
         rank 1                        b c              targets   c d
 
-    Media stay those of the batch: towers are no part of the row.
+    Media stay in the batch: inputs of vision and audio towers are not part of the row.
 
     Args:
-        batch: padded so that it divides, ``Padding.of_alignment(Alignment.of_parallelism(cp=cp_size))``.
-        cp_rank, cp_size: rank of context parallelism, and how many.
-        layout: of the trainer's attention.
+        batch: a batch that is padded so that it can be divided,
+            ``Padding.of_alignment(Alignment.of_parallelism(cp=cp_size))``.
+        cp_rank, cp_size: rank of context parallelism, and number of such ranks.
+        layout: layout of the trainer's attention.
 
     Raises:
-        CollateError: segments, or a row, that do not divide among the ranks.
-        SettingsError: there is no such rank or layout.
+        CollateError: segments, or a row, that cannot be divided equally among the ranks.
+        SettingsError: no such rank or layout.
 
     >>> from brimful.collate import lay_out
     >>> from brimful.testing.toys import toy_pack
@@ -215,15 +216,15 @@ def gather_from_context_parallel(
     *,
     layout: ContextParallelLayout | str = ContextParallelLayout.ZIGZAG_SEGMENTS,
 ) -> npt.NDArray[Any]:
-    """Bring values of all ranks back into the order of the row: ``[T, …]``.
+    """Put the values of all ranks back into the order of the row: ``[T, …]``.
 
     Args:
-        parts: ``[T ÷ cp_size, …]`` of each rank, rank after rank, as an all-gather returns them.
+        parts: ``[T ÷ cp_size, …]`` of each rank, in order of ranks, as an all-gather returns them.
         cu_seqlens: ``int32[S + 1]`` of the whole row.
-        layout: of the split.
+        layout: layout of the split.
 
     Raises:
-        CollateError: a part of another length, or a row that does not divide.
+        CollateError: a part has another length, or the row cannot be divided.
 
     >>> cu_seqlens = np.array([0, 4], dtype=np.int32)
     >>> gather_from_context_parallel([[0, 3], [1, 2]], cu_seqlens).tolist()
@@ -242,7 +243,7 @@ def gather_from_context_parallel(
             values = np.empty((int(cu_seqlens[-1]), *array.shape[1:]), dtype=array.dtype)
         values[places] = array
     if values is None:
-        raise CollateError("there are no parts to gather: give those of all ranks")
+        raise CollateError("no parts to gather: give the parts of all ranks")
     return values
 
 

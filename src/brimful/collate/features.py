@@ -1,4 +1,4 @@
-"""Features of a loader as packs; features that cannot be collated are refused by sample and key."""
+"""Conversion of a loader's features to packs; an error names the sample and the key that cannot be collated."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +17,7 @@ from brimful.tokenised import TokenisedSample, read_tokenised
 from brimful.tokenised_media import MARK_KEYS
 
 Feature: TypeAlias = Pack | tuple[Pack, PackExtras] | Mapping[str, Any] | TokenisedSample
-"""A pack, a pack with its extras, or a plain sample (``read_tokenised``), read already or not."""
+"""A pack, a pack with its extras, or a plain sample (``read_tokenised``), already read or not."""
 
 
 def as_packs(
@@ -26,15 +26,15 @@ def as_packs(
     """Turn features into packs and their extras; the extras are None if no feature has any.
 
     A plain sample becomes a pack whose sample id is its index in the batch. If its row holds several samples,
-    ``starts`` is the place of each in that row.
+    ``starts`` holds the index of each in that row.
 
     Args:
         features: packs or plain samples.
-        position_start: first position that a sample's own positions may have, beside 0.
-        media: makes the features of a pack's media; None refuses packs that have some.
+        position_start: first position that a sample's own positions may have, in addition to 0.
+        media: function that makes the features of a pack's media; None refuses packs with media.
 
     Raises:
-        CollateError: a sample cannot be read or carried; names the sample and the key.
+        CollateError: a sample cannot be read or collated; names the sample and the key.
     """
     packs: list[Pack] = []
     extras: dict[int, PackExtras] = {}
@@ -53,7 +53,7 @@ def as_packs(
             extras[index] = feature[1] or PackExtras()
         else:
             sample = read_sample(feature, f"sample {index} of the batch", media)
-            # The collator counts positions itself, so a sample's own are only checked against it.
+            # The collator computes positions itself, so a sample's own positions are only checked.
             if sample.position_start not in (0, position_start):
                 raise CollateError(
                     f"sample {index} of the batch has 'position_ids' that begin at {sample.position_start}, and the "
@@ -75,22 +75,23 @@ def as_packs(
     has_positions = any(extra.rope_positions is not None for extra in extras.values())
     marks = {column.name: column for extra in extras.values() for column in extra.columns if column.name in MARK_KEYS}
     for index, (feature, pack) in enumerate(zip(features, packs, strict=True)):
-        # Beside samples with media, one of text has the same position three times, and no placeholder.
+        # In a batch with media, a text sample gets the same position three times, and no placeholders.
         if not isinstance(feature, tuple):
             extras[index] = _as_text(extras.get(index, PackExtras()), pack, has_positions, marks)
     return packs, [extras.get(index) for index in range(len(packs))]
 
 
 def read_sample(feature: Any, name: str, media: Callable[[Pack], PackExtras] | None) -> TokenisedSample:
-    """Read a plain sample. Features of media make its positions, where the sample has none; what they know is checked.
+    """Read a plain sample. ``MediaFeatures`` makes positions that the sample lacks, and checks its placeholders.
 
     Args:
-        feature: as of ``read_tokenised``.
-        name: how messages call it.
-        media: of the collator. ``MediaFeatures`` knows the tokens of media and their positions; any other knows none.
+        feature: see ``read_tokenised``.
+        name: name of the sample in messages.
+        media: the ``media`` function of the collator. Only ``MediaFeatures`` knows the tokens of media and their
+            positions.
 
     Raises:
-        CollateError: as of ``read_tokenised``; or patches without positions that nothing can make.
+        CollateError: see ``read_tokenised``; or the sample has patches and no positions, and positions cannot be made.
     """
     if isinstance(media, MediaFeatures):
         return media.of_sample(read_tokenised(feature, name, token_ids=media.token_ids), name)
@@ -105,7 +106,7 @@ def read_sample(feature: Any, name: str, media: Callable[[Pack], PackExtras] | N
 
 
 def _as_text(extra: PackExtras, pack: Pack, has_positions: bool, marks: Mapping[str, Column]) -> PackExtras:
-    """Return the extras of a sample with what others of its batch have and text can have too."""
+    """Return the extras of a sample, completed with mRoPE positions and marks that other samples of its batch have."""
     own = {column.name for column in extra.columns}
     missing = [
         replace(column, values=np.zeros(len(pack), column.values.dtype))
@@ -120,14 +121,14 @@ def _as_text(extra: PackExtras, pack: Pack, has_positions: bool, marks: Mapping[
 
 
 def check_vocabulary(packs: Sequence[Pack], vocab_size: int) -> None:
-    """Refuse token ids without an embedding: on a device the error names neither sample nor id.
+    """Refuse token ids without an embedding; the error of a device would name neither sample nor id.
 
     Raises:
-        CollateError: an id below 0 or not below ``vocab_size``; names the sample, the place and the id.
+        CollateError: an id below 0 or not below ``vocab_size``; names the sample, the token and the id.
     """
     for pack in packs:
         ids = pack.input_ids
-        # Two passes without a temporary array; which token it is matters only if there is one.
+        # Two passes without a temporary array; the invalid token is only searched if one exists.
         if len(ids) and (int(ids.max()) >= vocab_size or int(ids.min()) < 0):
             index = int(np.argmax((ids >= vocab_size) | (ids < 0)))
             segment = int(np.searchsorted(pack.cu_seqlens, index, side="right")) - 1

@@ -1,4 +1,4 @@
-"""KTO and unpaired APO of packed answers in PyTorch, one number for each row."""
+"""KTO and unpaired APO losses of packed answers in PyTorch, one number for each row."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class KtoLosses(NamedTuple):
     """Losses and rewards of the rows of a micro-batch."""
 
     losses: torch.Tensor
-    """``float32[num_rows]``, weighted. Differentiable. Divide their sum by the rows of the step, and by nothing else."""
+    """``float32[num_rows]``, weighted. Differentiable. Divide their sum only by the number of rows of the step."""
     rewards: torch.Tensor
     """``float32[num_rows]``: β·(log π - log π_ref) of the answers. Detached."""
 
@@ -41,18 +41,19 @@ def kto_loss(
     """Return the loss of each row of a packed micro-batch, equal to TRL's ``KTOTrainer`` on the same rows.
 
     Args:
-        losses: of the segments, from ``per_sample_loss``; ``-nll_sum`` is the log probability of an answer.
+        losses: losses of the segments, from ``per_sample_loss``; ``-nll_sum`` is the log probability of an answer.
         segments: ``int64[num_rows]``, segment of each row's answer.
         is_desirable: ``bool[num_rows]``, labels of the rows.
         reference_logps: ``float[num_rows]``, log probabilities of the answers under the reference model.
-        kl: the mean of log π - log π_ref over the mismatches of the step; below 0 it counts as 0. Needed for ``kto``.
+        kl: the mean of log π - log π_ref over the mismatches of the step; a value below 0 counts as 0. Needed for
+            ``kto``.
         beta: strength of the pull to the reference.
-        loss_type: a name of ``UNPAIRED_LOSSES``; as in TRL 1.16.
+        loss_type: a name in ``UNPAIRED_LOSSES``; as in TRL 1.16.
         desirable_weight, undesirable_weight: factors of the losses by label.
 
     Raises:
-        SettingsError: no such loss, a number out of range, or a KL term that is missing or not wanted.
-        CollateError: labels or reference log probabilities of another number of rows.
+        SettingsError: no such loss, a number out of range, or a missing or unexpected KL term.
+        CollateError: labels or reference log probabilities for another number of rows.
 
     Source: KTO (2402.01306, eq. 7), APO (2408.06266).
 

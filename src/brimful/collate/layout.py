@@ -1,4 +1,4 @@
-"""Layout of packs in one row: the only place that makes boundaries."""
+"""Layout of packs in one row: the only code that makes boundaries."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,27 +29,27 @@ def lay_out(
     position_start: int = 0,
     extras: Sequence[PackExtras | None] | None = None,
 ) -> PackedBatch:
-    """Flatten packs into one row, and pad it if the policy says so.
+    """Flatten packs into one row, and pad it according to the policy.
 
     ::
 
         packs         a a a a | b b          pad_to 8
         input_ids     a a a a   b b   0 0
         position_ids  0 1 2 3   0 1   0 1
-        cu_seqlens    0         4     6   8        the padding is a segment of its own
+        cu_seqlens    0         4     6   8        the padding is its own segment
 
     The packs are not changed.
 
     Args:
         packs: at least one.
-        pad_to: short for ``padding=Padding(to=…)``.
+        pad_to: shorthand for ``padding=Padding(to=…)``.
         pad_token_id: token of the padding.
-        padding: the policy; no padding if None.
+        padding: the padding policy; no padding if None.
         position_start: position of the first token of a segment, such as 2 for RoBERTa.
         extras: extras of each pack, such as its media.
 
     Raises:
-        CollateError: no packs, or they do not fit the policy, or extras that some packs have and others lack.
+        CollateError: no packs; packs that do not fit the policy; or extras that only some packs have.
     """
     if not packs:
         raise CollateError("a batch needs at least one pack and got none")
@@ -63,7 +63,7 @@ def lay_out(
     positions, segment_index = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int32)
     row = boundaries, real_lengths, input_ids, labels, positions, segment_index
     write, unit = writer(), padding.segment_multiple_of
-    # The writer fills every array up to the end of the packs so far, so nothing is written twice.
+    # The writer fills every array up to the end of the current pack, so nothing is written twice.
     first_segment = end = num_loss_tokens = longest = 0
     for pack in packs:
         ids, mask, cu_seqlens = pack.input_ids, pack.loss_mask, pack.cu_seqlens
@@ -75,7 +75,7 @@ def lay_out(
         num_loss_tokens += num_targets
         longest = max(longest, longest_of_pack)
         first_segment += len(cu_seqlens) - 1
-    # Behind the packs: the padding at the end as one segment, if there is any, then empty segments.
+    # After the packs: the padding at the end, if any, as one segment, then empty segments.
     if num_all_segments > num_segments:
         boundaries[num_segments + 1 :] = size
         real_lengths[num_segments:] = 0
@@ -100,10 +100,10 @@ def lay_out(
 
 
 def policy(pad_to: int | None, padding: Padding | None) -> Padding:
-    """Return the padding policy from either of the two arguments for it.
+    """Return the padding policy from one of its two arguments.
 
     Raises:
-        SettingsError: both are given.
+        SettingsError: both arguments are given.
     """
     if pad_to is None:
         return _NO_PADDING if padding is None else padding
@@ -122,13 +122,13 @@ def indexed_mask(batch: PackedBatch) -> Int32Array:
 def _row_size(packs: Sequence[Pack], padding: Padding) -> tuple[int, int, int]:
     """Count the real segments, all segments of the row, and its tokens.
 
-    All segments are the real ones, the padding at the end, and empty ones of a fixed ``num_segments``.
+    All segments are the real segments, the padding at the end, and the empty segments of a fixed ``num_segments``.
     """
     unit = padding.segment_multiple_of
     num_segments = num_tokens = 0
     for pack in packs:
-        # The writer checks each pack before it writes, but the row is allocated for all packs before: one that
-        # contradicts itself would make it too small for the others.
+        # The writer checks each pack before it writes it, but the row is allocated for all packs before that: a pack
+        # that contradicts itself would make the row too small for the others.
         if not len(pack.cu_seqlens):
             raise _contradiction(pack)
         num_segments += len(pack.cu_seqlens) - 1
@@ -190,7 +190,7 @@ def _with_extras(batch: PackedBatch, packs: Sequence[Pack], extras: Sequence[Pac
     weights = _join_extras(packs, pack_extras, "loss_weights", "tokens")
     sources = _join_extras(packs, pack_extras, "source_ids", "segments")
     rope = _join_extras(packs, pack_extras, "rope_positions", "tokens")
-    # Arrays of the packs are joined without padding; these are their tokens in the row.
+    # Arrays of the packs are joined without padding; this mask selects their tokens in the row.
     is_token = ~batch.padding_mask
     loss_weights: Float32Array | None = None
     if weights is not None:
@@ -198,7 +198,7 @@ def _with_extras(batch: PackedBatch, packs: Sequence[Pack], extras: Sequence[Pac
         loss_weights[is_token] = weights
     rope_positions: Int64Array | None = None
     if rope is not None:
-        # Padding has no place in a picture: its three rows count like text.
+        # Padding has no place in an image: its three rows count like text.
         rope_positions = np.repeat(batch.position_ids[None], 3, axis=0)
         rope_positions[:, is_token] = rope
     first_segments = starts_of(np.array([pack.num_segments for pack in packs])).tolist()
@@ -208,7 +208,7 @@ def _with_extras(batch: PackedBatch, packs: Sequence[Pack], extras: Sequence[Pac
         if extra.no_loss is not None
         for segment in extra.no_loss.tolist()
     )
-    # The labels are the row's own array, so nothing of the packs is written over.
+    # The labels are an array of the row, so no array of the packs is overwritten.
     for segment in no_loss:
         batch.labels[batch.cu_seqlens[segment] : batch.cu_seqlens[segment + 1]] = IGNORE_INDEX
     media = join_media([(first, extra.media) for first, extra in zip(first_segments, pack_extras, strict=True)])
@@ -219,7 +219,7 @@ def _with_extras(batch: PackedBatch, packs: Sequence[Pack], extras: Sequence[Pac
         columns = join_columns(list(parts), batch.cu_seqlens, is_token)
         for name in (column.name for column in columns):
             if any(name in item.arrays for item in media):
-                raise CollateError(f"column {name!r} has the name of an array of media of the batch: rename it")
+                raise CollateError(f"column {name!r} has the name of a media array of the batch: rename it")
     return replace(
         batch,
         num_loss_tokens=int(np.count_nonzero(batch.labels != IGNORE_INDEX)) if no_loss else batch.num_loss_tokens,
@@ -233,7 +233,7 @@ def _with_extras(batch: PackedBatch, packs: Sequence[Pack], extras: Sequence[Pac
 
 
 def _join_extras(packs: Sequence[Pack], extras: Sequence[PackExtras], key: str, unit: str) -> npt.NDArray[Any] | None:
-    """Concatenate one array of all packs, which has an entry for each of a pack's units; None if no pack has it."""
+    """Concatenate one array of all packs, with one entry for each unit of a pack; return None if no pack has it."""
     arrays = [getattr(extra, key) for extra in extras]
     if all(array is None for array in arrays):
         return None

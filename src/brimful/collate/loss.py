@@ -1,4 +1,4 @@
-"""Normalisers of the loss, as a weight of each token."""
+"""Normalizers of the loss, expressed as a weight of each token."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ from brimful.typing import (
 __all__ = ["Normaliser", "SegmentWeights", "count_targets", "segment_weights", "token_weights"]
 
 SegmentWeights: TypeAlias = Callable[[Int64Array], npt.ArrayLike] | Sequence[float] | npt.NDArray[np.floating]
-"""A user's own weights: ``float[num_segments]``, or a function to it from ``int64[num_segments]`` targets."""
+"""Custom weights: ``float[num_segments]``, or a function that returns them for ``int64[num_segments]`` targets."""
 
 
 class Normaliser(str, Enum):
-    """Unit of equal weight in the loss of a step.
+    """Unit that has equal weight in the loss of a step.
 
-    The loss is Σ w·nll ÷ Σ w over all micro-batches and ranks. Each target has the weight w, with n the targets of its
-    segment and N those of the segment's group:
+    The loss is Σ w·nll ÷ Σ w over all micro-batches and ranks. Each target has the weight w, where n is the number of
+    targets of its segment and N that number for the segment's group:
     """
 
     TOKEN = "token"
-    """w = 1: every target, as in one large batch without packing. (Tulu 3; HBP)"""
+    """w = 1: every target counts equally, as in one large batch without packing. (Tulu 3; HBP)"""
     SAMPLE = "sample"
-    """w = 1/n: every sample that has a target. (LongAlign)"""
+    """w = 1/n: every sample with a target counts equally. (LongAlign)"""
     SQRT = "sqrt"
-    """w = 1/√n: a sample counts √n in all. (Molmo2, which has 4/√n)"""
+    """w = 1/√n: a sample counts √n in total. (Molmo2, with 4/√n)"""
     PAIR = "pair"
-    """w = 1/N: every pair or group of samples that has a target; its samples share by their targets."""
+    """w = 1/N: every pair or group of samples with a target counts equally; its samples share by their targets."""
 
     @classmethod
     def named(cls, name: Normaliser | str) -> Normaliser:
-        """Return the member of that name.
+        """Return the member with this name.
 
         Raises:
-            SettingsError: there is none of that name; lists them.
+            SettingsError: no such member; lists all members.
         """
         return choice_of(cls, name, argument="normaliser", instead=", or weights of your own")
 
@@ -58,10 +58,10 @@ class Normaliser(str, Enum):
 def count_targets(
     labels: Labels, cu_seqlens: CuSeqlens, num_segments: int, *, labels_shifted: bool = False
 ) -> Int64Array:
-    """Count the targets of each segment, without the first token, which no token may predict.
+    """Count the targets of each segment, without its first token, which no token may predict.
 
     Args:
-        labels: ``int64[T]``, as ``PackedBatch`` has them; or shifted, so that label ``i`` is the token that ``i``
+        labels: ``int64[T]``, as in ``PackedBatch``; or shifted, so that label ``i`` is the token that token ``i``
             predicts.
         cu_seqlens: ``int32[S + 1]``.
         num_segments: real segments, the first of the ``S``.
@@ -86,32 +86,32 @@ def segment_weights(
 ) -> Float64Array:
     """Return the weight of each target of a segment, by segment.
 
-    It depends on the segment (or its group) alone and never on the rest of the batch, so any packing, number of ranks
-    and accumulation gives the same sum. A constant factor changes nothing where Σ w divides.
+    It depends only on the segment (or its group) and never on the rest of the batch, so any packing, number of ranks
+    and accumulation gives the same sum. A constant factor changes nothing if the loss is divided by Σ w.
 
     Pure: no I/O.
 
     ::
 
-        targets 4 1        token   1    1       a target of the long one counts as one of the short one
+        targets 4 1        token   1    1       targets of both samples count equally
                            sqrt    1/2  1
-                           sample  1/4  1       both samples count 1 in all
+                           sample  1/4  1       both samples count 1 in total
                            pair    1/5  1/5     the two count 1 together (groups 0 0)
 
     Args:
         targets: ``int[num_segments]``.
-        normaliser: a name, or weights of your own: one of each segment, or a function of ``targets`` that gives them.
+        normaliser: a name, or custom weights: one for each segment, or a function from ``targets`` to them.
         groups: ``int[num_segments]``, the pair of each segment; all segments of a pair must be in one micro-batch.
-        scale: a factor. For a trainer that divides by the number of targets instead of Σ w: the mean targets of a
-            sample (its root for ``sqrt``; of a group for ``pair``) over the whole data set makes the two agree on
+        scale: a factor. For a trainer that divides by the number of targets instead of Σ w: with the mean number of
+            targets of a sample (its root for ``sqrt``; of a group for ``pair``) over the whole data set, both agree on
             average.
 
     Returns:
-        ``float64[num_segments]``; 0 where a segment has no target.
+        ``float64[num_segments]``; 0 for a segment without a target.
 
     Raises:
         CollateError: weights that are negative, not finite, or too few.
-        SettingsError: no such normaliser, or ``pair`` without groups.
+        SettingsError: no such normalizer, or ``pair`` without groups.
 
     >>> segment_weights(np.array([4, 1, 0]), "sample").tolist()
     [0.25, 1.0, 0.0]
@@ -154,7 +154,7 @@ def token_weights(
         normaliser, groups, scale: as in ``segment_weights``.
 
     Returns:
-        ``float32[T]`` beside the labels, shifted if they are; 0 without a target.
+        ``float32[T]``, aligned with the labels, shifted if they are; 0 without a target.
 
     >>> token_weights(np.array([-100, 6, 7, -100, 9]), np.array([0, 3, 5], np.int32), 2, "sample").tolist()
     [0.0, 0.5, 0.5, 0.0, 1.0]
@@ -172,7 +172,8 @@ def _is_target(labels: Labels, cu_seqlens: CuSeqlens, num_segments: int, labels_
     """Return ``bool[T]``, true at labels that count in the loss."""
     mask: BoolArray = labels != IGNORE_INDEX
     starts, ends = cu_seqlens[:num_segments], cu_seqlens[1 : num_segments + 1]
-    # No token of a segment predicts its first one, whether or not its label is ignored; empty segments have none.
+    # No token of a segment predicts its first token, whether or not its label is ignored; empty segments have no
+    # tokens.
     mask[(ends - 1 if labels_shifted else starts)[starts < ends]] = False
     return mask
 
@@ -185,7 +186,7 @@ def _group_targets(counts: Int64Array, groups: AnyIntArray | Sequence[int] | Non
         SettingsError: no groups.
     """
     if groups is None:
-        raise SettingsError("normaliser 'pair' needs groups: which pair each segment is of")
+        raise SettingsError("normaliser 'pair' needs groups: the pair of each segment")
     _, group_index = np.unique(np.asarray(groups), return_inverse=True)
     if len(group_index) != len(counts):
         raise CollateError(f"{len(group_index)} groups were given for {len(counts)} segments: give one of each segment")

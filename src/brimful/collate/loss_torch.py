@@ -1,4 +1,4 @@
-"""Loss of a packed batch in PyTorch: summed, weighted, by segment; and the one number that divides a step."""
+"""Loss of a packed batch in PyTorch: summed, weighted, by segment; and the denominator of a step."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -24,14 +24,14 @@ _CHUNK_LOGITS = 1 << 27
 
 
 class SegmentLosses(NamedTuple):
-    """Losses of the real segments of a batch, as sums for any divisor."""
+    """Losses of the real segments of a batch, as sums without a denominator."""
 
     nll_sum: torch.Tensor
     """``float32[num_segments]``: negative log likelihood of the targets, summed. Differentiable."""
     num_targets: torch.Tensor
     """``int64[num_segments]``."""
     num_correct: torch.Tensor
-    """``int64[num_segments]``: targets that the model finds most likely."""
+    """``int64[num_segments]``: targets to which the model gives the highest logit."""
 
 
 def packed_loss_sum(
@@ -44,15 +44,15 @@ def packed_loss_sum(
 ) -> torch.Tensor:
     """Return Σ w·nll over the targets of a batch.
 
-    Divide it by the step's Σ w and by nothing else (``scale_for_ddp``). It makes no float32 copy of the logits: beside
-    their gradient it takes memory for ``_CHUNK_LOGITS`` numbers.
+    Divide it by the step's Σ w and by nothing else (``scale_for_ddp``). It makes no float32 copy of the logits: in
+    addition to their gradient it takes memory for ``_CHUNK_LOGITS`` numbers.
 
     Args:
         logits: ``[T, V]`` or ``[1, T, V]``, of any floating type.
         labels: ``int64[T]`` or ``[1, T]``, not shifted: token ``i`` predicts label ``i + 1``. Shifted if
             ``labels_shifted``.
-        cu_seqlens: boundaries, needed if the first label of a segment may not be ignored yet.
-        loss_weights: ``float32[T]`` beside the labels; 1 at every target if None.
+        cu_seqlens: boundaries; needed if the first label of a segment is possibly not ignored.
+        loss_weights: ``float32[T]``, aligned with the labels; 1 at every target if None.
 
     Returns:
         A float32 scalar; 0 for a batch without targets, and differentiable then too.
@@ -77,8 +77,8 @@ def per_sample_loss(
 ) -> SegmentLosses:
     """Return loss and hits of every sample of a packed batch.
 
-    They equal those of a run of each sample alone. Labels are shifted inside of segments and never across: the last
-    token of one predicts nothing.
+    They equal the values from running each sample alone. Labels are shifted inside segments and never across
+    boundaries: the last token of a segment predicts nothing.
 
     Args:
         logits, labels, labels_shifted: as in ``packed_loss_sum``.
@@ -86,7 +86,7 @@ def per_sample_loss(
         num_segments: real segments, the first of the ``S``; all if None.
 
     Returns:
-        Sums of each real segment. A preference loss takes ``-nll_sum`` as log probability of the response.
+        Sums for each real segment. A preference loss uses ``-nll_sum`` as the log probability of the response.
 
     >>> logits = torch.tensor([[0.0, 9.0], [9.0, 0.0], [0.0, 9.0], [0.0, 9.0]])
     >>> losses = per_sample_loss(logits, torch.tensor([-100, 1, -100, 0]), [0, 2, 4])
@@ -97,7 +97,7 @@ def per_sample_loss(
     device = nll.device
     ends = _ends(cu_seqlens, device)
     count = len(ends) if num_segments is None else num_segments
-    # The segment of each token, found on the device without waiting for it; one sum more than segments for the padding.
+    # The segment of each token, computed on the device without synchronization; one extra sum for the padding.
     segment = torch.bucketize(torch.arange(len(nll), device=device), ends, right=True).clamp_(max=len(ends))
 
     def sum_by_segment(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -116,12 +116,12 @@ def token_losses(
     """Return loss, target and hit of each token, at the token that predicts.
 
     Args:
-        logits, labels, cu_seqlens, labels_shifted: as in ``packed_loss_sum``; also ``[B, T, V]`` and ``[B, T]``, rows of
-            which the first label is ignored.
+        logits, labels, cu_seqlens, labels_shifted: as in ``packed_loss_sum``; also ``[B, T, V]`` and ``[B, T]``, with
+            rows whose first label is ignored.
 
     Returns:
-        ``float32[T]``, 0 without a target, differentiable; ``bool[T]``, true where there is one; and ``bool[T]``, true
-        where the model finds it most likely.
+        ``float32[T]``, 0 without a target, differentiable; ``bool[T]``, true at a target; and ``bool[T]``, true at a
+        target with the highest logit.
     """
     token_logits, targets = _align(logits, labels, cu_seqlens, labels_shifted)
     nll: torch.Tensor = _TokenLoss.apply(token_logits, targets)
@@ -139,22 +139,23 @@ def aggregate(
     group: Any = None,
     over_ranks: bool = False,
 ) -> dict[str, float]:
-    """Return ``loss`` and ``token_acc`` as means over targets, for people to read.
+    """Return ``loss`` and ``token_acc`` as means over targets, for logs.
 
     Means of each source are added if sources are given.
 
     Args:
-        losses: of one batch or of several.
-        sources: ``int[segments]``, source of each segment, over all batches in order.
-        source_names: name of each source; ``loss/<name>`` and ``token_acc/<name>`` are in the result if it has targets.
+        losses: losses of one batch or of several.
+        sources: ``int[segments]``, source of each segment of all batches, in order.
+        source_names: name of each source; ``loss/<name>`` and ``token_acc/<name>`` are in the result if the source has
+            targets.
         group: the process group of the ranks to sum over.
         over_ranks: sum over the ranks of ``group`` (all if None). Every rank must call it, with the same names.
 
     Returns:
-        Means by name, without those that have no targets.
+        Means by name; sources without targets are left out.
 
     Raises:
-        CollateError: sources that do not go with the segments or the names.
+        CollateError: sources that do not match the segments or the names.
         SettingsError: no losses at all.
     """
     batches: list[SegmentLosses] = [losses] if isinstance(losses, SegmentLosses) else list(losses)
@@ -163,9 +164,9 @@ def aggregate(
     columns = [torch.cat([part.detach() for part in parts]) for parts in zip(*batches, strict=True)]
     device = columns[0].device
     dtype = widest_float(device)
-    # In float64, where the device has it, counts stay exact and one table needs one collective.
+    # In float64, if the device supports it, counts stay exact; one table needs one collective.
     table = torch.stack([column.to(dtype) for column in columns])
-    # Columns of the sums: one for each source, and the total as the last.
+    # Columns of the sums: one for each source, then the total.
     sums = torch.zeros(3, len(source_names) + 1, dtype=dtype, device=device)
     sums[:, -1] = table.sum(dim=1)
     if sources is not None:
@@ -185,7 +186,7 @@ def means_by_name(sums: torch.Tensor, suffixes: Sequence[str]) -> dict[str, floa
 
     Args:
         sums: ``float[3, n]``: losses, targets, hits.
-        suffixes: of each column, behind the names.
+        suffixes: suffix of each column, appended to the names.
     """
     means = {}
     for suffix, (nll, targets, correct) in zip(suffixes, sums.T.tolist(), strict=True):
@@ -199,14 +200,14 @@ def global_sum(counts: Iterable[Any], *, group: Any = None, device: Any = None) 
     """Return the denominator of a step: Σ over its micro-batches and over all ranks. One collective of one number.
 
     Args:
-        counts: of each micro-batch of this rank: ``num_loss_tokens``, the sum of its ``loss_weights``, or its number of
-            pairs. An empty list is 0.
-        group: the data-parallel ranks. Ranks that hold parts of one sequence (CP) belong in it if they counted their
-            parts, and not if they counted the whole sequence. All ranks if None.
+        counts: one number for each micro-batch of this rank: ``num_loss_tokens``, the sum of its ``loss_weights``, or
+            its number of pairs. An empty list gives 0.
+        group: the data-parallel ranks. Ranks that hold parts of one sequence (CP) belong to it if they counted their
+            parts, but not if they counted the whole sequence. All ranks if None.
         device: the device that the backend reduces on: ``"cuda"`` for NCCL.
 
     Returns:
-        The sum, on this rank alone where ``torch.distributed`` is not initialised.
+        The sum; only of this rank if ``torch.distributed`` is not initialized.
     """
     total = sum(float(count) for count in counts)
     if not (dist.is_available() and dist.is_initialized()):
@@ -219,13 +220,13 @@ def global_sum(counts: Iterable[Any], *, group: Any = None, device: Any = None) 
 def scale_for_ddp(loss_sum: torch.Tensor, *, denominator: float, dp_world_size: int) -> torch.Tensor:
     """Return the loss for ``backward`` if gradients are averaged over the ranks (DDP, FSDP): Σ w·nll · ranks ÷ Σ w.
 
-    The factor of the ranks undoes their average. Nothing else divides, not even the number of micro-batches. A step
-    without any target gives a loss of 0 and no NaN.
+    The factor undoes the average over the ranks. Nothing else divides, not even the number of micro-batches. A step
+    without any target gives a loss of 0, not NaN.
 
     Args:
-        loss_sum: of one micro-batch, from ``packed_loss_sum``.
-        denominator: of the step, from ``global_sum``.
-        dp_world_size: ranks that the gradient is averaged over; 1 where it is summed.
+        loss_sum: sum of one micro-batch, from ``packed_loss_sum``.
+        denominator: denominator of the step, from ``global_sum``.
+        dp_world_size: number of ranks that the gradient is averaged over; 1 if it is summed.
     """
     return loss_sum * (dp_world_size / denominator if denominator > 0 else 0.0)
 
@@ -233,7 +234,7 @@ def scale_for_ddp(loss_sum: torch.Tensor, *, denominator: float, dp_world_size: 
 class _TokenLoss(torch.autograd.Function):
     """Negative log likelihood of each target, 0 at ignored tokens, chunk by chunk in float32.
 
-    Keeps one float32 a token for the backward, which computes the softmax again, as Liger and others do.
+    Keeps one float32 per token for the backward pass, which computes the softmax again, as Liger and others do.
     """
 
     @staticmethod
@@ -244,7 +245,7 @@ class _TokenLoss(torch.autograd.Function):
             is_target = chunk_targets != IGNORE_INDEX
             chunk = chunk.float()
             norm = chunk.logsumexp(dim=-1)
-            # Only IGNORE_INDEX is replaced: another label below 0 is an error, and no token.
+            # Only IGNORE_INDEX is replaced: any other label below 0 is an error, not a token.
             target_logits = chunk.gather(1, torch.where(is_target, chunk_targets, 0)[:, None])[:, 0]
             losses.append(torch.where(is_target, norm - target_logits, torch.zeros_like(norm)))
             norms.append(norm)
@@ -259,7 +260,7 @@ class _TokenLoss(torch.autograd.Function):
         for tokens, chunk in _chunks(logits):
             chunk_targets = targets[tokens]
             token_grad = torch.where(chunk_targets != IGNORE_INDEX, grad[tokens], 0.0)
-            # d nll / d logits = softmax - onehot(target); the gradient of an ignored token is 0, whatever its column.
+            # d nll / d logits = softmax - onehot(target); the gradient of an ignored token is 0 in every column.
             softmax = (chunk.float() - norms[tokens, None]).exp_()
             softmax[torch.arange(len(chunk), device=chunk.device), chunk_targets.clamp(min=0)] -= 1.0
             result[tokens] = softmax.mul_(token_grad[:, None])
@@ -267,7 +268,7 @@ class _TokenLoss(torch.autograd.Function):
 
 
 def _chunks(logits: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
-    """Yield the tokens of each chunk, and their logits: at most ``_CHUNK_LOGITS`` numbers, at least one token."""
+    """Yield the token slice and the logits of each chunk: at most ``_CHUNK_LOGITS`` numbers, at least one token."""
     size = max(1, _CHUNK_LOGITS // max(1, logits.shape[-1]))
     for begin in range(0, len(logits), size):
         tokens = slice(begin, begin + size)
@@ -275,12 +276,12 @@ def _chunks(logits: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
 
 
 def widest_float(device: torch.device) -> torch.dtype:
-    """Return the float that sums are kept in: float64 where the device has it."""
+    """Return the float dtype of sums: float64 if the device supports it."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 
 def _ends(cu_seqlens: Any, device: torch.device) -> torch.Tensor:
-    """Return ``int64[S]``: the index behind the last token of each segment."""
+    """Return ``int64[S]``: the index after the last token of each segment."""
     return torch.as_tensor(cu_seqlens, device=device)[1:].to(torch.int64)
 
 
@@ -297,7 +298,7 @@ def _align(
     if cu_seqlens is not None:
         # The last token of a segment predicts nothing, even if the next segment's first label is not ignored.
         ends = _ends(cu_seqlens, targets.device)
-        # Empty segments write behind the end, so that nothing here waits for the device.
+        # Empty segments write past the end, so that nothing here waits for the device.
         longer = torch.nn.functional.pad(targets, (0, 1))
         longer[torch.where(ends > 0, ends - 1, len(targets))] = IGNORE_INDEX
         targets = longer[:-1]

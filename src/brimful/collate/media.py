@@ -1,4 +1,4 @@
-"""Extras of a pack beside its tokens: images, sounds, weights, positions in space, columns."""
+"""Extras of a pack in addition to its tokens: images, audio, weights, mRoPE positions, columns."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ class PackExtras:
     """Extras of one pack of T tokens in S segments.
 
     Attributes:
-        loss_weights: ``float32[T]``, counted at targets only; None for 1 at every target.
+        loss_weights: ``float32[T]``, used at targets only; None for 1 at every target.
         source_ids: ``int32[S]``: source of each segment in a mixture.
         rope_positions: ``int64[3, T]``: time, height and width of mRoPE, made sample by sample.
-        media: one for each kind.
-        no_loss: ``int32[K]``: segments that are trained without loss, as a medium of theirs could not be decoded.
-        columns: further values of each token by name, such as old log-probabilities.
+        media: one entry for each kind.
+        no_loss: ``int32[K]``: segments that are trained without loss because one of their media could not be decoded.
+        columns: additional named values of each token, such as old log-probabilities.
     """
 
     loss_weights: Float32Array | None = None
@@ -39,7 +39,7 @@ def join_media(parts: Sequence[tuple[int, tuple[Media, ...]]]) -> tuple[Media, .
     """Join media of several packs into media of one row: one for each kind, in order of first appearance.
 
     Args:
-        parts: of each pack the number of its first segment in the row, and its media.
+        parts: number of the first segment in the row, and media, for each pack.
 
     Raises:
         CollateError: items of one kind have different arrays, or arrays whose shapes do not join.
@@ -64,9 +64,9 @@ def join_media(parts: Sequence[tuple[int, tuple[Media, ...]]]) -> tuple[Media, .
 
 
 def _join_arrays(kind: str, items: Sequence[tuple[int, Media]]) -> dict[str, npt.NDArray[Any]]:
-    """Concatenate arrays of the same name; sounds get the columns of the longest of all."""
+    """Concatenate arrays with the same name; audio clips are lengthened to the columns of the longest."""
     packs = lengthened([item.arrays for _, item in items])
-    # A dictionary and no set: names keep the order of their first appearance.
+    # A dictionary, not a set: names keep the order of their first appearance.
     names = {name: None for arrays in packs for name in arrays}
     for name in names:
         for (first_segment, _), arrays in zip(items, packs, strict=True):

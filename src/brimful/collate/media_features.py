@@ -1,4 +1,4 @@
-"""Features of a pack's media for the towers of a model: pixels by the model's own processor, and positions."""
+"""Features of a pack's media for the towers of a model: pixels from the model's own processor, and positions."""
 
 from __future__ import annotations
 
@@ -29,43 +29,45 @@ from brimful.tokenised_media import MEDIA_KEYS, TOKEN_TYPES, Media, tokens_of_gr
 from brimful.typing import Fingerprint, Int64Array
 
 OnBadMedium = Literal["error", "no_loss"]
-"""Policy for a medium that cannot be decoded: the job stops by name, or its sample is trained without loss."""
+"""Policy for a medium that cannot be decoded: an error that names it, or training of its sample without loss."""
 
 _POLICIES = ("error", "no_loss")
 
 
 class MediaFeatures:
-    """Features of the media of a pack, made where the batch is made: in the workers of a data loader.
+    """Features of the media of a pack, made with the batch, in the workers of a data loader.
 
-    Pixels are those of the processor of Transformers, one medium after the other in the order of their tokens; nothing
-    decoded is kept. Positions are those of the model (mRoPE), made sample by sample. Picklable: processors are loaded
-    where they are first needed.
+    Pixels equal the output of the Transformers processor, one medium after the other in the order of their tokens;
+    decoded media are not kept. Positions equal the positions of the model (mRoPE), made sample by sample. Picklable:
+    each process loads its processor at the first use.
 
     Args:
-        processor: directory of the model's processor (``preprocessor_config.json``); None for packs that hold features.
-        family: name of the family of models (``media.families``), as the packs were encoded with; or a family.
-        on_bad_medium: what to do with a medium that is gone, was changed, or cannot be decoded. ``"error"`` stops and
-            names it; ``"no_loss"`` puts zeros of its shape in its place and leaves the labels of its sample out, so that
-            no pack is lost and ranks stay in step. It is warned of once, counted in ``num_bad_media`` and in
-            ``PackedBatch.no_loss``, and written to ``bad_media_log``.
-        bad_media_log: file that each such medium is appended to, as a line of JSON with ``sample_id``, ``medium`` and
+        processor: directory of the model's processor (``preprocessor_config.json``); None for packs that already hold
+            features.
+        family: name of the model family (``media.families``) that the packs were encoded with; or a family.
+        on_bad_medium: treatment of a medium that is missing, was changed, or cannot be decoded. ``"error"`` stops and
+            names it; ``"no_loss"`` replaces it with zeros of the same shape and ignores the labels of its sample, so
+            that no pack is lost and ranks stay in step. The first such medium gives a warning; each is counted in
+            ``num_bad_media`` and ``PackedBatch.no_loss``, and written to ``bad_media_log``.
+        bad_media_log: file to which each such medium is appended, as a line of JSON with ``sample_id``, ``medium`` and
             ``reason``; processes may share it.
-        tokens_per_second: positions in one second of a video (Qwen2.5-VL); None for that of ``config.json`` beside the
-            processor, else that of the published models.
-        overrides: settings that the packs were encoded with, such as ``max_pixels``; ``of_packs`` knows them.
+        tokens_per_second: positions in one second of a video (Qwen2.5-VL); if None, the value in ``config.json`` next
+            to the processor, or without it the value of the published models.
+        overrides: settings that the packs were encoded with, such as ``max_pixels``; ``of_packs`` reads them from the
+            packs.
 
     Raises:
         SettingsError: no such family, setting or file.
 
     ==========================  ================================================================
-    ``pixel_values``            ``float32``, as the image processor makes them: of Qwen-VL
+    ``pixel_values``            ``float32``, as the image processor makes them: for Qwen-VL
                                 ``[num_patches, 3 · temporal_patch_size · patch_size²]``
     ``image_grid_thw``          ``int64[num_images, 3]``, patches in time, height, width (Qwen-VL)
     ``pixel_values_videos``     as ``pixel_values`` of Qwen-VL
     ``video_grid_thw``          ``int64[num_videos, 3]``
     ``second_per_grid_ts``      ``float32[num_videos]`` (Qwen2.5-VL)
-    ``input_features``          ``float32[num_sounds, mel bins, columns of 10 ms]``, as many as the longest sound of
-                                the batch has (Qwen2.5-Omni), or a sound of 30 seconds (Qwen2-Audio)
+    ``input_features``          ``float32[num_sounds, mel bins, columns of 10 ms]``, as many as the longest clip of
+                                the batch has (Qwen2.5-Omni), or a clip of 30 seconds (Qwen2-Audio)
     ``feature_attention_mask``  ``int32[num_sounds, columns]``
     ``rope_positions``          ``int64[3, num_tokens]`` (Qwen-VL)
     ==========================  ================================================================
@@ -116,16 +118,15 @@ class MediaFeatures:
         bad_media_log: str | os.PathLike[str] | None = None,
         tokens_per_second: float | None = None,
     ) -> MediaFeatures:
-        """Return the features of packs that say themselves how their media were encoded.
+        """Return the features of packs that record how their media were encoded.
 
         Args:
             packs: a ``PackedDataset``, a ``PackStore`` (``open_packs``) or a ``LazyShardedDataset``.
-            processor, on_bad_medium, bad_media_log, tokens_per_second: as of the class. Packs that hold features need no
-                processor; one that is given has to be that which made them.
+            processor, on_bad_medium, bad_media_log, tokens_per_second: see the class. Packs that hold features need no
+                processor; if one is given, it must be the processor that made them.
 
         Raises:
-            SettingsError: packs without media, or a processor of another model; names the
-                first setting that differs.
+            SettingsError: packs without media, or a processor of another model; names the first setting that differs.
         """
         if not hasattr(packs, "media_settings"):
             check_type("packs", packs, (), "a PackedDataset or a PackStore", "open_packs opens a directory")
@@ -165,18 +166,18 @@ class MediaFeatures:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Positions in one second of a video; None for models that do not count by seconds."""
+        """Positions in one second of a video; None for models whose positions do not depend on seconds."""
         return None if self._rule is None else self._rule.tokens_per_second
 
     def __repr__(self) -> str:
         return f"MediaFeatures({self._family.name}, {self._directory})"
 
     def __call__(self, pack: Pack) -> PackExtras:
-        """Return the features of a pack, and positions for models that have them in space.
+        """Return the features of a pack, and mRoPE positions if the model has them.
 
         Raises:
-            CollateError: a medium that cannot be decoded, or was changed since it was packed (with ``"error"``); other
-                settings than those of the job; names sample and medium.
+            CollateError: a medium that cannot be decoded, or was changed since it was packed (with ``"error"``); or
+                settings that differ from the job; names sample and medium.
         """
         media = []
         no_loss = set()
@@ -190,7 +191,7 @@ class MediaFeatures:
                     no_loss.add(item.segment)
                     assert self._maker is not None, "without a processor every bad medium is an error"
                     result = self._maker.blank(item)
-                # A copy, so that no spectrogram of the longest sound is held until all are made.
+                # A copy, so that full-length spectrograms are not held until all features are made.
                 features.append(result if self._family.needs_full_spectrograms else shortened(result, num_columns))
             if items:
                 arrays = {name: np.concatenate([one[name] for one in features]) for name in features[0]}
@@ -200,34 +201,34 @@ class MediaFeatures:
         return PackExtras(rope_positions=positions, media=tuple(media), no_loss=untrained)
 
     def _made(self, pack: Pack, item: PlacedMedium) -> Features | None:
-        """Return the features of a medium; None if it cannot be decoded and its sample goes without loss."""
+        """Return the features of a medium; None if it cannot be decoded and its sample is trained without loss."""
         try:
             container = item.medium.container
             if container is not None and container.holds_features:
                 return read_features(item, self._settings_due())
             if self._maker is None:
-                raise SettingsError("is not there as features: give the collator the model's processor")
+                raise SettingsError("is not stored as features: give the collator the model's processor")
             return self._maker.of(replace(item.medium, data=item.read()), item)
         except SettingsError as error:
             raise CollateError(f"{_place(pack, item)}: {error}") from error
         except BadMediumError as error:
             if self._on_bad_medium == "error":
                 raise CollateError(
-                    f"{_place(pack, item)}: {error}; {setting('on_bad_medium', 'no_loss')} goes on without its loss"
+                    f"{_place(pack, item)}: {error}; {setting('on_bad_medium', 'no_loss')} continues without its loss"
                 ) from error
             self._count(pack, item, str(error))
             return None
 
     def _settings_due(self) -> Fingerprint:
-        """Return the fingerprint of the settings that stored features have to be made with."""
+        """Return the fingerprint of the settings that stored features must be made with."""
         if self._settings is None:
             if self._maker is None:
-                raise SettingsError("nothing says which settings its features are due with: use MediaFeatures.of_packs")
+                raise SettingsError("the required settings of its features are unknown: use MediaFeatures.of_packs")
             self._settings = self._maker.fingerprint
         return self._settings
 
     def _count(self, pack: Pack, item: PlacedMedium, reason: str) -> None:
-        """Count a medium that cannot be decoded, warn of the first, and write each to the log."""
+        """Count a medium that cannot be decoded, warn about the first, and write each to the log."""
         self.num_bad_media += 1
         if self.num_bad_media == 1:
             num_more = f"; all are in {self._bad_media_log}" if self._bad_media_log else ""
@@ -239,7 +240,7 @@ class MediaFeatures:
             )
         if self._bad_media_log is not None:
             row = {"sample_id": int(pack.sample_ids[item.segment]), "medium": item.title, "reason": reason}
-            # One short write to the end of a file is whole, whoever else writes there.
+            # One short append is atomic, even if other processes append to the same file.
             file = os.open(self._bad_media_log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
             try:
                 os.write(file, json.dumps(row).encode() + b"\n")
@@ -248,7 +249,7 @@ class MediaFeatures:
 
     @property
     def token_ids(self) -> Mapping[str, int]:
-        """Token that stands for each kind of media, by ``tokenizer.json`` beside the processor; none without that file."""
+        """Placeholder token of each kind of media, from ``tokenizer.json`` next to the processor; empty without it."""
         if self._token_ids is None:
             path = Path(self._directory or "") / "tokenizer.json"
             has_file = self._directory is not None and path.is_file()
@@ -259,11 +260,11 @@ class MediaFeatures:
         return self._token_ids
 
     def of_sample(self, sample: TokenisedSample, name: str) -> TokenisedSample:
-        """Return a plain sample with positions in space if the model has them and the sample does not.
+        """Return a plain sample with mRoPE positions if the model has them and the sample does not.
 
         Raises:
-            CollateError: another number of placeholders than this family has for the features of a medium; or positions
-                are due and nothing says which tokens are placeholders. Names the sample and the key.
+            CollateError: the number of placeholders differs from the number that this family has for the features of a
+                medium; or positions are needed and the placeholder tokens are unknown. Names the sample and the key.
         """
         media: list[list[RopeMedium]] = [[] for _ in range(sample.num_segments)]
         has_positions = self._rule is None or sample.rope_positions is not None
@@ -273,14 +274,14 @@ class MediaFeatures:
             if tokens is not None and counts is not None and len(tokens) != counts.sum():
                 raise CollateError(
                     f"{name} has {len(tokens):,} placeholders for {keys.features!r}, and {self._family.name} has {int(counts.sum()):,} "
-                    f"for those of {len(counts):,} items: these are not the features of its tokens, or the sample was cut"
+                    f"for these {len(counts):,} items: these are not the features of its tokens, or the sample was cut"
                 )
             if has_positions or keys.grid not in item.arrays:
                 continue
             if tokens is None or counts is None or kind not in self._family.placeholders:
                 raise CollateError(
-                    f"{name} has {keys.grid!r} and no 'position_ids', and nothing says which tokens are placeholders: give "
-                    f"them, or {TOKEN_TYPES!r}, or save the tokenizer beside the processor"
+                    f"{name} has {keys.grid!r} and no 'position_ids', and the placeholder tokens are unknown: give the "
+                    f"positions, or {TOKEN_TYPES!r}, or save the tokenizer next to the processor"
                 )
             assert self._rule is not None
             seconds = item.arrays.get("second_per_grid_ts", np.ones(len(counts)))
@@ -294,7 +295,7 @@ class MediaFeatures:
                 starts = own[::size].tolist()
                 if len(own) != num_runs * size or (own[size - 1 :: size] - starts != size - 1).any():
                     raise CollateError(
-                        f"{name}: the placeholders for {keys.features!r} of item {number} do not lie together"
+                        f"{name}: the placeholders for {keys.features!r} of item {number} are not contiguous"
                     )
                 media[segment].append(RopeMedium(kind, starts, tuple(grid), float(seconds[number])))
         if has_positions:
@@ -310,7 +311,7 @@ class MediaFeatures:
         return replace(sample, positions=np.concatenate(parts, axis=1))
 
     def _token_counts(self, item: Media) -> Int64Array | None:
-        """Return the placeholders that the family has for each item; None if its features do not say."""
+        """Return the number of placeholders of the family for each item; None if the features do not determine it."""
         keys = MEDIA_KEYS[item.kind]
         if keys.grid in item.arrays and self._rule is not None:
             return tokens_of_grids(item.arrays[keys.grid], self._rule.merge_size)
@@ -329,7 +330,8 @@ class MediaFeatures:
             is_timed = item.medium.kind is MediaKind.VIDEO and self._rule.tokens_per_second is not None
             if is_timed and item.seconds_per_grid is None:
                 raise CollateError(
-                    f"{_place(pack, item)}: was packed by a version that did not keep the seconds of its frames: pack anew"
+                    f"{_place(pack, item)}: was packed by a version that did not keep the seconds of its frames: pack "
+                    f"again"
                 )
             start = item.start - edges[item.segment]
             runs = [start + run for run in item.runs]
@@ -344,11 +346,11 @@ class MediaFeatures:
 
 
 class EncodedPacks(Protocol):
-    """Packs that know how their media were encoded: a ``PackedDataset`` or a ``PackStore``."""
+    """Packs that record how their media were encoded: a ``PackedDataset`` or a ``PackStore``."""
 
     @property
     def media_settings(self) -> dict[str, Any] | None:
-        """Settings of the family, as ``Family.settings``; None for packs of text."""
+        """Settings of the family, as in ``Family.settings``; None for packs of text."""
 
 
 def _place(pack: Pack, item: PlacedMedium) -> str:

@@ -1,4 +1,4 @@
-"""Packs of KTO in two: the answers with their labels, and the mismatches of the same rows."""
+"""Split of KTO packs in two: the answers with their labels, and the mismatches of the same rows."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from brimful.typing import BoolArray, Int64Array, LossMask
 
 @dataclass(frozen=True)
 class AnswersAndMismatches:
-    """The two packs of a pack, whose segment ``i`` is of the same row.
+    """Two packs made from one pack; segment ``i`` of both belongs to the same row.
 
     Attributes:
-        answers, mismatches: with the targets of both.
+        answers, mismatches: the two packs, each with its targets.
         is_desirable: ``bool[num_rows]``, label of each row.
-        is_row: ``bool[num_rows]``, false for a row without targets, which only fills a step.
+        is_row: ``bool[num_rows]``, false for a row without targets, which only completes a step.
     """
 
     answers: Pack
@@ -29,17 +29,17 @@ class AnswersAndMismatches:
 
 
 def part_mismatches(pack: Pack) -> AnswersAndMismatches:
-    """Part a pack of KTO.
+    """Split a pack of KTO into answers and mismatches.
 
-    Of samples ``2n`` and ``2n + 1`` one has targets: the answer of row ``n``, desirable if it is the even one. The other
-    one is its mismatch, whose completion begins where that of the answer begins::
+    Of samples ``2n`` and ``2n + 1`` one has targets: the answer of row ``n``, desirable if its number is even. The
+    other is its mismatch, whose completion begins at the same token as the completion of the answer::
 
         sample    4          5             row 2 is desirable
         tokens    Q : 4      Q : 5 6
-        targets       4                    mismatch's: 5 6
+        targets       4                    of the mismatch: 5 6
 
     Raises:
-        CollateError: a sample without its mate, with targets on both, or without its beginning.
+        CollateError: a sample without its mate, a pair with targets on both, or a sample without its beginning.
 
     >>> from brimful.testing.toys import toy_pack
     >>> pack = toy_pack([4, 3])
@@ -58,7 +58,7 @@ def part_mismatches(pack: Pack) -> AnswersAndMismatches:
 
 
 def with_targets_of_mismatches(pack: Pack) -> Pack:
-    """Return a pack of KTO whose mismatches have their targets."""
+    """Return a pack of KTO with the targets of its mismatches set."""
     answers, mismatches, _ = _roles(pack)
     return replace(pack, loss_mask=_marked(pack, answers, mismatches))
 
@@ -76,8 +76,8 @@ def _roles(pack: Pack) -> tuple[Int64Array, Int64Array, Int64Array]:
     cut = np.flatnonzero(pack.starts)
     if len(cut):
         raise CollateError(
-            f"sample {int(pack.sample_ids[cut[0]])} lost its beginning, so that nobody knows where the answer of its mismatch "
-            f"begins: pack rows of KTO with overflow drop or truncate"
+            f"sample {int(pack.sample_ids[cut[0]])} lost its beginning, so the answer of its mismatch begins at an "
+            f"unknown token: pack rows of KTO with overflow drop or truncate"
         )
     rows = np.arange(len(pairs))
     slots = (targets[pairs[:, 1]] > 0).astype(np.int64)
@@ -85,14 +85,14 @@ def _roles(pack: Pack) -> tuple[Int64Array, Int64Array, Int64Array]:
 
 
 def _marked(pack: Pack, answers: Int64Array, mismatches: Int64Array) -> LossMask:
-    """Return the targets of a pack with those of its mismatches."""
+    """Return the targets of a pack, including the targets of its mismatches."""
     mask = pack.loss_mask.copy()
     for answer, mismatch in zip(answers.tolist(), mismatches.tolist(), strict=True):
         start, stop = pack.cu_seqlens[answer : answer + 2].tolist()
         own = pack.loss_mask[start:stop]
         if own.any():
             first, last = pack.cu_seqlens[mismatch : mismatch + 2].tolist()
-            # The first token of a segment is predicted by nothing, and no target.
+            # No token predicts the first token of a segment, so it is not a target.
             mask[min(first + max(int(own.argmax()), 1), last) : last] = True
     return mask
 

@@ -1,4 +1,4 @@
-"""Padding of a row: to a fixed length, to a multiple, segment by segment."""
+"""Padding of a row: to a fixed length, to a multiple, or segment by segment."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ _SMALLEST_BUCKET = 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Padding:
-    """A padding policy: one object for all layouts and dialects.
+    """Padding policy: one object for all layouts and dialects.
 
     ::
 
         segments              a a a b b
-        to=8                  a a a b b . . .       cu_seqlens  0 3 5 8      the tail is a segment of its own
+        to=8                  a a a b b . . .       cu_seqlens  0 3 5 8      the tail is its own segment
         segment_multiple_of=4 a a a . b b . .       cu_seqlens  0 4 8        real  0 3 5
         num_segments=4, to=8  a a a b b . . .       cu_seqlens  0 3 5 8 8    the last is empty
 
     Attributes:
-        to: fixed tokens of a row; None for the length of its packs.
-        multiple_of: tokens of a row are a multiple of this (tensor parallel, FP8).
-        segment_multiple_of: tokens of every segment are a multiple of this, padding behind each included (context
-            parallel: ``2 * cp``). Plan with lengths rounded up in the same way, or packs outgrow the row.
-        max_seqlen: longest segment as passed to the kernels. None for the true one; ``"bucket"`` for the next power of
-            two, at least 128; a number for that number in every batch, for compiled models and CUDA graphs.
-        num_segments: fixed number of segments in ``cu_seqlens``, the padding included; empty segments at the end make
-            up the difference. None for the number of the batch.
-        unit: tokens of a row are a multiple of this; follows from the others.
+        to: fixed number of tokens of a row; None for the length of its packs.
+        multiple_of: the length of a row is a multiple of this (tensor parallel, FP8).
+        segment_multiple_of: the length of every segment, including the padding after it, is a multiple of this (context
+            parallel: ``2 * cp``). Plan with lengths rounded up in the same way, or packs will not fit the row.
+        max_seqlen: longest segment as passed to the kernels. None for the actual length; ``"bucket"`` for the next
+            power of two, at least 128; a number for the same value in every batch, for compiled models and CUDA graphs.
+        num_segments: fixed number of segments in ``cu_seqlens``, including the padding; empty segments at the end make
+            up the difference. None for the number of segments in the batch.
+        unit: the length of a row is a multiple of this; derived from the others.
 
     >>> Padding(to=8, segment_multiple_of=3)
     Traceback (most recent call last):
@@ -57,7 +57,7 @@ class Padding:
                 continue
             if not is_whole_number(value) or value < 1:
                 raise SettingsError(f"{'pad_to' if name == 'to' else name} must be at least 1 and is {value!r}")
-            # NumPy integers become Python's: ``max_seqlen`` is a key of the kernels' caches.
+            # NumPy integers become Python integers: ``max_seqlen`` is a key of the kernels' caches.
             object.__setattr__(self, name, int(value))
         object.__setattr__(self, "unit", lcm(self.multiple_of, self.segment_multiple_of))
         if self.to is not None and self.to % self.unit:
@@ -68,14 +68,14 @@ class Padding:
             )
 
     def padded(self, lengths: Int32Array) -> Int32Array:
-        """Return tokens of segments with the padding behind each: ``int32[S]``."""
+        """Return the lengths of segments, including the padding after each: ``int32[S]``."""
         unit = self.segment_multiple_of
         return lengths if unit == 1 else -(-lengths // unit) * unit
 
     def row_length(self, tokens: int) -> int:
-        """Return the length of a row that holds ``tokens``, padding inside of segments included.
+        """Return the length of a row that holds ``tokens``, including the padding of segments.
 
-        A fixed length is returned as it is, even if the tokens do not fit.
+        A fixed length is returned unchanged, even if the tokens do not fit.
 
         >>> Padding(multiple_of=8).row_length(13), Padding(to=16).row_length(13), Padding().row_length(13)
         (16, 16, 13)
@@ -85,7 +85,7 @@ class Padding:
     def longest(self, tokens: int) -> int:
         """Return ``max_seqlen`` for a batch whose longest segment has ``tokens``.
 
-        A fixed number is returned as it is, even if it is below ``tokens``.
+        A fixed number is returned unchanged, even if it is below ``tokens``.
 
         >>> [Padding(max_seqlen=limit).longest(300) for limit in (None, "bucket", 4096)]
         [300, 512, 4096]
@@ -105,9 +105,9 @@ class Padding:
         max_seqlen: int | Literal["bucket"] | None = None,
         num_segments: int | None = None,
     ) -> Padding:
-        """Return the padding that a plan counted with.
+        """Return the padding that a plan assumed.
 
-        Rows of its packs then never exceed its capacity. ``Padding.of_alignment(plan.alignment)`` for a plan,
+        Rows of its packs then never exceed the capacity. ``Padding.of_alignment(plan.alignment)`` for a plan,
         ``Padding.of_alignment(Alignment.of_parallelism(cp=2))`` for packs that were planned without an alignment.
 
         >>> Padding.of_alignment(Alignment.of_parallelism(tp=2, cp=2, sequence_parallel=True))

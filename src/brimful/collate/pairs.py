@@ -1,4 +1,4 @@
-"""Both samples of each row of preferences or KTO in a packed batch, and what a loss needs to know of each segment."""
+"""Segments of both samples of each row of preferences or KTO in a packed batch."""
 
 from collections.abc import Sequence
 
@@ -11,10 +11,10 @@ _FIX = "its packs were planned without their groups, or a batch takes samples ap
 
 
 def pair_segments(sample_ids: AnyIntArray | Sequence[int]) -> Int64Array:
-    """Return the segments of each pair: ``int64[num_pairs, 2]``, the even sample first, in order of the even ones.
+    """Return the segments of each pair: ``int64[num_pairs, 2]``, the even sample first, in order of the even samples.
 
-    Row ``n`` of a source is samples ``2n`` and ``2n + 1``: of preferences the chosen and the rejected side, of KTO an answer
-    and its mismatch, the answer first if it is desirable.
+    Row ``n`` of a source is samples ``2n`` and ``2n + 1``: the chosen and the rejected answer of preferences; an answer
+    and its mismatch of KTO, the answer first if it is desirable.
 
     Pure: no I/O.
 
@@ -22,13 +22,13 @@ def pair_segments(sample_ids: AnyIntArray | Sequence[int]) -> Int64Array:
         sample_ids: ``int64[num_segments]``, sample of each segment: ``PackedBatch.sample_ids``.
 
     Raises:
-        CollateError: a sample without the other one, or twice; names the sample.
+        CollateError: a sample without its mate, or a sample that occurs twice; names the sample.
 
     >>> pair_segments([6, 7, 3, 2]).tolist()
     [[0, 1], [3, 2]]
     """
     ids = np.array(sample_ids, dtype=np.int64)
-    # An empty place has no samples and no targets: its segments pair as they lie.
+    # An empty place has no samples and no targets: its segments are paired in their order.
     num_empty = int(np.count_nonzero(ids < 0))
     ids[ids < 0] = np.arange(num_empty) - 2 * num_empty
     chosen = np.flatnonzero(ids % 2 == 0)

@@ -1,4 +1,4 @@
-"""Preference losses of packed pairs in PyTorch: DPO and its kin, one number for each pair."""
+"""Preference losses of packed pairs in PyTorch: DPO and related losses, one number for each pair."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class PreferenceLosses(NamedTuple):
     """Losses and rewards of the pairs of a micro-batch."""
 
     losses: torch.Tensor
-    """``float32[num_pairs]``. Differentiable. Divide their sum by the pairs of the step, and by nothing else."""
+    """``float32[num_pairs]``. Differentiable. Divide their sum only by the number of pairs of the step."""
     chosen_rewards: torch.Tensor
     """``float32[num_pairs]``: β·(log π - log π_ref) of the chosen answers. Detached."""
     rejected_rewards: torch.Tensor
-    """The same of the rejected ones."""
+    """The same for the rejected answers."""
 
     @property
     def accuracy(self) -> torch.Tensor:
@@ -33,7 +33,7 @@ class PreferenceLosses(NamedTuple):
 
 
 class _Ratios(NamedTuple):
-    """``log π - log π_ref`` of both sides, and their targets: ``float32[num_pairs]`` each."""
+    """``log π - log π_ref`` of chosen and rejected, and their numbers of targets: ``float32[num_pairs]`` each."""
 
     chosen: torch.Tensor
     rejected: torch.Tensor
@@ -54,7 +54,7 @@ def _sigmoid(ratios: _Ratios, beta: float, smoothing: float) -> torch.Tensor:
 
 
 def _cautious(ratios: _Ratios, beta: float, smoothing: float) -> torch.Tensor:
-    """Return the loss of noisy labels without bias (robust DPO, 2403.00409, eq. 6)."""
+    """Return the unbiased loss for noisy labels (robust DPO, 2403.00409, eq. 6)."""
     right, flipped = F.logsigmoid(beta * ratios.delta), F.logsigmoid(-beta * ratios.delta)
     return (-right * (1 - smoothing) + flipped * smoothing) / (1 - 2 * smoothing)
 
@@ -104,13 +104,13 @@ PAIR_LOSSES: dict[str, Callable[[_Ratios, float, float], torch.Tensor]] = {
     "bco_pair": _bco_pair,
     "sppo_hard": _sppo_hard,
 }
-"""Losses of TRL's ``loss_type`` that are sums over pairs, so that no packing changes them."""
+"""Losses of TRL's ``loss_type`` that are sums over pairs, so packing does not change them."""
 
 _OF_BATCHES = {
     **dict.fromkeys(("aot", "aot_unpaired"), "sorts the pairs of a micro-batch"),
     "sft": "is a mean over the tokens of a micro-batch",
 }
-"""Losses of TRL that depend on which pairs share a micro-batch, and in what."""
+"""Losses of TRL that depend on which pairs share a micro-batch, with the reason."""
 
 
 def preference_loss(
@@ -124,20 +124,21 @@ def preference_loss(
 ) -> PreferenceLosses:
     """Return the loss of each pair of a packed micro-batch, equal to TRL's ``DPOTrainer`` on the same pairs.
 
-    Divide the sum of ``losses`` by the pairs of the whole step (``global_sum``, ``scale_for_ddp``): micro-batches have
-    different numbers of pairs, and a mean of their means would weigh a pair by what it is packed with.
+    Divide the sum of ``losses`` by the number of pairs of the whole step (``global_sum``, ``scale_for_ddp``):
+    micro-batches have different numbers of pairs, and with a mean of their means the weight of a pair would depend on
+    the packing.
 
     Args:
-        losses: of the segments, from ``per_sample_loss``; ``-nll_sum`` is the log probability of a completion.
-        pairs: ``int64[num_pairs, 2]``, segments of both sides (``pair_segments``).
-        reference_logps: ``float[num_pairs, 2]``, log probabilities of both sides under the reference model.
+        losses: losses of the segments, from ``per_sample_loss``; ``-nll_sum`` is the log probability of a completion.
+        pairs: ``int64[num_pairs, 2]``, segments of chosen and rejected (``pair_segments``).
+        reference_logps: ``float[num_pairs, 2]``, log probabilities of chosen and rejected under the reference model.
         beta: strength of the pull to the reference; τ of IPO.
-        loss_type: a name of ``PAIR_LOSSES``; as in TRL 1.16.
-        label_smoothing: share of the pairs that are labelled wrongly, for ``robust``.
+        loss_type: a name in ``PAIR_LOSSES``; as in TRL 1.16.
+        label_smoothing: share of the pairs with a wrong label, for ``robust``.
 
     Raises:
-        SettingsError: no such loss, or one that depends on the micro-batch; smoothing of a loss without it.
-        CollateError: reference log probabilities of another number of pairs, or not finite.
+        SettingsError: no such loss; a loss that depends on the micro-batch; or smoothing for a loss without it.
+        CollateError: reference log probabilities for another number of pairs, or not finite.
 
     Source: DPO (2305.18290), IPO (2310.12036), robust DPO (2403.00409), APO (2408.06266), NCA (2402.05369), SPPO
     (2405.00675).

@@ -1,4 +1,4 @@
-"""Writer of a pack's tokens into a row: in one compiled pass, or in NumPy, to the same result."""
+"""Writer of a pack's tokens into a row: in one compiled pass, or in NumPy with the same result."""
 
 from collections.abc import Callable
 from functools import cache, lru_cache
@@ -11,25 +11,25 @@ from brimful.ragged import ranges
 from brimful.typing import IGNORE_INDEX, CuSeqlens, Int32Array, Int64Array, Labels, LossMask, TokenIds
 
 Writer: TypeAlias = Callable[..., tuple[int, int, int]]
-"""Function with the arguments and the result that ``writer`` lists."""
+"""Function with the arguments and the result described in ``writer``."""
 
 
 @cache
 def writer() -> Writer:
-    """Return the function that writes a pack: compiled if numba is installed. The first call in a process loads it.
+    """Return the function that writes a pack, compiled if numba is installed. The first call in a process loads it.
 
-    The function takes a pack and its place, and writes to the arrays of the row behind earlier packs:
+    The function takes a pack and its place, and writes to the arrays of the row, after the earlier packs:
 
     ====================  =====================================================================
     ``input_ids``         ``int32[T]``, of the pack
     ``loss_mask``         ``bool[T]``, of the pack
     ``cu_seqlens``        ``int32[S + 1]``, of the pack
-    ``unit``              tokens of each segment in the row are a multiple of this
+    ``unit``              length of each segment in the row is a multiple of this
     ``first_segment``     number of its first segment in the row
     ``begin``             index of its first token in the row
-    ``pad_token_id``      token of the padding behind a segment
+    ``pad_token_id``      token of the padding after a segment
     ``position_start``    position of the first token of a segment
-    ``boundaries``        written: ``int32[:]``, begin of each segment in the row, and the end of the last
+    ``boundaries``        written: ``int32[:]``, start of each segment in the row, and the end of the last
     ``real_lengths``      written: ``int32[:]``, tokens of each segment without padding
     ``row_ids``           written: ``int64[:]``
     ``labels``            written: ``int64[:]``; ``IGNORE_INDEX`` at every first token, even if the mask has it
@@ -37,9 +37,9 @@ def writer() -> Writer:
     ``segment_index``     written: ``int32[:]``, the number of the segment of each token
     ====================  =====================================================================
 
-    It returns the number of targets, the length of the longest segment with its padding, and the index behind the
-    pack. If the arrays of the pack contradict each other, that index is -1 and nothing was written: compiled code
-    reads without checking bounds.
+    It returns the number of targets, the length of the longest segment with its padding, and the index after the pack.
+    If the arrays of the pack contradict each other, that index is -1 and nothing was written: compiled code does not
+    check bounds.
 
     >>> boundaries, real_lengths, segment_index = (np.zeros(4, np.int32) for _ in range(3))
     >>> row_ids, labels, positions = (np.zeros(4, np.int64) for _ in range(3))
@@ -50,7 +50,7 @@ def writer() -> Writer:
     ([7, 8, 9, 0], [-100, 8, -100, -100], [0, 0, 1, 1])
     """
     pack = np.zeros(1, np.int32), np.zeros(1, np.bool_), np.arange(2, dtype=np.int32)
-    # The form for arrays of a shard, which are read-only, takes others too; not the other way round.
+    # A function compiled for read-only arrays, as shards have them, accepts writable arrays too, but not vice versa.
     for array in pack:
         array.flags.writeable = False
     row, small = np.zeros(1, np.int64), np.zeros(2, np.int32)
@@ -59,7 +59,8 @@ def writer() -> Writer:
         return _write_in_numpy
 
     def write(input_ids: TokenIds, loss_mask: LossMask, cu_seqlens: CuSeqlens, *others: Any) -> tuple[int, int, int]:
-        # Arrays of a store are of these types and pass as they are; a caller's own may be others, or lie apart.
+        # Arrays of a store have these dtypes and are passed unchanged; arrays of a caller may have other dtypes, or not
+        # be contiguous.
         return form(  # type: ignore[no-any-return]
             np.ascontiguousarray(input_ids, np.int32),
             np.ascontiguousarray(loss_mask, np.bool_),
@@ -87,7 +88,7 @@ def _write(
     segment_index: Int32Array,
 ) -> tuple[int, int, int]:
     """Write a pack segment by segment; compiled by numba."""
-    # Every index below is inside of the arrays only if boundaries rise from 0 to the number of tokens.
+    # Every index below is within bounds only if boundaries rise from 0 to the number of tokens.
     if len(cu_seqlens) == 0 or cu_seqlens[0] != 0 or not len(input_ids) == len(loss_mask) == cu_seqlens[-1]:
         return 0, 0, -1
     for i in range(len(cu_seqlens) - 1):
@@ -115,12 +116,13 @@ def _write(
             ids_of_segment[index] = token
             labels_of_segment[index] = token if mask[index] else np.int64(IGNORE_INDEX)
             segment_targets += np.int32(mask[index])
-        # No token of the segment predicts its first: taken back here, not in the loop, which then has no branch.
+        # No token of the segment predicts its first token: undone here, not in the loop, to keep the loop free of
+        # branches.
         if size:
             segment_targets -= np.int32(mask[0])
             labels_of_segment[0] = IGNORE_INDEX
         num_targets += np.int64(segment_targets)
-        # Padding behind the segment belongs to it: positions continue, and the segment index is the same.
+        # Padding after the segment belongs to it: positions continue, and the segment index is the same.
         ids_of_segment[size:] = pad_token_id
         labels_of_segment[size:] = IGNORE_INDEX
         for index in range(length):
@@ -147,7 +149,7 @@ def _write_in_numpy(
     positions: Int64Array,
     segment_index: Int32Array,
 ) -> tuple[int, int, int]:
-    """Write a pack in whole arrays, to the same result as ``_write``."""
+    """Write a pack with array operations, with the same result as ``_write``."""
     if len(cu_seqlens) == 0 or cu_seqlens[0] != 0 or not len(input_ids) == len(loss_mask) == cu_seqlens[-1]:
         return 0, 0, -1
     sizes = cu_seqlens[1:] - cu_seqlens[:-1]
@@ -180,7 +182,7 @@ def _write_in_numpy(
         pack_ids.fill(pad_token_id)
         pack_ids[indices] = input_ids
         pack_labels[indices[loss_mask]] = input_ids[loss_mask]
-    # The first token of a segment is no target, even if the mask has it; an empty segment has no first token.
+    # The first token of a segment is not a target, even if the mask has it; an empty segment has no first token.
     nonempty = slice(None) if shortest else np.flatnonzero(sizes)
     pack_labels[starts[nonempty]] = IGNORE_INDEX
     num_targets = np.count_nonzero(loss_mask) - np.count_nonzero(loss_mask[cu_seqlens[:-1][nonempty]])
@@ -193,7 +195,7 @@ def _write_in_numpy(
 
 @lru_cache(maxsize=8)
 def _numbers(count: int) -> Int64Array:
-    """Return 0 to count - 1 in a read-only array, cached by length of row."""
+    """Return 0 to count - 1 in a read-only array, cached by the length of the row."""
     numbers = np.arange(count, dtype=np.int64)
     numbers.flags.writeable = False
     return numbers

@@ -1,4 +1,4 @@
-"""Labels shifted to the left inside each segment: no token predicts into the next sample."""
+"""Left shift of labels inside each segment: no token predicts a token of the next sample."""
 
 from typing import TypeVar
 
@@ -14,9 +14,9 @@ _Number = TypeVar("_Number", np.int64, np.float32)
 def shift_left(
     values: npt.NDArray[_Number], cu_seqlens: CuSeqlens, *, by: int, fill: int | float
 ) -> npt.NDArray[_Number]:
-    """Shift each value ``by`` tokens to the left inside of its segment.
+    """Shift each value ``by`` tokens to the left inside its segment.
 
-    The end of the segment holds ``fill``.
+    The end of each segment is filled with ``fill``.
 
     ::
 
@@ -24,13 +24,13 @@ def shift_left(
         by=1                                      b c . | e .
         by=2                                      c . . | . .
 
-    The last axis is that of the tokens. Segments may be shorter than ``by``, and empty. ``values`` is not changed.
+    The last axis is the token axis. Segments may be shorter than ``by`` or empty. ``values`` is not changed.
     """
     size = values.shape[-1]
     result = np.full_like(values, fill)
     if by < size:
         result[..., : size - by] = values[..., by:]
-    # The last ``by`` tokens of a segment now hold values of the next one; a shorter segment has fewer of them.
+    # The last ``by`` tokens of a segment now hold values of the next segment; a shorter segment has fewer such tokens.
     starts, ends = cu_seqlens[:-1], cu_seqlens[1:]
     for distance in range(1, by + 1):
         indices = ends - distance
@@ -41,8 +41,8 @@ def shift_left(
 def shift_labels(labels: Labels, cu_seqlens: CuSeqlens, *, by: int = 1) -> Labels:
     """Return labels for a model that does not shift itself: label ``i`` is the token that token ``i`` predicts.
 
-    ``by=1`` is next-token prediction; ``by=k`` is the k-th head of multi-token prediction, whose labels Megatron
-    makes by rolling each segment of the pack (``_roll_tensor_packed_seq``).
+    ``by=1`` is next-token prediction; ``by=k`` is the k-th head of multi-token prediction, for which Megatron rolls
+    each segment of the pack (``_roll_tensor_packed_seq``).
 
     Args:
         labels: ``int64[T]``, not shifted.

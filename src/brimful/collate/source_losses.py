@@ -1,4 +1,4 @@
-"""Losses of each source of the samples, summed on the device from one log to the next."""
+"""Losses of each source of the samples, summed on the device between two log entries."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from brimful.typing import IGNORE_INDEX, Int64Array
 __all__ = ["SOURCE_IDS", "SourceLosses", "SourceNames", "SourceParts"]
 
 SOURCE_IDS = "source_ids"
-"""Key of the batch: the source of each label, −1 where none is a target."""
+"""Key in the batch: the source of each label, −1 without a target."""
 
 SourceParts: TypeAlias = Mapping[str, int] | Sequence[tuple[str, int]] | Plan
-"""Names and numbers of samples of the sources, one behind the other; or a plan with a mixture, which knows them."""
+"""Names and sample counts of the sources, in order; or a plan with a mixture, which records them."""
 
 
 class SourceNames:
-    """Names of the sources, and which samples are of each. Picklable, so that workers of a loader can be spawned.
+    """Names of the sources, and the samples of each. Picklable, so that workers of a loader can be spawned.
 
     Args:
-        parts: name and number of samples of each source, in order: ``{"chat": 7473, "code": 1319}``,
+        parts: name and sample count of each source, in order: ``{"chat": 7473, "code": 1319}``,
             ``source.rows.members``, the entry ``parts`` of ``LengthTable.provenance``, or a plan with a mixture.
 
     Raises:
-        SettingsError: no sources, one named twice, or a plan that does not know its own.
+        SettingsError: no sources, a name that occurs twice, or a plan that does not record its sources.
 
     >>> names = SourceNames({"chat": 2, "code": 5})
     >>> names.of(np.array([0, 1, 2, 6])).tolist()
@@ -62,10 +62,10 @@ class SourceNames:
         return len(self.names)
 
     def of(self, sample_ids: Int64Array) -> Int64Array:
-        """Return the number of the source of each sample: ``int64[n]``, -1 in an empty place, whose samples are -1.
+        """Return the number of the source of each sample: ``int64[n]``, -1 for sample -1 of an empty place.
 
         Raises:
-            SettingsError: a sample after the last source.
+            SettingsError: a sample id after the last source.
         """
         ids = np.asarray(sample_ids)
         index = np.where(ids < 0, -1, np.searchsorted(self._ends, ids, side="right"))
@@ -78,14 +78,14 @@ class SourceNames:
         return index
 
     def marked(self, rows: Sequence[PackedBatch]) -> list[PackedBatch]:
-        """Return the rows of a batch with the source of each label as the column ``source_ids``: ``int32[T]``."""
+        """Return the rows of a batch with the column ``source_ids``, the source of each label: ``int32[T]``."""
         return [replace(batch, columns=(*batch.columns, self._column(batch))) for batch in rows]
 
     def _column(self, batch: PackedBatch) -> Column:
         sources = np.full(len(batch.cu_seqlens) - 1, -1, dtype=np.int32)
         sources[: batch.num_segments] = self.of(batch.sample_ids[: batch.num_segments])
         values = np.repeat(sources, batch.lengths)
-        # Some dialects write token 0 where there is no target.
+        # Some dialects write token 0 as the label of tokens without a target.
         values[batch.labels == IGNORE_INDEX] = -1
         return Column(SOURCE_IDS, values, fill=-1)
 
@@ -105,18 +105,18 @@ def _parts_of_plan(plan: Plan) -> list[tuple[str, int]]:
 
 
 class SourceLosses:
-    """Sums of loss, targets and hits of each source since they were last taken.
+    """Sums of loss, targets and hits of each source since the last ``take``.
 
-    For loops of your own, Lightning and Accelerate; ``log_packing(trainer, by_source=…)`` has one. Adding waits for no
-    device and no other rank: all ranks are summed where the means are asked for.
+    For custom training loops, Lightning and Accelerate; ``log_packing(trainer, by_source=…)`` includes one. ``add``
+    does not wait for the device or for other ranks: ranks are summed when the means are requested.
 
     Args:
-        sources: as of ``SourceNames``.
+        sources: see ``SourceNames``.
 
     >>> from brimful.testing.toys import toy_pack
     >>> losses = SourceLosses({"chat": 1, "code": 1})
     >>> batch = losses.marking(PackCollator())([toy_pack([3, 2])])
-    >>> source_ids = batch.pop("source_ids")  # int32[1, T], beside the labels
+    >>> source_ids = batch.pop("source_ids")  # int32[1, T], aligned with the labels
     >>> source_ids.tolist()
     [[-1, 0, 0, -1, 1]]
     >>> losses.add(torch.zeros(1, 5, 1000), batch["labels"], source_ids)
@@ -129,7 +129,7 @@ class SourceLosses:
         self._sums = torch.zeros(3, len(self.names) + 1)
 
     def marking(self, collator: PackCollator) -> Callable[[Sequence[Any]], dict[str, Any]]:
-        """Return the collator of the same batches with ``source_ids`` beside the labels, in their shape."""
+        """Return a collator of the same batches with ``source_ids`` added, in the shape of the labels."""
         return _Marking(collator, self.names)
 
     def add(
@@ -139,9 +139,9 @@ class SourceLosses:
 
         Args:
             logits: ``[T, V]`` or ``[B, T, V]``.
-            labels: ``int64[T]`` or ``[B, T]``, of the batch.
-            source_ids: of the batch, in the shape of the labels.
-            labels_shifted: as of the dialect.
+            labels: ``int64[T]`` or ``[B, T]``, labels of the batch.
+            source_ids: sources from the batch, in the shape of the labels.
+            labels_shifted: ``labels_shifted`` of the dialect.
         """
         with torch.no_grad():
             losses = token_losses(logits.detach(), labels, labels_shifted=labels_shifted)
@@ -151,10 +151,10 @@ class SourceLosses:
     def add_tokens(
         self, nll: torch.Tensor, is_target: torch.Tensor, is_correct: torch.Tensor, source_ids: torch.Tensor
     ) -> None:
-        """Add tokens whose losses are known, all of one shape: of a trainer that makes no logits.
+        """Add tokens with known losses, for a trainer that makes no logits; all tensors have one shape.
 
         Raises:
-            CollateError: another number of sources than tokens.
+            CollateError: the number of sources differs from the number of tokens.
         """
         if source_ids.numel() != nll.numel():
             raise CollateError(f"{source_ids.numel():,} sources were given for {nll.numel():,} tokens")
@@ -164,18 +164,18 @@ class SourceLosses:
             self._sums = self._sums.to(device, dtype)
         columns = (nll.reshape(-1), is_counted, is_correct.reshape(-1) & is_counted)
         table = torch.stack([column.to(dtype) for column in columns])
-        # What is no target, or of no source, goes to a column behind the sources: so nothing waits for the device.
+        # Tokens without a target or a source are added to an extra last column, so that nothing waits for the device.
         flat = source_ids.reshape(-1).to(device, torch.int64)
         self._sums.index_add_(1, torch.where(is_counted & (flat >= 0), flat, len(self.names)), table)
 
     def take(self) -> torch.Tensor:
-        """Return the sums of loss, targets and hits of each source, ``float[3, num_sources]``, and begin anew."""
+        """Return the sums of loss, targets and hits of each source, ``float[3, num_sources]``, and reset them."""
         sums = self._sums[:, :-1].clone()
         self._sums.zero_()
         return sums
 
     def means(self, *, over_ranks: bool = False, group: Any = None) -> dict[str, float]:
-        """Return ``loss/NAME`` and ``token_acc/NAME`` of each source that had targets, and begin anew.
+        """Return ``loss/NAME`` and ``token_acc/NAME`` of each source that had targets, and reset the sums.
 
         Args:
             over_ranks: sum over the ranks of ``group`` (all if None). Every rank must call it.
@@ -187,7 +187,7 @@ class SourceLosses:
         return self.means_of(sums)
 
     def means_of(self, sums: torch.Tensor) -> dict[str, float]:
-        """Return the means of what ``take`` returned, summed over ranks or not."""
+        """Return the means for sums that ``take`` returned, summed over ranks or not."""
         return means_by_name(sums, [f"/{name}" for name in self.names.names])
 
     def __repr__(self) -> str:
@@ -195,7 +195,7 @@ class SourceLosses:
 
 
 class _Marking:
-    """Collator of batches that say the source of each label. Picklable, for spawned workers."""
+    """Collator that adds the source of each label. Picklable, for spawned workers."""
 
     def __init__(self, collator: PackCollator, names: SourceNames) -> None:
         self._collator, self._names = collator, names

@@ -1,4 +1,4 @@
-"""Weights of targets by source: a mixture that is weighted by loss instead of draws."""
+"""Weights of targets by source, for a mixture that weights the loss instead of drawing samples."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from brimful.typing import Float32Array, Float64Array, Int64Array
 
 
 class SourceWeights:
-    """The weight of each target by the source of its sample, for ``PackCollator(loss_weights=…)``.
+    """Weight of each target by the source of its sample, for ``PackCollator(loss_weights=…)``.
 
-    Every sample is packed once, and a target of source ``i`` counts ``requested share ÷ present share``: the sum of the
-    weights of a source is its requested share of all targets. The mean weight of a target is 1 over the data set.
+    Every sample is packed once, and a target of source ``i`` has the weight ``requested share ÷ actual share``: the
+    weights of a source add up to its requested share of all targets. The mean weight of a target over the data set is
+    1.
 
     Picklable, so that workers of a loader can be spawned.
 
     Args:
         begins: ``int64[num_sources]``, first sample of each source, ascending from 0.
-        factors: ``float64[num_sources]``, weight of its targets.
+        factors: ``float64[num_sources]``, weight of the targets of each source.
 
     Raises:
-        SettingsError: another number of factors than sources, or a factor that is no weight.
+        SettingsError: the number of factors differs from the number of sources, or a factor is not a valid weight.
 
     >>> from brimful.testing.toys import toy_pack
     >>> from brimful.collate.torch import PackCollator
@@ -50,10 +51,10 @@ class SourceWeights:
 
     @classmethod
     def of_plan(cls, plan: Plan) -> SourceWeights:
-        """Make the weights that a plan with ``Mixture(weighting="loss")`` asks for.
+        """Make the weights that a plan with ``Mixture(weighting="loss")`` requires.
 
         Raises:
-            SettingsError: the plan has no mixture that is weighted by loss.
+            SettingsError: the plan has no mixture with ``weighting="loss"``.
         """
         records = sources_of_record(plan.outcome.mixed)
         if not records or any(record.factor is None for record in records):
@@ -67,10 +68,10 @@ class SourceWeights:
         """Return the weight of each token of a batch: ``float32[T]``.
 
         Raises:
-            CollateError: a sample that is in no source.
+            CollateError: a sample that belongs to no source.
         """
         ids = np.asarray(batch.sample_ids[: batch.num_segments])
-        # An empty place has samples of -1, and no target that a weight could count.
+        # An empty place has sample id -1 and no target, so its weight does not matter.
         if batch.num_loss_tokens and int(ids.min()) < 0:
             raise CollateError(f"sample {int(ids.min())} is of no source: weights of sources need the ids of samples")
         of_segment = np.ones(len(batch.cu_seqlens) - 1, dtype=np.float32)

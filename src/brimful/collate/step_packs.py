@@ -1,4 +1,4 @@
-"""Packs of the samples of one step, and values of their tokens back in the order of arrival."""
+"""Packs of the samples of one step, and the inverse: values of their tokens in order of arrival."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ from brimful.typing import BoolArray, Int64Array, LossMask, Offsets, TokenIds
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SampleColumn:
-    """A column of all samples of a step, in order of arrival.
+    """Column of all samples of a step, in order of arrival.
 
     Attributes:
-        name: key of the batch.
-        values: ``[length, …]`` of each sample; or one array ``[num_samples]`` with one number for all tokens of each, such
-            as the advantages of GRPO.
-        fill: value of padding, and of places without a prediction.
-        place: whether values are of the token that is read (``token``), or of the one that is predicted (``target``).
+        name: key in the batch.
+        values: ``[length, …]`` for each sample; or one array ``[num_samples]`` with one number for all tokens of a
+            sample, such as the advantages of GRPO.
+        fill: value at padding, and at tokens without a prediction.
+        place: whether values belong to the token that is read (``token``), or to the token that is predicted
+            (``target``).
     """
 
     name: str
@@ -45,7 +46,7 @@ class SampleColumn:
         return f"SampleColumn({self.name!r}, {len(self.values):,} samples, of the {ColumnPlace(self.place).value})"
 
     def of(self, samples: Sequence[int], lengths: Sequence[int]) -> Column:
-        """Return the column of a pack of these samples.
+        """Return the column for a pack of these samples.
 
         Raises:
             CollateError: values for another number of tokens; names the sample.
@@ -68,7 +69,7 @@ class SampleColumn:
                 )
             values = np.concatenate(arrays)
         if values.dtype == np.float64:
-            values = values.astype(np.float32)  # Python's numbers; no trainer computes these in double precision
+            values = values.astype(np.float32)  # Python numbers; no trainer computes these in double precision
         check_fill(self.name, self.fill, values.dtype)
         return Column(self.name, values, self.fill, ColumnPlace(self.place))
 
@@ -82,22 +83,23 @@ def pack_step(
     columns: Sequence[SampleColumn] = (),
     weights: npt.NDArray[np.floating[Any]] | None = None,
 ) -> list[tuple[Pack, PackExtras]]:
-    """Make the packs of a rank's micro-batches: one for each, its samples numbered by their place in the step.
+    """Make one pack for each micro-batch of a rank; its samples are numbered by their index in the step.
 
-    Each is what ``PackCollator`` takes, ``collate([pack])``. The same packs serve the pass of log-probabilities and the
-    training pass, and ``restore_tokens`` brings what a model says of them back into the order of arrival.
+    ``PackCollator`` accepts each: ``collate([pack])``. The same packs serve the log-probability pass and the training
+    pass, and ``restore_tokens`` puts model outputs back into the order of arrival.
 
     Args:
-        step: of ``plan_step``, with the lengths of these samples.
+        step: plan from ``plan_step``, with the lengths of these samples.
         input_ids: tokens of each sample of the step, prompt and answer.
-        dp_rank: the rank whose packs are made.
-        loss_masks: ``bool[length]`` of each sample, true at targets; all tokens but the first if None.
-        columns: further values of each token.
-        weights: ``float[num_samples]``, of each target of a sample: ``step.weights(…)``. 1 if None.
+        dp_rank: rank whose packs are made.
+        loss_masks: ``bool[length]`` of each sample, true at targets; all tokens except the first if None.
+        columns: additional values of each token.
+        weights: ``float[num_samples]``, weight of each target of a sample: ``step.weights(…)``. 1 if None.
 
     Raises:
-        CollateError: other samples than were planned, or values for another number of tokens; names the sample.
-        SettingsError: there is no such rank.
+        CollateError: samples that differ from the planned samples, or values for another number of tokens; names the
+            sample.
+        SettingsError: no such rank.
 
     >>> from brimful import plan_step
     >>> step = plan_step([2, 3], capacity=5, dp_world_size=1)
@@ -109,7 +111,9 @@ def pack_step(
     arguments = [("input_ids", input_ids), ("loss_masks", loss_masks), ("weights", weights)]
     for name, values in [*arguments, *((f"column {column.name!r}", column.values) for column in columns)]:
         if values is not None and len(values) != len(step):
-            raise CollateError(f"{name} must be those of the {len(step):,} samples of the step and are {len(values):,}")
+            raise CollateError(
+                f"{name} must have one entry for each of the {len(step):,} samples of the step and has {len(values):,}"
+            )
     packs = []
     for number, rows in enumerate(step.micro_batches(dp_rank)):
         samples: list[int] = rows.tolist()
@@ -118,7 +122,7 @@ def pack_step(
         if sum(lengths) > step.capacity:
             raise CollateError(
                 f"micro-batch {number} of rank {dp_rank} has {sum(lengths):,} tokens and the capacity is {step.capacity:,}: these "
-                f"are not the samples that were planned, or their lengths were others"
+                f"are not the samples that were planned, or their lengths differ"
             )
         if 0 in lengths:
             raise CollateError(f"sample {samples[lengths.index(0)]} of the step has no tokens")
@@ -144,10 +148,10 @@ def _mask(loss_masks: Sequence[npt.ArrayLike] | None, sample: int, length: int) 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RestoredTokens:
-    """Values of the tokens of samples, sample by sample in the order of arrival.
+    """Values of the tokens of samples, sample by sample in order of arrival.
 
     Attributes:
-        sample_ids: ``int64[num_samples]``, ascending: places in the step.
+        sample_ids: ``int64[num_samples]``, ascending: indices in the step.
         offsets: ``int64[num_samples + 1]``: the values of sample ``i`` are ``values[offsets[i]:offsets[i + 1]]``.
         values: ``[tokens, …]``.
     """
@@ -179,24 +183,24 @@ def restore_tokens(
     predicted: bool = False,
     fill: float = 0,
 ) -> RestoredTokens:
-    """Bring values of tokens from micro-batches back to samples, in the order of arrival.
+    """Return token values of micro-batches by sample, in order of arrival.
 
     ::
 
         row of samples 4 and 2      4a 4b 4c  .  2a 2b  .  .        . is padding
         values                       1  2  3  9   5  6  9  9
         restored                    2: 5 6      4: 1 2 3
-        if predicted                2: . 5      4: . 1 2            a value at 4a is of its prediction, 4b
+        if predicted                2: . 5      4: . 1 2            a value at 4a belongs to its prediction, 4b
 
-    One gather, without a loop over samples. Values that were split over ranks of context parallelism are first
-    gathered (``gather_from_context_parallel``).
+    This is one gather, without a loop over samples. Values that are split over ranks of context parallelism must be
+    gathered first (``gather_from_context_parallel``).
 
     Args:
-        batches: as laid out, ``PackCollator.rows``.
-        outputs: ``[T, …]`` or ``[1, T, …]`` of each, for every place in the row.
-        predicted: values lie at the token that predicts, as log-probabilities made of logits do, and are brought to the
-            token that is predicted: where a column of targets has them. The first token of a sample gets ``fill``.
-        fill: value of tokens that nothing predicts.
+        batches: batches before the dialect, from ``PackCollator.rows``.
+        outputs: ``[T, …]`` or ``[1, T, …]`` for each batch, with a value for every token of the row, including padding.
+        predicted: values are at the token that predicts, like log-probabilities from logits, and are moved to the token
+            that is predicted, as in a column of targets. The first token of a sample gets ``fill``.
+        fill: value of tokens that no token predicts.
 
     Raises:
         CollateError: values for another number of tokens, or a sample in two segments; names the sample.
@@ -208,7 +212,9 @@ def restore_tokens(
     [[1, 2], [3, 4, 5]]
     """
     if len(batches) != len(outputs) or not len(batches):
-        raise CollateError(f"there are {len(batches):,} batches and {len(outputs):,} outputs: give one output for each")
+        raise CollateError(
+            f"{len(batches):,} batches and {len(outputs):,} outputs were given: give one output for each"
+        )
     arrays, lengths, sample_ids = [], [], []
     for number, (batch, output) in enumerate(zip(batches, outputs, strict=True)):
         array = np.asarray(output)
@@ -216,7 +222,7 @@ def restore_tokens(
         if array.ndim == 0 or len(array) != len(batch.input_ids):
             raise CollateError(
                 f"output {number} has the shape {array.shape} and its row {len(batch.input_ids):,} tokens: give one value "
-                f"for each, those of padding too"
+                f"for each token, including padding"
             )
         arrays.append(array[~batch.padding_mask])
         lengths.append(batch.real_lengths[: batch.num_segments])
@@ -226,8 +232,8 @@ def restore_tokens(
     samples = samples[order]
     if (repeats := np.flatnonzero(samples[1:] == samples[:-1])).size:
         raise CollateError(
-            f"sample {int(samples[repeats[0]])} is in two segments: number the samples of a step by their place in it, as "
-            f"pack_step does, and restore each once"
+            f"sample {int(samples[repeats[0]])} is in two segments: number the samples of a step by their index in it, "
+            f"as pack_step does, and restore each once"
         )
     sizes = np.concatenate(lengths)
     begins = offsets_of(sizes)[:-1]

@@ -1,4 +1,4 @@
-"""Collator of packs into the tensors of a trainer."""
+"""Collator from packs to the tensors of a trainer."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -7,7 +7,7 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
-import torch  # noqa: F401  imported so that its absence is an error at once, not at the first batch
+import torch  # noqa: F401  imported so that a missing torch is an error immediately, not at the first batch
 
 from brimful.arguments import understands
 from brimful.checks import check_type
@@ -31,26 +31,27 @@ class PackCollator:
     """Collator from packs to the batch of a trainer.
 
     By default a batch is the keyword arguments of a Transformers model. Several packs are flattened into one row, or
-    are one row each if the dialect has rows. Plain samples (mappings with ``input_ids``, and ``labels`` if not all
-    tokens are targets) are taken like packs, so this also replaces ``DataCollatorWithFlattening``; a row of several
-    samples is taken apart by its ``seq_lengths``, ``position_ids`` or numbered ``attention_mask``. A list of samples in the
-    batch, as ``PackedDataset.wrap`` gives it, is one pack.
-    ``tokenised.read_tokenised`` lists the keys of a plain sample, and those it refuses.
+    become one row each if the dialect has rows. Plain samples (mappings with ``input_ids``, and ``labels`` if not all
+    tokens are targets) are accepted like packs, so this also replaces ``DataCollatorWithFlattening``; a row of several
+    samples is split by its ``seq_lengths``, ``position_ids`` or numbered ``attention_mask``. A list of samples in the
+    batch, as ``PackedDataset.wrap`` returns it, is one pack. ``tokenised.read_tokenised`` lists the keys of a plain
+    sample, and the keys that it refuses.
 
     Args:
-        dialect: name of the trainer's contract; ``docs/dialects.md`` lists them with all keys, dtypes and shapes.
-        pad_to: fixed length of the row, for compiled models: short for ``padding=Padding(to=…)``.
-        padding: the policy for rows and segments; None leaves them as long as they are.
+        dialect: name of the trainer's batch format; ``docs/dialects.md`` lists all with their keys, dtypes and shapes.
+        pad_to: fixed length of the row, for compiled models: shorthand for ``padding=Padding(to=…)``.
+        padding: padding policy for rows and segments; no padding if None.
         pad_token_id: token of the padding.
-        vocab_size: refuse token ids outside of it; None does not check.
-        loss_weights: weight of each target: a normaliser by name (``"sample"``, ``"sqrt"``, as in ``collate.loss``),
-            or a function from a batch to ``float32[T]``; None for 1.
+        vocab_size: refuse token ids outside the vocabulary; not checked if None.
+        loss_weights: weight of each target: name of a normalizer (``"sample"``, ``"sqrt"``, as in ``collate.loss``), or
+            a function from a batch to ``float32[T]``; None for 1.
         position_start: position of the first token of a segment, such as 2 for RoBERTa.
-        mrope: give batches of text four rows of positions too, as models with time, height and width positions
-            (Qwen2-VL and its kin) need to isolate samples: text first, then the three. Without it, packs of text leak
-            in such a model.
-        media: makes the pixels, spectrograms and positions of packs with media: ``collate.media_features.MediaFeatures``. Of plain
-            samples, which bring their features, it makes the positions.
+        mrope: give batches of text four rows of positions too: text first, then time, height and width. Models with
+            such positions (Qwen2-VL and similar) need them to isolate samples. Without it, attention crosses samples in
+            packs of text in such a model.
+        media: makes the pixels, spectrograms and positions of packs with media:
+            ``collate.media_features.MediaFeatures``. For plain samples, which already have features, it makes the
+            positions.
 
     >>> import numpy as np
     >>> from brimful.testing.toys import toy_pack
@@ -81,7 +82,7 @@ class PackCollator:
         self.pad_token_id = pad_token_id
         self._vocab_size = vocab_size
         if isinstance(loss_weights, str):
-            # A partial of a module's function and no lambda, so that workers of a loader can be spawned.
+            # A partial of a module-level function, not a lambda, so that workers of a loader can be spawned.
             loss_weights = partial(_token_weights, normaliser=Normaliser.named(loss_weights))
         self._loss_weights = loss_weights
         self._position_start = position_start
@@ -102,7 +103,7 @@ class PackCollator:
                         f"boundaries: each sample is a row"
                     )
         self._convert = self.dialect.load()
-        # Compiled code is loaded now: not within the first step, and not once in each worker that is forked later.
+        # Load compiled code now, not in the first step, and not in each worker that is forked later.
         writer()
 
     def __repr__(self) -> str:
@@ -117,8 +118,8 @@ class PackCollator:
         """Return one batch; the packs are not changed.
 
         Raises:
-            CollateError: nothing to collate, keys missing or not to be carried, ids outside of the vocabulary, or more
-                tokens than ``pad_to``.
+            CollateError: nothing to collate, missing or unsupported keys, ids outside the vocabulary, or more tokens
+                than ``pad_to``.
         """
         return self.speak(self.rows(features))
 
@@ -132,15 +133,16 @@ class PackCollator:
         return self._convert(batch, length=self._length_of_rows(batch), pad_token_id=self.pad_token_id)
 
     def rows(self, features: Sequence[Feature]) -> list[PackedBatch]:
-        """Lay out a batch before the dialect: one record, or one of equal length for each pack if the dialect has rows.
+        """Lay out a batch before the dialect: one ``PackedBatch``, or one per pack, equally long, for dialects with
+        rows.
 
-        If each sample is a row in the dialect, the one record has no padding.
+        If each sample is a row in the dialect, the one ``PackedBatch`` has no padding.
         """
         if isinstance(features, (Pack, Mapping)) or not isinstance(features, Sequence):
             check_type("a batch", features, (), "a list of packs or samples", "one of them goes in a list too")
         if not features:
             raise CollateError("a batch needs at least one pack and got none")
-        # A list is one pack of several: of single packs, or of samples that another library encoded.
+        # A list is one pack of several items: single packs, or samples that another library encoded.
         groups = [
             feature if isinstance(feature, list) and feature and not isinstance(feature[0], int) else [feature]
             for feature in features
@@ -172,7 +174,7 @@ class PackCollator:
         else:
             padding = Padding() if self.dialect.row_per_sample else self.padding
             batches = [lay_out(packs, padding=padding, extras=extras, pad_token_id=fill, position_start=start)]
-        # Positions before weights: a function for weights sees the rest of the batch in its last form.
+        # Positions before weights: a function for weights sees the rest of the batch in its final form.
         if self._mrope:
             batches = [
                 replace(batch, rope_positions=batch.position_rows(3)) if batch.rope_positions is None else batch
@@ -183,7 +185,7 @@ class PackCollator:
         return [replace(batch, loss_weights=self._loss_weights(batch)) for batch in batches]
 
     def _length_of_rows(self, batch: PackedBatch) -> int:
-        """Return the tokens of each row of a dialect whose samples are rows."""
+        """Return the length of each row of a dialect whose samples are rows."""
         longest = int(batch.real_lengths.max())
         length = self.padding.row_length(longest)
         if length < longest:
@@ -194,8 +196,8 @@ class PackCollator:
         return length
 
     def _row_padding(self, rows: Sequence[Sequence[Pack]]) -> Padding:
-        """Return padding that gives all rows the length of the longest, with the dialect's spare tokens."""
-        # The longest row counts with the gaps behind its segments.
+        """Return padding that gives all rows the length of the longest, plus the dialect's spare tokens."""
+        # The length of the longest row includes the gaps after its segments.
         longest = max(sum(int(self.padding.padded(np.diff(pack.cu_seqlens)).sum()) for pack in row) for row in rows)
         size = self.padding.row_length(longest)
         if longest > size:

@@ -42,7 +42,5 @@ class TestMegatronBridgeLegacy(DialectContract):
 def test_positions_of_mrope_are_refused_where_there_is_no_word_for_them():
     """Left out, pictures would get the positions of text."""
     extras = PackExtras(rope_positions=np.tile(np.arange(6), (3, 1)))
-    with pytest.raises(
-        CollateError, match=r"samples 0, 1… have positions of mRoPE.*choose dialect=\"megatron_bridge\""
-    ):
+    with pytest.raises(CollateError, match=r"samples 0, 1… have mRoPE positions.*choose dialect=\"megatron_bridge\""):
         PackCollator(dialect="megatron_bridge_legacy")([(toy_pack([4, 2]), extras)])

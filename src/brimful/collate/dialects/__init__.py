@@ -1,6 +1,6 @@
-"""Dialects of a ``PackedBatch``: one file per trainer's contract, loaded when it is used.
+"""Dialects of a ``PackedBatch``: one file for each trainer's batch format, loaded when it is used.
 
-Names, dtypes and shapes of all of them: ``docs/dialects.md``.
+``docs/dialects.md`` lists all names, dtypes and shapes.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,12 +22,13 @@ class Dialect:
 
     Attributes:
         name: the file in this folder; its function is ``to_<name>``.
-        labels_shifted: labels are shifted by one to the left inside each segment, so the model must not shift them.
-        row_per_pack: each pack is a row of its own, ``(B, S)``; else all packs are in one row.
-        row_per_sample: each sample is a row of its own. The function then takes one batch without padding, and
-            ``length`` and ``pad_token_id`` of the rows.
+        labels_shifted: labels are shifted left by one inside each segment, so the model must not shift them.
+        row_per_pack: each pack is its own row, ``(B, S)``; otherwise all packs are in one row.
+        row_per_sample: each sample is its own row. The function then takes one batch without padding, and ``length``
+            and ``pad_token_id`` of the rows.
         spare_tokens: padding tokens of each row beyond ``pad_to``.
-        any_start: positions may begin at another number than 0; trainers of the others find boundaries by zeros.
+        any_start: positions may begin at a number other than 0; trainers of the other dialects find boundaries by
+            zeros.
     """
 
     name: str
@@ -38,10 +39,10 @@ class Dialect:
     any_start: bool = False
 
     def load(self) -> Callable[..., dict[str, Any]]:
-        """Import the function ``to_<name>``; it takes a list of batches if each pack is a row, else one batch.
+        """Import the function ``to_<name>``; it takes a list of batches if each pack is a row, otherwise one batch.
 
         Raises:
-            MissingExtraError: no torch.
+            MissingExtraError: torch is not installed.
         """
         with optional("torch", "torch", f"the dialect {self.name}"):
             module = import_module(f"{__name__}.{self.name}")
@@ -49,7 +50,7 @@ class Dialect:
         return function
 
     def speak(self, rows: Sequence[PackedBatch]) -> dict[str, Any]:
-        """Convert a batch; rows of single samples get the length of the longest, and token 0 as padding.
+        """Convert a batch; rows of single samples are padded with token 0 to the longest sample.
 
         Args:
             rows: one batch, or one of equal length for each pack if ``row_per_pack``.
@@ -93,7 +94,7 @@ def dialect_of(name: str) -> Dialect:
     ('ms_swift', True)
 
     Raises:
-        SettingsError: there is none of that name; lists them.
+        SettingsError: no such dialect; lists all dialects.
     """
     check_type("dialect", name, str, "a name")
     entry = DIALECTS.get(name.lower().replace("-", "_"))

@@ -1,4 +1,4 @@
-"""Mask of all pairs of tokens as numbers to add: for attention without boolean masks."""
+"""Additive mask of all pairs of tokens, for attention without boolean masks."""
 
 from typing import Any
 
@@ -11,8 +11,8 @@ from brimful.collate.dialects.dense_mask import to_dense_mask
 def to_dense_mask_additive(batch: PackedBatch) -> dict[str, Any]:
     """Convert a batch like ``dense_mask``, with ``attention_mask`` as ``float32[1, 1, T, T]``.
 
-    The mask is 0 if the query sees the key, else the lowest number. Cast it to the type of the model by ``clamp``,
-    because the lowest number differs from type to type.
+    The mask is 0 if the query attends to the key, otherwise the lowest number of ``float32``. Cast it to the dtype of
+    the model with ``clamp``, because the lowest number depends on the dtype.
     """
     tensors = to_dense_mask(batch)
     is_visible = tensors["attention_mask"]

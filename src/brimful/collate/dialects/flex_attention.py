@@ -20,13 +20,13 @@ def to_flex_attention(batch: PackedBatch) -> dict[str, Any]:
     ==========================================  =====================================================
     ``input_ids, labels``                       ``int64[1, T]``
     ``position_ids``                            ``int64[1, T]``; with mRoPE ``int64[4, 1, T]``
-    ``document_ids``                            ``int32[T]``: the segment of each token, the padding has its own
+    ``document_ids``                            ``int32[T]``: the segment of each token; the padding has its own
     ``block_mask``                              ``BlockMask`` over ``(1, 1, T, T)``: causal inside of segments
     ``loss_weights``                            ``float32[1, T]``, only if the batch has any
     ==========================================  =====================================================
 
-    A fixed T (``pad_to``) saves compiling again. In workers of a loader use ``document_ids`` alone, and make the mask
-    with ``block_mask_of`` on the device: a mask holds a function, and a queue cannot pickle it.
+    A fixed T (``pad_to``) avoids recompilation. In workers of a loader use only ``document_ids``, and make the mask
+    with ``block_mask_of`` on the device: a mask holds a function, which a queue cannot pickle.
     """
     documents = torch.from_numpy(batch.segment_index)
     return {
@@ -38,7 +38,7 @@ def to_flex_attention(batch: PackedBatch) -> dict[str, Any]:
 
 
 def document_mask_mod(document_ids: torch.Tensor) -> _MaskMod:
-    """Return a ``mask_mod`` by which a token sees itself and the earlier tokens of its segment."""
+    """Return a ``mask_mod`` with which a token attends to itself and to the earlier tokens of its segment."""
 
     def mask_mod(b: torch.Tensor, h: torch.Tensor, q_idx: torch.Tensor, kv_idx: torch.Tensor) -> torch.Tensor:
         return (document_ids[q_idx] == document_ids[kv_idx]) & (q_idx >= kv_idx)
@@ -47,18 +47,18 @@ def document_mask_mod(document_ids: torch.Tensor) -> _MaskMod:
 
 
 def block_mask_of(cu_seqlens: CuSeqlens, document_ids: torch.Tensor, *, block_size: int = 128) -> BlockMask:
-    """Make the mask of ``create_block_mask`` from the boundaries, without computing all T² pairs.
+    """Make the same mask as ``create_block_mask`` from the boundaries, without computing all T² pairs.
 
     ::
 
         cu_seqlens 0 5 8, blocks of 2      kv    0  1  2  3
         q block 0 (tokens 0 1)                   p
-                1 (2 3)                          f  p             f: all pairs of the block see each other
-                2 (4 5)                          p  p  p          p: some do, the mask_mod decides
-                3 (6 7)                                p  p       empty: no pair does, the block is skipped
+                1 (2 3)                          f  p             f: full, all pairs are visible
+                2 (4 5)                          p  p  p          p: partial, the mask_mod decides
+                3 (6 7)                                p  p       empty: no pair is visible, the block is skipped
 
-    A row of blocks sees the blocks from the beginning of the segment of its first token up to the diagonal. A block
-    before the diagonal is full if one segment contains all its keys and all its queries.
+    A row of blocks attends to the blocks from the beginning of the segment of its first token up to the diagonal. A
+    block before the diagonal is full if one segment contains all its keys and all its queries.
 
     Args:
         cu_seqlens: ``int32[S + 1]`` in host memory.
@@ -71,7 +71,7 @@ def block_mask_of(cu_seqlens: CuSeqlens, document_ids: torch.Tensor, *, block_si
     last_token = np.minimum(first_token + block_size, size) - 1
     segment = np.searchsorted(cu_seqlens, first_token, side="right") - 1
     segment_begin = cu_seqlens[segment].astype(np.int64)
-    # Rows are blocks of queries, columns blocks of keys. The last block may be shorter: it is never full.
+    # Rows are blocks of queries, columns are blocks of keys. The last block may be shorter, so it is never full.
     is_visible = (block >= (segment_begin // block_size)[:, None]) & (block <= block[:, None])
     in_one_segment = (last_token < cu_seqlens[segment + 1]) & (last_token - first_token == block_size - 1)
     is_full = is_visible & (block < block[:, None]) & in_one_segment[:, None] & (first_token >= segment_begin[:, None])
@@ -85,9 +85,9 @@ def block_mask_of(cu_seqlens: CuSeqlens, document_ids: torch.Tensor, *, block_si
 
 
 def _block_lists(mask: BoolArray, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """List the blocks of each row, true ones first, behind the number of true ones.
+    """Return the number of true blocks of each row, and the blocks of each row with the true ones first.
 
-    ``int32[1, 1, n]`` for the numbers and ``int32[1, 1, n, n]`` for the lists.
+    The shapes are ``int32[1, 1, n]`` and ``int32[1, 1, n, n]``.
     """
     counts = mask.sum(axis=1, dtype=np.int32)
     indices = np.argsort(~mask, axis=1, kind="stable").astype(np.int32)

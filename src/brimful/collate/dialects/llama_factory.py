@@ -1,4 +1,4 @@
-"""Batch of LLaMA-Factory with ``neat_packing``: the number of the segment as attention mask."""
+"""Batch of LLaMA-Factory with ``neat_packing``: the attention mask holds segment numbers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from brimful.collate.dialects.tensors import join_rows, stack
 from brimful.collate.layout import indexed_mask
 
 _NO_ITEM = 2**32
-"""Segment that LLaMA-Factory writes for a kind of media without an item in the row."""
+"""Segment number that LLaMA-Factory writes for a kind of media without an item in the row."""
 
 
 def to_llama_factory(rows: Sequence[PackedBatch]) -> dict[str, Any]:
@@ -24,7 +24,7 @@ def to_llama_factory(rows: Sequence[PackedBatch]) -> dict[str, Any]:
     ==========================================  =====================================================
 
     Every row ends in at least one token of padding, as in LLaMA-Factory (``cutoff_len + 1``), because some attention
-    drops a mask without zeros. ``pad_to`` is ``cutoff_len``.
+    implementations drop a mask without zeros. ``pad_to`` is ``cutoff_len``.
     """
     return {
         **join_rows(rows, mrope_rows=4),

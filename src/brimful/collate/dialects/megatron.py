@@ -1,4 +1,4 @@
-"""Micro-batch of Megatron-Core's packed scheduler, and its ``PackedSeqParams``."""
+"""Micro-batch for Megatron-Core's packed scheduler, and its ``PackedSeqParams``."""
 
 from dataclasses import fields
 from typing import Any, TypeVar
@@ -34,7 +34,7 @@ def to_megatron(batch: PackedBatch) -> dict[str, Any]:
 
     The padding at the end is a segment that is empty in ``cu_seqlens``. Megatron-Core's reader of such batches,
     ``get_batch_on_this_rank_for_sequence_packing``, cuts the row for context parallelism, adds the dimension of the
-    batch, and knows text only: arrays of media and positions of mRoPE are for a reader of your own.
+    batch, and supports text only: media arrays and mRoPE positions need your own reader.
     """
     positions = batch.position_ids if batch.rope_positions is None else batch.rope_positions[:, None]
     return {
@@ -55,8 +55,8 @@ def to_megatron(batch: PackedBatch) -> dict[str, Any]:
 def packed_seq_params(batch: PackedBatch) -> dict[str, Any]:
     """Return the keyword arguments of ``PackedSeqParams`` that every version has.
 
-    Padding at the end alone is a segment like any other: boundaries without gaps, and the fast kernels. Only padding
-    behind segments makes ``cu_seqlens_q`` and ``cu_seqlens_q_padded`` differ, and then the kernels need both.
+    Padding at the end only is an ordinary segment: the boundaries have no gaps, and the fast kernels run. Only padding
+    after segments makes ``cu_seqlens_q`` and ``cu_seqlens_q_padded`` differ; the kernels then need both.
     """
     params = thd_boundaries(batch)
     if not batch.has_gaps:
@@ -65,10 +65,10 @@ def packed_seq_params(batch: PackedBatch) -> dict[str, Any]:
 
 
 def build_packed_seq_params(batch: PackedBatch, cls: type[_Params]) -> _Params:
-    """Build an instance of Megatron's own class, with the fields of its version beyond ``packed_seq_params``.
+    """Build an instance of Megatron's class, including fields of its version beyond ``packed_seq_params``.
 
-    Newer versions take ``total_tokens``, ``seq_idx`` and ``pad_between_seqs`` too. Pass the class, so that nothing here
-    imports Megatron.
+    Newer versions also take ``total_tokens``, ``seq_idx`` and ``pad_between_seqs``. The class is an argument, so this
+    module does not import Megatron.
     """
     field_names = {field.name for field in fields(cls)}  # type: ignore[arg-type]
     newer_fields = {

@@ -20,13 +20,13 @@ def to_megatron_bridge(batch: PackedBatch) -> dict[str, Any]:
     ``padding_mask``                            ``bool[1, T]``, true at padding
     ``attention_mask``                          ``None``
     ``cu_seqlens_q, cu_seqlens_kv``             ``int32[S + 1]``, without gaps
-    ``cu_seqlens_q_padded, …_kv_padded``        ``int32[S + 1]``, only if there is padding behind segments
+    ``cu_seqlens_q_padded, …_kv_padded``        ``int32[S + 1]``, only with padding after segments
     ``max_seqlen_q, max_seqlen_kv``             0-dimensional ``int32`` in host memory
     ``total_tokens``                            Python integer, T
     ==========================================  =====================================================
 
-    The padding at the end is a segment with tokens, with gaps too: Bridge refuses empty segments where it makes
-    positions of pictures (Qwen2.5-VL, GLM-4.5V). It also refuses the empty ones of ``Padding(num_segments=…)``.
+    The padding at the end is a segment with tokens, even if the batch has gaps: Bridge refuses empty segments when it
+    makes positions of images (Qwen2.5-VL, GLM-4.5V). It also refuses the empty segments of ``Padding(num_segments=…)``.
     """
     longest = torch.tensor(batch.max_seqlen, dtype=torch.int32)
     positions = batch.position_ids[None] if batch.rope_positions is None else batch.rope_positions[:, None]
@@ -50,7 +50,7 @@ def _boundaries(batch: PackedBatch) -> dict[str, torch.Tensor]:
     padded = torch.from_numpy(batch.cu_seqlens)
     if not batch.has_gaps:
         return {"cu_seqlens_q": padded, "cu_seqlens_kv": padded}
-    # Samples without their gaps, but the padding at the end with its tokens.
+    # Samples without their gaps; the padding at the end keeps its tokens.
     lengths = batch.lengths
     lengths[: batch.num_segments] = batch.real_lengths[: batch.num_segments]
     real = torch.from_numpy(offsets_of(lengths).astype(np.int32))

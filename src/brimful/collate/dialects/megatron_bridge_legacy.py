@@ -21,18 +21,18 @@ def to_megatron_bridge_legacy(batch: PackedBatch) -> dict[str, Any]:
     ``attention_mask``                          ``None``
     ``cu_seqlens``                              ``int32[1, S + 2]``: boundaries with gaps, then ``-1``
     ``cu_seqlens_argmin``                       ``int64[1, 1]``: index of the ``-1``
-    ``cu_seqlens_unpadded, …_argmin``           the same without gaps, only if there is padding behind segments
+    ``cu_seqlens_unpadded, …_argmin``           the same without gaps, only with padding after segments
     ``max_seqlen``                              ``int32[1, 1]``
     ``token_count``                             a list with the Python integer T
     ==========================================  =====================================================
 
     Raises:
-        CollateError: positions of mRoPE, for which this contract has no key.
+        CollateError: the batch has mRoPE positions, for which this dialect has no key.
     """
     if batch.rope_positions is not None:
         raise CollateError(
-            f"samples {', '.join(map(str, batch.sample_ids[:3].tolist()))}… have positions of mRoPE, which dialect "
-            f"'megatron_bridge_legacy' has no word for: choose {setting('dialect', 'megatron_bridge')}"
+            f"samples {', '.join(map(str, batch.sample_ids[:3].tolist()))}… have mRoPE positions, for which dialect "
+            f"'megatron_bridge_legacy' has no key: choose {setting('dialect', 'megatron_bridge')}"
         )
     return {
         "tokens": row(batch.input_ids),

@@ -1,4 +1,4 @@
-"""Batch that the trainer of ms-swift gets from its template, with packing or padding-free."""
+"""Batch that the trainer of ms-swift gets from its template, with packing or in padding-free mode."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def to_ms_swift(batch: PackedBatch) -> dict[str, Any]:
     ``max_length_q, max_length_k``              Python integers
     ==========================================  =====================================================
 
-    ms-swift itself reads every position 0 as a beginning, so that each token of its own padding is a segment.
+    ms-swift itself reads every position 0 as the beginning of a segment, so each token of its own padding is a segment.
     """
     tensors = {
         "input_ids": row(batch.input_ids),

@@ -11,7 +11,7 @@ from brimful.collate.dialects.tensors import join_rows
 from brimful.typing import Int32Array
 
 _NO_LENGTH = -1000
-"""Entry of Automodel's lists of lengths in rows with fewer segments than others."""
+"""Filler in Automodel's lists of lengths, for rows with fewer segments than others."""
 
 
 def to_nemo_automodel(rows: Sequence[PackedBatch]) -> dict[str, Any]:
@@ -20,7 +20,7 @@ def to_nemo_automodel(rows: Sequence[PackedBatch]) -> dict[str, Any]:
     ==========================================  =====================================================
     ``input_ids, labels``                       ``int64[B, S]``
     ``position_ids``                            ``int64[B, S]``; with mRoPE ``int64[3, B, S]``
-    ``seq_lens, seq_lens_padded``               ``int64[B, n]``: without and with padding; ``-1000`` for none
+    ``seq_lens, seq_lens_padded``               ``int64[B, n]``: without and with padding; ``-1000`` is filler
     ``qkv_format``                              ``"thd"``
     ``loss_weights``                            ``float32[B, S]``, only if the batch has any
     ==========================================  =====================================================
@@ -36,7 +36,7 @@ def to_nemo_automodel(rows: Sequence[PackedBatch]) -> dict[str, Any]:
 
 
 def _as_table(lengths: Sequence[Int32Array]) -> torch.Tensor:
-    """Stack lists of lengths to ``int64[B, n]``, short ones filled with ``_NO_LENGTH``."""
+    """Stack lists of lengths to ``int64[B, n]``; short lists are filled with ``_NO_LENGTH``."""
     table = np.full((len(lengths), max(map(len, lengths))), _NO_LENGTH, dtype=np.int64)
     for row_index, row_lengths in enumerate(lengths):
         table[row_index, : len(row_lengths)] = row_lengths

@@ -1,4 +1,4 @@
-"""One row for each sample, padded to the longest: the reference for every packed form."""
+"""Batch with one row for each sample, padded to the longest: the reference for every packed format."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def to_plain(batch: PackedBatch, *, length: int | None = None, pad_token_id: int
     ``loss_weights``                            ``float32[B, L]``, only if the batch has any
     ==========================================  =====================================================
 
-    Padding of the batch is removed; the rows have their own, at position 0.
+    Padding of the batch is removed; the rows get new padding, at position 0.
 
     Args:
         length: L, at least the longest sample; the longest sample if None.
@@ -32,7 +32,7 @@ def to_plain(batch: PackedBatch, *, length: int | None = None, pad_token_id: int
 
     def rows(values: np.ndarray[Any, Any], fill: int) -> torch.Tensor:
         table = np.full((*values.shape[:-1], *is_token_of_row.shape), fill, dtype=values.dtype)
-        # Both masks go through the samples in the same order, token by token.
+        # Both masks list the samples in the same order, token by token.
         table[..., is_token_of_row] = values[..., is_token]
         return torch.from_numpy(table)
 

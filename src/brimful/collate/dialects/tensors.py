@@ -1,4 +1,4 @@
-"""Arrays of a batch as tensors that share their memory, in shapes and names of several dialects."""
+"""Tensors that share the memory of the arrays of a batch, with the shapes and names of several dialects."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -41,8 +41,8 @@ def shifted_weights(batch: PackedBatch) -> Float32Array:
 def token_row(batch: PackedBatch) -> dict[str, torch.Tensor]:
     """Return ``input_ids``, ``labels`` and ``position_ids`` of one row for a model of Transformers.
 
-    All are ``int64[1, T]``, and ``position_ids`` ``int64[4, 1, T]`` (text, time, height, width) with mRoPE:
-    Transformers isolates segments by the text row, and only if there are four.
+    All are ``int64[1, T]``, except ``position_ids`` with mRoPE: ``int64[4, 1, T]`` (text, time, height, width).
+    Transformers isolates segments by the text row, and only in positions with four rows.
     """
     positions = batch.position_ids[None] if batch.rope_positions is None else batch.position_rows(4)[:, None]
     return {
@@ -53,7 +53,7 @@ def token_row(batch: PackedBatch) -> dict[str, torch.Tensor]:
 
 
 def flash_boundaries(batch: PackedBatch) -> dict[str, Any]:
-    """Return boundaries and longest segment by the names of Transformers' flash attention arguments."""
+    """Return boundaries and longest segment with the names of Transformers' flash attention arguments."""
     boundaries = torch.from_numpy(batch.cu_seqlens)
     return {
         "cu_seq_lens_q": boundaries,
@@ -64,9 +64,9 @@ def flash_boundaries(batch: PackedBatch) -> dict[str, Any]:
 
 
 def thd_boundaries(batch: PackedBatch) -> dict[str, Any]:
-    """Return boundaries, without and with gaps, and longest segment by the names of THD kernels.
+    """Return boundaries, without and with gaps, and longest segment with the names of THD kernels.
 
-    A batch without gaps has the same tensor for both, and the padding at the end as a segment with tokens.
+    A batch without gaps has the same tensor for both; the padding at the end is a segment with tokens.
     """
     padded = torch.from_numpy(batch.cu_seqlens)
     real = torch.from_numpy(batch.cu_seqlens_real) if batch.has_gaps else padded
@@ -82,7 +82,7 @@ def thd_boundaries(batch: PackedBatch) -> dict[str, Any]:
 
 
 def media_tensors(media: Sequence[Media]) -> dict[str, torch.Tensor]:
-    """Return arrays of images, videos and audio by the names of the model; copied, because packs are read-only."""
+    """Return arrays of images, videos and audio with the model's names; copied, because packs are read-only."""
     if not media:
         return {}
     return {name: torch.tensor(array) for item in media for name, array in item.arrays.items()}
@@ -92,7 +92,7 @@ def divisor_if_no_target(batch: PackedBatch) -> dict[str, int]:
     """Return ``num_items_in_batch`` of 1 for a batch without a target.
 
     Ranks get such a batch at the tail of an epoch. Models of Transformers then divide an empty sum by 1: the loss is 0
-    instead of the NaN of an empty mean. A ``Trainer`` replaces it by the targets of all ranks.
+    instead of the NaN of an empty mean. A ``Trainer`` replaces the value with the number of targets of all ranks.
     """
     return {} if batch.num_loss_tokens else {"num_items_in_batch": 1}
 
@@ -100,8 +100,9 @@ def divisor_if_no_target(batch: PackedBatch) -> dict[str, int]:
 def join_rows(rows: Sequence[PackedBatch], *, mrope_rows: int, labels_shifted: bool = False) -> dict[str, torch.Tensor]:
     """Stack B packs as rows of S tokens: tokens, labels, positions, weights, columns and media.
 
-    ``input_ids`` and ``labels`` are ``int64[B, S]``; ``position_ids`` too, or ``int64[mrope_rows, B, S]`` if any row
-    has mRoPE; ``loss_weights`` ``float32[B, S]`` if any row has some; columns ``[B, S, …]``; arrays of media are joined on their first axis.
+    ``input_ids`` and ``labels`` are ``int64[B, S]``, and so is ``position_ids``, or ``int64[mrope_rows, B, S]`` if any
+    row has mRoPE. ``loss_weights`` is ``float32[B, S]`` if any row has weights; columns are ``[B, S, …]``; media arrays
+    are joined on their first axis.
     """
     has_mrope = any(batch.rope_positions is not None for batch in rows)
     positions = np.stack([batch.position_rows(mrope_rows if has_mrope else 1) for batch in rows], axis=1)
@@ -129,7 +130,7 @@ def beside_tokens(batch: PackedBatch) -> dict[str, torch.Tensor]:
 def column_tensors(batch: PackedBatch, *, labels_shifted: bool = False, flat: bool = False) -> dict[str, torch.Tensor]:
     """Return columns by name, ``[1, T, …]``, or ``[T, …]`` if the dialect is flat.
 
-    Columns of the target are shifted with the labels, so that both lie at the token that predicts.
+    Columns of targets are shifted with the labels, so that both are at the token that predicts.
     """
     columns = [column.shifted(batch.cu_seqlens) for column in batch.columns] if labels_shifted else batch.columns
     return {column.name: torch.from_numpy(column.values) if flat else row(column.values) for column in columns}
@@ -143,7 +144,7 @@ def _column_rows(rows: Sequence[PackedBatch], *, shifted: bool) -> dict[str, tor
     for batch in rows:
         if tables.keys() != {column.name for column in batch.columns}:
             raise CollateError(
-                f"the row with sample {batch.sample_ids[0]} has other columns than the first row: give all or none"
+                f"the row with sample {batch.sample_ids[0]} has different columns from the first row: give all or none"
             )
         for column in batch.columns:
             tables[column.name].append((column.shifted(batch.cu_seqlens) if shifted else column).values)

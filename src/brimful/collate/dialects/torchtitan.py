@@ -20,7 +20,7 @@ def to_torchtitan(batch: PackedBatch) -> dict[str, Any]:
     ``loss_weights``                            ``float32[T]``, only if the batch has any
     ==========================================  =====================================================
 
-    torchtitan begins a document at every position 0; the padding counts from 0 and so is one document.
+    torchtitan begins a document at every position 0; the positions of the padding count from 0, so it is one document.
     """
     boundaries = torch.from_numpy(batch.cu_seqlens)
     tensors: dict[str, Any] = {
@@ -35,7 +35,7 @@ def to_torchtitan(batch: PackedBatch) -> dict[str, Any]:
             "cu_seq_q_host": batch.cu_seqlens_host,
         },
     }
-    # ``positions`` stay those of text beside mRoPE: the masks are made from them.
+    # ``positions`` hold text positions even with mRoPE: the masks are made from them.
     if batch.rope_positions is not None:
         tensors["mrope_positions"] = torch.from_numpy(batch.rope_positions)
     if batch.loss_weights is not None:

@@ -1,4 +1,4 @@
-"""Keyword arguments of Transformers models, by the keys of ``DataCollatorWithFlattening``."""
+"""Keyword arguments of Transformers models, with the keys of ``DataCollatorWithFlattening``."""
 
 from typing import Any
 
@@ -11,14 +11,14 @@ from brimful.collate.dialects.tensors import beside_tokens, divisor_if_no_target
 def to_transformers(batch: PackedBatch) -> dict[str, Any]:
     """Convert a batch to one row of T tokens with the keys of Transformers 5.
 
-    No ``attention_mask``: its presence would make flash attention ignore the boundaries. And no cache: a model called
-    with ``use_cache`` (the default of most configurations) makes an empty cache, and with a cache Transformers does not
-    look for packed sequences in SDPA, eager and flex attention: samples would see each other.
+    No ``attention_mask``: its presence would make flash attention ignore the boundaries. No cache either: a model
+    called with ``use_cache`` (the default of most configurations) makes an empty cache, and with a cache Transformers
+    does not look for packed sequences in SDPA, eager and flex attention, so samples would attend to each other.
 
     ==========================================  =====================================================
     ``input_ids, labels``                       ``int64[1, T]``; labels are not shifted
     ``position_ids``                            ``int64[1, T]``; with mRoPE ``int64[4, 1, T]``, text first
-    ``cu_seq_lens_q, cu_seq_lens_k``            ``int32[S + 1]``, the padding as last segment
+    ``cu_seq_lens_q, cu_seq_lens_k``            ``int32[S + 1]``, padding as the last segment
     ``max_length_q, max_length_k``              Python integers
     ``seq_idx``                                 ``int32[1, T]``, for Mamba and gated delta nets
     ``use_cache``                               ``False``
@@ -26,9 +26,9 @@ def to_transformers(batch: PackedBatch) -> dict[str, Any]:
     ``loss_weights``                            ``float32[1, T]``, only if the batch has any
     ==========================================  =====================================================
 
-    Arrays of media follow under their own names.
+    Media arrays are added under their own names.
     """
-    # Written out, as this is called for each step: another dictionary costs as much as another tensor.
+    # Written out, because this is called in each step: another dictionary costs as much as another tensor.
     boundaries = torch.from_numpy(batch.cu_seqlens)
     positions = batch.position_ids[None] if batch.rope_positions is None else batch.position_rows(4)[:, None]
     return {

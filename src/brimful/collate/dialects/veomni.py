@@ -14,7 +14,7 @@ def to_veomni(batch: PackedBatch) -> dict[str, Any]:
 
     ==========================================  =====================================================
     ``input_ids, labels``                       ``int64[1, T]``
-    ``attention_mask``                          ``int64[1, T]``, all ones: VeOmni reads the boundaries
+    ``attention_mask``                          ``int64[1, T]``, all ones: VeOmni uses the boundaries
     ``position_ids``                            ``int64[1, T]``; with mRoPE ``int64[1, 3, T]``
     ``cu_seq_lens_q, cu_seq_lens_k``            ``int32[S + 1]``
     ``linear_attn_cu_seq_lens_q``               the same
@@ -24,7 +24,7 @@ def to_veomni(batch: PackedBatch) -> dict[str, Any]:
     ``loss_weights``                            ``float32[1, T]``, only if the batch has any
     ==========================================  =====================================================
 
-    VeOmni gives padding position 0; here its positions count from 0. The padding is one segment in both.
+    VeOmni gives padding tokens position 0; here their positions count from 0. The padding is one segment in both.
     """
     boundaries = flash_boundaries(batch)
     ids = row(batch.input_ids)

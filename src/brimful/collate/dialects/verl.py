@@ -16,10 +16,10 @@ def to_verl(batch: PackedBatch) -> dict[str, Any]:
     ``input_ids``                               nested ``int64[B, length]``
     ``position_ids``                            nested ``int64[B, length]``; with mRoPE ``int64[B, 4, length]``
     ``loss_mask``                               nested ``float32[B, length]``: the weight of each token as a target
-    ``batch_num_tokens``                        Python integer: targets of this batch; sum it over ranks
+    ``batch_num_tokens``                        Python integer: targets in this batch; sum it over ranks
     ==========================================  =====================================================
 
-    Nothing is shifted: verl rolls inside of its loss, sample by sample, and divides by ``batch_num_tokens``.
+    Nothing is shifted: verl rolls the labels inside its loss, sample by sample, and divides by ``batch_num_tokens``.
     """
     is_token = ~batch.padding_mask
     offsets = torch.from_numpy(batch.cu_seqlens_real[: batch.num_segments + 1].astype(np.int64))
@@ -30,7 +30,7 @@ def to_verl(batch: PackedBatch) -> dict[str, Any]:
     if batch.rope_positions is None:
         positions = jagged(batch.position_ids)
     else:
-        # The ragged dimension is the last here, behind the four rows of positions.
+        # The ragged dimension is the last here, after the four rows of positions.
         rows = torch.from_numpy(batch.position_rows(4)[:, is_token])
         lengths = batch.real_lengths[: batch.num_segments].tolist()
         positions = torch.nested.as_nested_tensor(list(rows.split(lengths, dim=1)), layout=torch.jagged)
