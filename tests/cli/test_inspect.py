@@ -104,7 +104,7 @@ def test_inspect_finds_a_sample(home: Path) -> None:
     found = [outcome("inspect", packs, "--sample", number)[1].splitlines() for number in range(5)]
     assert [lines[0] for lines in found] == [f"sample         {number} at {rows}:{number + 1}" for number in range(5)]
     assert found[2][2] == "dropped        longer than a pack (20 tokens)"
-    assert found[3][1].startswith("rejected       no JSON")
+    assert found[3][1].startswith("rejected       not JSON")
     place = one_json(outcome("inspect", packs, "--sample", 4, "--json")[1])["places"][0]
     assert found[4][2] == f"packed         pack {place['pack']}, tokens {place['first']} … {place['first'] + 3}"
     segments = one_json(outcome("inspect", packs, "--pack", place["pack"], "--json")[1])["segments"]

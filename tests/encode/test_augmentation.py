@@ -50,7 +50,7 @@ def test_the_transform_that_changes_a_length_is_named():
 
 def test_what_is_no_sample_is_refused():
     source = open_source(TEXTS)
-    with pytest.raises(AugmentationError, match=r"<lambda> makes no sample of .* but str"):
+    with pytest.raises(AugmentationError, match=r"<lambda> applied to .* returns str"):
         check_augmentation(source, toy_chat_encoder(), [lambda sample: sample.text])  # type: ignore[return-value, list-item]
     with pytest.raises(AugmentationError, match=r"cannot be encoded: asks to be refused"):
         check_augmentation(source, toy_chat_encoder(), [lambda sample: replace(sample, text="refuse me")])

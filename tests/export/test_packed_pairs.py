@@ -229,7 +229,7 @@ def test_bad_packs_are_malformed_rows(tmp_path):
     assert [isinstance(result, BadSampleError) for result in results] == [True, False, True, True, True]
     reasons = [result.reason for result in results if isinstance(result, BadSampleError)]
     assert "cannot be read" in reasons[0]
-    assert "'img000.jpg' is no member of its pack" in reasons[1]
+    assert "'img000.jpg' is not a member of its pack" in reasons[1]
     assert "2 prompts and 1 captions" in reasons[2]
     assert "of one length" in reasons[3]
     assert "pack 2, sample 0 of it" in str(results[2])

@@ -81,7 +81,7 @@ ROWS = [
     ({"question": "<image>?", "answer": "a", "image": "thin.png"}, "image 'thin.png'"),
     ({"question": "<image><image>?", "answer": "a", "image": "good.jpg"}, "its text has a mark <image>"),
     ({"question": "?", "answer": "a", "image": "good.jpg"}, "it has 1 image and its text marks 0"),
-    ({"question": "<image>?", "answer": "a", "image": "../good.jpg"}, "is outside of"),
+    ({"question": "<image>?", "answer": "a", "image": "../good.jpg"}, "is outside"),
     ({"question": "<image>?", "image": "good.jpg"}, "field 'answer' is missing"),
 ]
 
@@ -148,11 +148,11 @@ def bad_line(number):
     """A broken row, of every kind by turns, and the reason why it is rejected."""
     kinds = [
         *((lambda name=name: vqa(number, name), reason) for name, (_, reason) in FAULTS.items()),
-        (lambda: '{"question": "<image>?", "answer": ', "no JSON"),
+        (lambda: '{"question": "<image>?", "answer": ', "not JSON"),
         (lambda: vqa(number, "good.jpg", "<image><image>?"), "its text has a mark <image> and the row has 1 image"),
         (lambda: vqa(number, "good.jpg", "?"), "it has 1 image and its text marks 0"),
         (lambda: vqa(number, "a: b " + "x" * 300), "image 'a: b xxx"),
-        (lambda: vqa(number, "../good.jpg"), "'../good.jpg' is outside of"),
+        (lambda: vqa(number, "../good.jpg"), "'../good.jpg' is outside"),
         (lambda: json.dumps({"question": "?", "answer": "I'm sorry, I cannot."}), "an answer is a refusal"),
         (lambda: good_line(0), "has the content of sample 0"),
     ]

@@ -161,9 +161,9 @@ def test_iterators_are_given_again_from_their_beginning(tmp_path):
     one = producer(iter(rows), tmp_path / "out")
     while not records_of(tmp_path / "out")[0] and one.step():
         pass
-    with pytest.raises(SourceError, match="list of rows has 3 rows and 15 of it are committed"):
+    with pytest.raises(SourceError, match="list of rows has 3 rows and 15 of them are committed"):
         producer(rows[:3], tmp_path / "out").close()
-    with pytest.raises(SourceError, match="row 14 is another than was committed"):
+    with pytest.raises(SourceError, match="row 14 is not the committed one"):
         producer([*rows[:-1], {"text": "other"}], tmp_path / "out").close()
     twin = producer(rows, tmp_path / "out")
     twin.close()

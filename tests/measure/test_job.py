@@ -277,7 +277,7 @@ BAD = '{"text": "a"}\nnope\n\n{"text": "!b"}\n{"text": "ccc"}\n{"text": "   "}\n
 
 def _rejects(data):
     return [
-        [1, f"{data}:2", "no JSON: Expecting value at column 1"],
+        [1, f"{data}:2", "not JSON: Expecting value at column 1"],
         [2, f"{data}:4", "is shouted"],
         [4, f"{data}:6", "has no tokens"],
         [5, f"{data}:7", "field 'text' is missing (found ['txt'])"],
@@ -351,7 +351,7 @@ def test_the_place_of_a_reject_is_where_the_row_lies_now(put):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ('{"text": "a"}\nnope\n', ":2 (sample 1): no JSON: Expecting value at column 1"),
+        ('{"text": "a"}\nnope\n', ":2 (sample 1): not JSON: Expecting value at column 1"),
         ('{"text": "a"}\n\n{"text": "!b"}\n', ":3 (sample 1): is shouted"),
         ('{"text": "a"}\n{"text": " "}\n', ":2 (sample 1): has no tokens"),
     ],

@@ -151,7 +151,7 @@ def test_a_transform_that_changes_a_length_is_named_when_its_pack_is_served(path
         AugmentationError, match=r"encodes to 5 tokens and was planned with 4: stutter changed its length"
     ):
         PackedDataset.from_plan(TEXTS, encoder, plan, transforms=[stutter])[0]
-    with pytest.raises(AugmentationError, match=r"makes no sample of .* but str"):
+    with pytest.raises(AugmentationError, match=r"applied to .* returns str"):
         PackedDataset.from_plan(TEXTS, encoder, plan, transforms=[lambda sample: sample.text])[0]  # type: ignore[list-item, return-value]
     with pytest.raises(WrongTypeError, match=r"transforms\[0\]"):
         PackedDataset.from_plan(TEXTS, encoder, plan, transforms=["flip"])  # type: ignore[list-item]

@@ -116,7 +116,7 @@ def test_words_of_others_are_answered_with_ours(tmp_path: Any, word: str, answer
 def test_raw_rows_are_refused_with_the_command_that_packs_them(tmp_path):
     chunk(tmp_path, 0, [{"messages": []}])
     chunk(tmp_path, 1, [PACK])
-    with pytest.raises(BadSampleError, match="raw rows are packed by `brimful produce`"):
+    with pytest.raises(BadSampleError, match="`brimful produce` packs raw rows"):
         LazyShardedDataset(tmp_path, num_packs=2)[0]
 
 

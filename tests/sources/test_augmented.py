@@ -109,15 +109,15 @@ def test_a_transform_that_fails_names_the_row():
 
     with pytest.raises(BadSampleError, match=r"memory\[0\].*cannot be augmented by fails \(IndexError"):
         measure_lengths(open_source(ROWS), toy_chat_encoder(), transforms=[fails])
-    with pytest.raises(AugmentationError, match="<lambda> makes no sample of"):
+    with pytest.raises(AugmentationError, match="<lambda> applied to"):
         open_source(ROWS).augmented([lambda sample: sample.text])[0]  # type: ignore[list-item, return-value]
 
 
 def test_draws_are_of_one_source():
     augmented = open_source(ROWS).augmented([half])
-    with pytest.raises(SettingsError, match="augment what is joined"):
+    with pytest.raises(SettingsError, match="augment the joined source"):
         open_source([augmented, open_source(ROWS)])
-    with pytest.raises(SettingsError, match="memory is augmented already"):
+    with pytest.raises(SettingsError, match="memory is already augmented"):
         measure_lengths(augmented, toy_chat_encoder(), transforms=[half])
 
 

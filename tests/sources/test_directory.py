@@ -40,7 +40,7 @@ def test_the_splits_of_a_clone_are_not_mixed(put: Put, tmp_path: Path) -> None:
     with pytest.raises(SettingsError) as caught:
         open_source(clone)
     assert str(caught.value) == (
-        f'{clone} holds several splits (test, train): name one with split="train", or take every one with split="all"'
+        f'{clone} holds several splits (test, train): name one with split="train", or take all with split="all"'
     )
     assert texts(open_source(clone, split="train")) == ["1"]
     assert texts(open_source(clone, split="all")) == ["0", "1"]
@@ -77,9 +77,7 @@ def test_a_named_pipe_is_refused_before_it_is_opened(name: str, tmp_path: Path) 
     """Without it the job waits for ever, and says nothing."""
     os.mkfifo(tmp_path / name)
     for path in (tmp_path, tmp_path / name):
-        with pytest.raises(
-            SourceError, match="is a named pipe and no file: the rows of a pipe are read as standard input"
-        ):
+        with pytest.raises(SourceError, match="is a named pipe, not a file: read the rows of a pipe as standard input"):
             open_source(path)
     with pytest.raises(SourceError, match="is a named pipe"):
         DirectoryFeed(tmp_path, RowOptions()).poll(1, 0)

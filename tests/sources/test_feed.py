@@ -82,7 +82,7 @@ def test_a_cursor_says_what_changed_and_leads_back(tmp_path):
     [
         (
             lambda path: path.write_text('{"text": "other 1"}\n{"text": "a2"}\n{"text": "new"}\n'),
-            "changed in front of byte",
+            "changed before byte",
         ),
         (lambda path: path.write_text(""), "has 0 bytes and had 15"),
     ],
@@ -132,7 +132,7 @@ def test_what_nothing_can_arrive_from(tmp_path):
     with pytest.raises(SourceNotFoundError, match="no such file or directory"):
         open_feed(tmp_path / "absent")
     (tmp_path / "a.bin").touch()
-    with pytest.raises(SettingsError, match="is no JSON lines"):
+    with pytest.raises(SettingsError, match="is not JSON lines"):
         open_feed(tmp_path / "a.bin")
     with pytest.raises(SettingsError, match="not int"):
         open_feed(3)

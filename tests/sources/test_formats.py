@@ -228,7 +228,7 @@ REFUSED = [
     (
         "messages",
         {"messages": [_user("q")], "tools": "[{"},
-        "tools is text that is no JSON: Expecting property name enclosed in double quotes: line 1 column 3 (char 2)",
+        "tools is text that is not JSON: Expecting property name enclosed in double quotes: line 1 column 3 (char 2)",
     ),
     ("messages", {"messages": [_user("q")], "tools": [3]}, "tools must be a list of objects and is list [3]"),
     ("sharegpt", {"conversations": []}, "'conversations' is empty: a conversation needs at least one turn"),
@@ -237,13 +237,13 @@ REFUSED = [
     (
         "sharegpt",
         {"conversations": [{"from": "alien", "value": "q"}]},
-        "conversations[0] is from 'alien', which is none of human, user, gpt, assistant, bot, chatgpt, system, "
+        "conversations[0] is from 'alien': use one of human, user, gpt, assistant, bot, chatgpt, system, "
         "observation, tool, function_response, function_call",
     ),
     (
         "sharegpt",
         {"conversations": [{"from": "function_call", "value": "add(1)"}]},
-        "the function_call in conversations[0] is text that is no JSON: Expecting value: line 1 column 1 (char 0)",
+        "the function_call in conversations[0] is text that is not JSON: Expecting value: line 1 column 1 (char 0)",
     ),
     (
         "sharegpt",
@@ -264,7 +264,7 @@ REFUSED = [
     (
         "sharegpt",
         {"conversations": [{"from": {}, "value": "q"}]},
-        "conversations[0] is from dict {}, which is none of human, user, gpt, assistant, bot, chatgpt, system, "
+        "conversations[0] is from dict {}: use one of human, user, gpt, assistant, bot, chatgpt, system, "
         "observation, tool, function_response, function_call",
     ),
     ("messages", {"messages": [_user("q")], "tools": "[" * 100_000}, "tools is JSON that is nested too deeply"),

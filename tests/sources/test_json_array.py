@@ -61,16 +61,16 @@ def test_every_beginning_of_an_array_is_refused(data):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b'[\n{"a": 1}\n{"b": 2}]', "a.json:3 (sample 1): no JSON: Expecting ',' delimiter at column 1"),
-        (b'[{"a": 1},\n\n   nope]', "a.json:3 (sample 1): no JSON: Expecting value at column 4"),
-        (b'[{"a": nope, "long": "' + b"x" * 100 + b'"}]', "a.json:1 (sample 0): no JSON: Expecting value at column 8"),
-        (b"[1, 2] 3", "a.json:1 (sample 2): no JSON: Extra data at column 8"),
-        (b"[1, ", "a.json:1 (sample 1): no JSON: Expecting value at column 5"),
-        (b'["abcdef", {"b": 12', "a.json:1 (sample 1): no JSON: Expecting ',' delimiter at column 20"),
-        (b'[1,\n "abc", {"b": "cd', "a.json:2 (sample 2): no JSON: Unterminated string starting at at column 15"),
+        (b'[\n{"a": 1}\n{"b": 2}]', "a.json:3 (sample 1): not JSON: Expecting ',' delimiter at column 1"),
+        (b'[{"a": 1},\n\n   nope]', "a.json:3 (sample 1): not JSON: Expecting value at column 4"),
+        (b'[{"a": nope, "long": "' + b"x" * 100 + b'"}]', "a.json:1 (sample 0): not JSON: Expecting value at column 8"),
+        (b"[1, 2] 3", "a.json:1 (sample 2): not JSON: Extra data at column 8"),
+        (b"[1, ", "a.json:1 (sample 1): not JSON: Expecting value at column 5"),
+        (b'["abcdef", {"b": 12', "a.json:1 (sample 1): not JSON: Expecting ',' delimiter at column 20"),
+        (b'[1,\n "abc", {"b": "cd', "a.json:2 (sample 2): not JSON: Unterminated string starting at at column 15"),
         (b'["a", "\xff"]', "a.json (sample 0): invalid UTF-8 at byte 7"),
-        (b"[%s]" % (b"1" * 5000), "a.json: row 0 (sample 0): no JSON that can be read: Exceeds the limit"),
-        (b"[" * 100_000, "a.json: row 0 (sample 0): no JSON that can be read: maximum recursion depth"),
+        (b"[%s]" % (b"1" * 5000), "a.json: row 0 (sample 0): not readable as JSON: Exceeds the limit"),
+        (b"[" * 100_000, "a.json: row 0 (sample 0): not readable as JSON: maximum recursion depth"),
         (b'{"a": 1}', "a.json must hold a JSON array of rows"),
         (b"", "a.json must hold a JSON array of rows"),
     ],
@@ -108,7 +108,7 @@ def test_a_row_that_unpacks_to_too_much_is_that_rows_fault(put, monkeypatch, tmp
         return list(open_source(path, format="text", cache_dir=tmp_path / f"cache-{next(times)}").read(0, 5))
 
     peak, found = _peak(read)
-    assert str(found[1]) == f"{path}:2 (sample 1): a row above the most, 1,048,576 bytes: cut it into several"
+    assert str(found[1]) == f"{path}:2 (sample 1): a row above the maximum of 1,048,576 bytes: cut it into several"
     assert [len(found[index].text) for index in (0, 2, 3, 4)] == [1, 1, (1 << 20) - 12, 1]
     assert peak < 20 << 20, "the long row was held"
     plain = put("b.jsonl", data)
@@ -142,5 +142,5 @@ def test_an_element_that_is_too_long_is_named(monkeypatch):
     read = io.BytesIO(b'["a", "%s"]' % (b"b" * 4000))
     with pytest.raises(BadSampleError) as caught:
         list(array_elements(read, "a.json"))
-    assert str(caught.value).startswith("a.json: row 1 (sample 1): a row above the most, ")
+    assert str(caught.value).startswith("a.json: row 1 (sample 1): a row above the maximum of ")
     assert read.tell() < 400

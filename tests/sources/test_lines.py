@@ -19,7 +19,7 @@ def _shown(source):
     return found
 
 
-NO_JSON = "no JSON: Expecting value at column 1"
+NO_JSON = "not JSON: Expecting value at column 1"
 
 FILES = {
     "line ends": (b'{"text":"a"}\n{"text":"b"}\n', ["a", "b"]),
@@ -34,11 +34,11 @@ FILES = {
     "blank lines before an error": (b'\n{"text":"a"}\n\r\n\nnope\n', ["a", f":5 (sample 1): {NO_JSON}"]),
     "cut off": (
         b'{"text":"a"}\n{"text":"b',
-        ["a", ":2 (sample 1): no JSON: Unterminated string starting at at column 9"],
+        ["a", ":2 (sample 1): not JSON: Unterminated string starting at at column 9"],
     ),
     "two objects": (
         b'{"text":"a"}{"text":"b"}\n{"text":"c"}',
-        [":1 (sample 0): no JSON: Extra data at column 13", "c"],
+        [":1 (sample 0): not JSON: Extra data at column 13", "c"],
     ),
     "an array": (b'{"text":"a"}\n[1]\n', ["a", ":2 (sample 1): a row must be an object and is list"]),
     "null": (b'{"text":"a"}\nnull\n', ["a", ":2 (sample 1): a row must be an object and is NoneType"]),
@@ -54,7 +54,7 @@ FILES = {
     ),
     "nested too deeply": (
         b'{"text":"a"}\n' + b"[" * 100_000 + b"\n",
-        ["a", ":2 (sample 1): no JSON that can be read: nested too deeply"],
+        ["a", ":2 (sample 1): not readable as JSON: nested too deeply"],
     ),
 }
 
@@ -161,4 +161,4 @@ def test_a_column_that_stands_twice_in_a_row_is_named(put, monkeypatch, is_fast)
     source = open_source(put("a.jsonl", "\n".join([good, good, twice, good]).encode()), ignore=["n", "id"])
     samples = list(source.read(0, 4))
     assert [isinstance(sample, BadSampleError) for sample in samples] == [False, False, True, False]
-    assert str(samples[2]).endswith("a.jsonl:3 (sample 2): it has 'messages' twice: one of the two would be lost")
+    assert str(samples[2]).endswith("a.jsonl:3 (sample 2): it has 'messages' twice: one of them would be lost")

@@ -95,8 +95,8 @@ def test_media_of_several_turns():
         (chat("<image>", images=[3]), "images holds no image: it must be a path or bytes"),
         (chat("<image>", images=["https://a/b.jpg"]), "images names 'https://a/b.jpg', and media are not fetched"),
         (chat("<image>", images=["data:image/png;base64,a"]), "images holds Base64 that cannot be read"),
-        (chat("Who?<|image_pad|>"), "its text holds <|image_pad|> where a medium belongs, and there is none"),
-        ({"text": "a", "image": "a.jpg"}, "column 'image' holds media beside a text that is no chat"),
+        (chat("Who?<|image_pad|>"), "its text holds <|image_pad|> where a medium belongs, and it has none"),
+        ({"text": "a", "image": "a.jpg"}, "column 'image' holds media, and the text is not a chat"),
     ],
 )
 def test_marks_are_held_against_media(row, reason):
@@ -117,7 +117,7 @@ def test_a_name_that_leads_out_of_the_directory_is_refused(name, tmp_path):
     home.mkdir()
     os.symlink(tmp_path, home / "link")
     row = chat("<image>", images=[name])
-    assert "is outside of" in refused(row, media_dir=home)
+    assert "is outside" in refused(row, media_dir=home)
     assert read(row, media_dir=home, media_outside=True).media[0].name in name
 
 

@@ -65,7 +65,7 @@ def test_a_label_is_true_or_false(label):
 
 def test_rows_without_an_answer_are_named():
     turns = [{"role": "user", "content": "q"}]
-    with pytest.raises(BadSampleError, match="its last turn is not of the assistant"):
+    with pytest.raises(BadSampleError, match="its last turn is not from the assistant"):
         open_source([{"messages": turns, "label": True}], format="messages_kto")[0]
     source = open_source([row(0), {"prompt": "q", "label": True}, row(2)], format="kto")
     with pytest.raises(BadSampleError, match="the row whose answer is its mismatch is malformed: field 'completion'"):

@@ -244,12 +244,12 @@ def test_an_empty_file_is_refused(put, data):
     path = put("a.jsonl", data)
     with pytest.raises(SourceError) as caught:
         open_source(path)
-    assert str(caught.value) == f"{path} is empty: there is no sample to pack"
+    assert str(caught.value) == f"{path} is empty: it has no sample to pack"
 
 
 def test_an_empty_list_is_refused():
     """Without it no rows in memory would have no format and a confusing error."""
-    with pytest.raises(SourceError, match="memory is empty: there is no sample to pack"):
+    with pytest.raises(SourceError, match="memory is empty: it has no sample to pack"):
         open_source([])
 
 
@@ -292,7 +292,7 @@ def test_a_file_that_is_no_parquet_says_so(put):
     path = put("a.parquet", b"x" * 100)
     with pytest.raises(SourceError) as caught:
         open_source(path)
-    assert str(caught.value).startswith(f"{path} is no Parquet file: ")
+    assert str(caught.value).startswith(f"{path} is not a Parquet file: ")
 
 
 def test_a_json_array_is_rows(put):
@@ -315,7 +315,7 @@ def test_broken_json_names_the_line(put):
     path = put("a.json", '[\n{"text": "a"}\n{"text": "b"}]')
     with pytest.raises(BadSampleError) as caught:
         open_source(path)
-    assert str(caught.value) == f"{path}:3 (sample 1): no JSON: Expecting ',' delimiter at column 1"
+    assert str(caught.value) == f"{path}:3 (sample 1): not JSON: Expecting ',' delimiter at column 1"
 
 
 def test_a_json_array_that_is_nested_too_deeply_is_the_files_fault(put):
@@ -362,7 +362,7 @@ def test_names_of_files_are_files_and_texts_are_texts(put: tools.Put) -> None:
     first, second = put("a.jsonl", tools.JSONL), put("b.jsonl", '{"text": "four"}\n')
     assert tools.texts(open_source([first, second])) == ["one", "two", "three", "four"]
     assert tools.texts(open_source(["a text", "another"])) == ["a text", "another"]
-    with pytest.raises(SourceNotFoundError, match=r"'no\.jsonl' of the list is no file, and others are"):
+    with pytest.raises(SourceNotFoundError, match=r"'no\.jsonl' of the list is not a file, and others are"):
         open_source([first, "no.jsonl"])
 
 

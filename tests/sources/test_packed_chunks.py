@@ -37,13 +37,13 @@ def test_written_and_read_again(tmp_path):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"lengths": [2, 2]}, "lengths are 4 tokens, and input_ids is of 3"),
-        ({"labels": [1]}, "labels is of 1"),
-        ({"pack_length": 4}, "pack_length is of 4"),
-        ({"position_ids": [0, 1, 2]}, "do not begin again"),
+        ({"lengths": [2, 2]}, "lengths are 4 tokens, but input_ids gives 3"),
+        ({"labels": [1]}, "labels gives 1"),
+        ({"pack_length": 4}, "pack_length gives 4"),
+        ({"position_ids": [0, 1, 2]}, "do not restart"),
         ({"lengths": [3, 0]}, "at least 1"),
         ({"lengths": None}, "lengths"),
-        ({"lengths": "ab"}, "no packed row"),
+        ({"lengths": "ab"}, "not a packed row"),
     ],
 )
 def test_a_row_that_contradicts_itself_is_malformed(tmp_path, change, reason):
@@ -58,4 +58,4 @@ def test_a_row_that_contradicts_itself_is_malformed(tmp_path, change, reason):
 def test_other_lines_of_such_a_name_stay_lines(tmp_path):
     (tmp_path / "chunk_00000.jsonl").write_text('{"text": "a"}\n')
     assert open_source(tmp_path / "chunk_00000.jsonl", cache_dir=tmp_path / "cache").format_name == "text"
-    assert str(rows_of_pack({"text": "a"})[0]).startswith("is no packed row")
+    assert str(rows_of_pack({"text": "a"})[0]).startswith("is not a packed row")

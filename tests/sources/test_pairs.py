@@ -66,9 +66,7 @@ def test_a_row_that_names_no_media_and_has_two_of_its_name_is_refused(tmp_path: 
     """Which of them is meant is not said; one would be taken by chance."""
     files = {"a.json": chat("<image>"), "a.png": picture(1), "a.jpg": picture(2), "output_00000000.json": chat("Hi?")}
     reason, _ = results(open_source(write(tmp_path / "photos", **files), media=True))
-    assert reason == (
-        'several media have its name (a.jpg, a.png): name those that belong to it in the row, as in "images": ["a.jpg"]'
-    )
+    assert reason == ('several media have its name (a.jpg, a.png): name its own in the row, as in "images": ["a.jpg"]')
     media, _ = results(
         open_source(write(tmp_path / "photos", **{"a.json": chat("<image>", images=["a.png"])}), media=True)
     )
@@ -84,13 +82,13 @@ def test_sounds_and_videos_lie_beside_rows_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"{no", "no JSON: Expecting property name enclosed in double quotes at line 1, column 2"),
-        (b"", "no JSON: Expecting value at line 1, column 1"),
+        (b"{no", "not JSON: Expecting property name enclosed in double quotes at line 1, column 2"),
+        (b"", "not JSON: Expecting value at line 1, column 1"),
         (b'{"a": "\xff"}', "invalid UTF-8 at byte 7 (invalid start byte)"),
         (b"[1]", "a row must be an object and is list"),
         (
             b"[" * 100_000,
-            "no JSON that can be read: maximum recursion depth exceeded while decoding a JSON array from a unicode string",
+            "not readable as JSON: maximum recursion depth exceeded while decoding a JSON array from a unicode string",
         ),
     ],
 )
@@ -106,7 +104,7 @@ def test_a_row_above_the_most_is_one_bad_row(photos: Path, monkeypatch: pytest.M
     """Without it a file of gigabytes takes the memory of the machine."""
     monkeypatch.setattr(pairs, "MAX_ROW_BYTES", 500)
     (photos / "a_0.json").write_text(json.dumps(chat("x" * 600)))
-    assert results(open_source(photos, media=True))[1].startswith("a row above the most")
+    assert results(open_source(photos, media=True))[1].startswith("a row above the maximum")
 
 
 names = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=30).filter(
@@ -210,5 +208,5 @@ def test_a_name_that_leads_out_is_refused(photos: Path) -> None:
     """A data set from elsewhere could name any file of this machine."""
     (photos.parent / "secret.png").write_bytes(picture(9))
     write(photos, **{"z.json": chat("<image>?", images=["../secret.png"])})
-    assert "is outside of" in results(open_source(photos, media=True))[-1]
+    assert "is outside" in results(open_source(photos, media=True))[-1]
     assert results(open_source(photos, media=True, media_outside=True))[-1] == [picture(9)]

@@ -38,7 +38,7 @@ def refused(row: Any, **options: Any) -> str:
         ({"messages": CHAT, "label": True}, "column 'label' says which answers are wanted"),
         ({"conversations": CHAT[:1], "chosen": {"from": "gpt"}}, "column 'chosen' is half of a preference"),
         ({"messages": CHAT, "rejected": CHAT}, "column 'rejected' is half of a preference"),
-        ({"input_ids": [1, 2], "seq_lengths": [1, 1]}, "the row is packed already, of 2 samples"),
+        ({"input_ids": [1, 2], "seq_lengths": [1, 1]}, "the row is already a pack of 2 samples"),
     ],
 )
 def test_a_column_that_changes_what_a_sample_means_is_refused(row: Any, reason: str) -> None:
@@ -183,7 +183,7 @@ def test_rows_of_a_medium_need_one(name: str) -> None:
     row = {**VALID[name], "image": None, "audio": None}  # type: ignore[dict-item]
     (error,) = open_source([row], format=name, media=True).read(0, 1)
     assert isinstance(error, BadSampleError)
-    assert error.reason == f"it has no medium, and a row of format {name} is of one"
+    assert error.reason == f"it has no medium, and a row of format {name} needs one"
 
 
 @given(st.sampled_from(sorted(FORMATS)), json_values, json_values)

@@ -65,7 +65,7 @@ def test_texts_that_begin_outside_their_file_are_not_read(saved):
         ("state.json", b"{}", "state.json is damaged: it does not name the data files"),
         ("state.json", b"[]", "state.json is damaged: it holds list"),
         ("dataset_info.json", b"\xff", "dataset_info.json is damaged: "),
-        ("state.json", None, "state.json is missing: a saved data set has one"),
+        ("state.json", None, "state.json is missing: every saved data set has one"),
         ("data-00001-of-00002.arrow", None, "data-00001-of-00002.arrow is missing: save the data set again"),
     ],
 )

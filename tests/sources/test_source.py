@@ -50,7 +50,7 @@ def test_a_file_without_a_readable_row_says_what_is_wrong_with_the_first(put):
     path = put("a.jsonl", b"nope\nnope\n")
     with pytest.raises(BadSampleError) as caught:
         open_source(path)
-    assert str(caught.value) == f"{path}:1 (sample 0): no JSON: Expecting value at column 1"
+    assert str(caught.value) == f"{path}:1 (sample 0): not JSON: Expecting value at column 1"
 
 
 def test_unknown_rows_are_shown_with_the_way_out():

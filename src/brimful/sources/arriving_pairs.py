@@ -1,7 +1,7 @@
-"""Rows that arrive as a file of their own beside a medium of their name: a recording and its transcript.
+"""Rows that arrive as a separate file with the name of their medium: a recording and its transcript.
 
-``a.txt`` beside ``a.wav`` holds the words, ``a.json`` a row of any format. The medium lies there first: the text says
-that both have come. (A directory that is complete is opened by ``brimful.sources.pairs``.)
+``a.txt`` next to ``a.wav`` holds the words, ``a.json`` a row of any format. The medium is written first: once the text
+exists, both have arrived. (``brimful.sources.pairs`` opens a complete directory.)
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from brimful.sources.rows import MAX_ROW_BYTES, oversized
 from brimful.sources.sample import MalformedRowError
 
 TRANSCRIPT, ROW = ".txt", ".json"
-"""Endings of files beside media: plain words, and rows."""
+"""Endings of the files next to media: plain words, and rows."""
 
 
 def stem_of(name: str) -> str:
@@ -30,7 +30,7 @@ def stem_of(name: str) -> str:
 
 
 def row_beside(ending: str, data: bytes, media: Sequence[str]) -> Any:
-    """Return the row in a file beside media of its name, or the error that says why there is none.
+    """Return the row in a file next to media of its name, or the error that says why it has none.
 
     Args:
         ending: ``TRANSCRIPT`` or ``ROW``.
@@ -53,11 +53,11 @@ def row_beside(ending: str, data: bytes, media: Sequence[str]) -> Any:
     except UnicodeDecodeError as error:
         return MalformedRowError(f"invalid UTF-8 at byte {error.start} ({error.reason})")
     except (ValueError, RecursionError) as error:
-        return MalformedRowError(f"no JSON that can be read: {error}")
+        return MalformedRowError(f"not readable as JSON: {error}")
     if len(media) != 1:
         names = ", ".join(sorted(media))
         return MalformedRowError(
-            f"several media have its name ({names}): which is meant is not said"
+            f"several media have its name ({names}): which one is meant is unclear"
             if media
             else "no recording has its name: a recording must be there before its transcript"
         )

@@ -1,4 +1,4 @@
-"""Transforms of samples, with draws that seed, epoch and sample decide: lengths that are measured are those that are trained."""
+"""Transforms of samples, with draws that seed, epoch and sample decide: the measured lengths are the trained ones."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from brimful.rng import generator
 from brimful.sources.sample import Sample
 
 Transform: TypeAlias = Callable[[Sample], Sample]
-"""Function from a sample to the sample that is trained; each call may draw another one."""
+"""Function from a sample to the sample that is trained; each call may draw a different one."""
 
 _drawing = threading.Lock()
-"""Held while a transform draws: the generators that it draws from belong to the whole process."""
+"""Held while a transform draws: its random generators belong to the whole process."""
 
 
 @dataclass(frozen=True)
 class Augmentation:
     """Transforms with the seed and the epoch of their draws.
 
-    Transforms draw from ``random``, ``numpy.random`` or PyTorch, as they do elsewhere. For each sample these begin at a state
-    that seed, epoch and sample decide, and afterwards go on as if nothing had been drawn.
+    Transforms draw from ``random``, ``numpy.random`` or PyTorch, as they do elsewhere. For each sample these generators
+    begin at a state that seed, epoch and sample decide. Afterwards they continue as if nothing had been drawn.
 
     >>> def cut(sample):
     ...     return replace(sample, text=sample.text[: random.randint(1, 9)])
@@ -53,7 +53,7 @@ class Augmentation:
         return {"names": [*map(identity_of, self.transforms)], "seed": self.seed, "epoch": self.epoch}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Refuse functions that no other process can have, by name: the error of Python names neither argument nor remedy."""
+        """Refuse, by name, functions that cannot be sent to a process: Python's error gives no argument or remedy."""
         for transform in self.transforms:
             if "<locals>" in getattr(getattr(transform, "_transform", transform), "__qualname__", ""):
                 raise SettingsError(
@@ -69,16 +69,16 @@ class Augmentation:
                 return transformed(sample, self.transforms, where)
             except AugmentationError:
                 raise
-            except Exception as error:  # transforms are anybody's code
+            except Exception as error:  # transforms are user code
                 reason = f"cannot be augmented by {names_of(self.transforms)} ({type(error).__name__}: {error})"
                 return BadSampleError(reason, sample_id=sample.sample_id, where=where(sample.sample_id))
 
 
 def transformed(sample: Sample, transforms: Sequence[Transform], where: Callable[[int], str]) -> Sample:
-    """Return a sample after transforms, under its own id, by which packs name it.
+    """Return a sample after transforms, under its own id, which packs refer to.
 
     Raises:
-        AugmentationError: one returned no sample; names it, file and line.
+        AugmentationError: a transform did not return a sample; names it, file and line.
     """
     sample_id = sample.sample_id
     for transform in transforms:
@@ -108,16 +108,16 @@ def names_of(transforms: Sequence[Transform]) -> str:
 
 
 def not_a_sample(transform: Transform, place: str, sample_id: int, result: Any) -> AugmentationError:
-    """Return the error for a transform that made something else of a sample."""
+    """Return the error for a transform that did not return a sample."""
     return AugmentationError(
-        f"{name_of(transform)} makes no sample of {place} (sample {sample_id}) but {type(result).__name__}: return a Sample"
+        f"{name_of(transform)} applied to {place} (sample {sample_id}) returns {type(result).__name__}: return a Sample"
     )
 
 
 def identity_of(transform: Transform) -> str:
     """Return the name of a transform and the fingerprint of its code and of the values that it holds.
 
-    Functions that it calls by their names are not followed: a version in ``augmentation`` says that they changed.
+    Global functions that it calls are not followed: a version in ``augmentation`` says that they changed.
 
     >>> cut = [lambda sample, size=size: sample for size in (1, 1, 2)]
     >>> identity_of(cut[0]) == identity_of(cut[1]), identity_of(cut[0]) == identity_of(cut[2])
@@ -127,7 +127,7 @@ def identity_of(transform: Transform) -> str:
 
 
 def _parts(value: Any, holders: tuple[int, ...]) -> Any:
-    """Return a value as JSON: of functions their code and what they hold, of objects their class and their attributes."""
+    """Return a value as JSON: a function's code and the values it holds; an object's class and attributes."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if id(value) in holders:
@@ -152,14 +152,14 @@ def _parts(value: Any, holders: tuple[int, ...]) -> Any:
         return repr(value).split(" at 0x")[0]
     if hasattr(value, "__array__"):
         return fingerprint_array(np.asarray(value))
-    # A method has its object, and an object that is called the code of that.
+    # A method has its object; a callable object has the code of its ``__call__``.
     owner, code = getattr(value, "__self__", None), getattr(value, "__func__", vars(type(value)).get("__call__"))
     return [repr(type(value)), *parts(owner, code, vars(value))]
 
 
 @contextmanager
 def _drawn(seed: int, epoch: int, sample_id: int) -> Iterator[None]:
-    """Let the generators of the process begin, for a block, at a state of this sample."""
+    """Run a block with the generators of the process in a state of this sample, then restore them."""
     number = int(generator(seed=seed, epoch=epoch, purpose=f"augmentation of sample {sample_id}").words(1)[0]) >> 32
     python_state, numpy_state = random.getstate(), np.random.get_state()
     torch = sys.modules.get("torch")

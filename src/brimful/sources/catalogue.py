@@ -1,9 +1,10 @@
-"""Rows whose texts lie in many small files or between media, as in pairs of files and in tars.
+"""Rows whose texts are in many small files or between media, as in pairs of files and in tars.
 
-Their texts are copied into the cache once, one line for each row in a fixed order: index, blocks, appended rows,
-pickling and flat memory are then those of JSON lines. Media stay where they are. A line is an object: ``name`` of the
-row in its storage, and ``row``, or ``error`` if it cannot be read. Names and sizes of its media stand in the line too,
-so that they belong to the fingerprint of the rows; the bytes of media do not, which nobody reads to open a data set.
+Their texts are copied into the cache once, one line for each row in a fixed order. Index, blocks, appended rows,
+pickling and constant memory then work as for JSON lines. Media stay where they are. A line is an object: ``name`` of
+the row in its storage, and ``row``, or ``error`` if it cannot be read. The line also holds the names and sizes of its
+media, so that they belong to the fingerprint of the rows. The bytes of media do not: opening a data set does not read
+them.
 """
 
 import json
@@ -27,12 +28,12 @@ _TURNS = ("messages", "conversations", "prompt", "completion")
 def kept_catalogue(
     origin: str, version: Any, cache: Path | None, write: Callable[[IO[bytes], Path, Path | None], None]
 ) -> Path:
-    """Return the path of a catalogue in the cache, which one process of many writes if it is not there yet.
+    """Return the path of a catalogue in the cache; if it does not exist yet, one process of many writes it.
 
     Args:
         origin: absolute path of the storage.
         version: value that changes whenever the catalogue would.
-        cache: directory of the cache; None for the usual one.
+        cache: directory of the cache; None for the default.
         write: gets the open file, the path that it will have, and an earlier catalogue of the same origin, if any.
     """
     folder = (cache or cache_dir()) / "catalogues"
@@ -57,7 +58,7 @@ def line_of(entry: Mapping[str, Any]) -> bytes:
 
 
 def shown(name: str) -> str:
-    """Return a name as messages show it: names are data, and may hold line ends.
+    """Return a name as messages show it: names are data and may contain line breaks.
 
     >>> shown("a: b.jpg"), shown("a" + chr(10) + "b.jpg")
     ('a: b.jpg', "'a\\\\nb.jpg'")
@@ -66,14 +67,14 @@ def shown(name: str) -> str:
 
 
 def media_values(row: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield the values of a row that name or hold media: those of columns, and those of parts of its messages."""
+    """Yield the values of a row that name or hold media, from columns and from parts of its messages."""
     values: list[Any] = []
     map_media(row, values.append)
     yield from values
 
 
 def has_media_of_its_own(row: Mapping[str, Any]) -> bool:
-    """Return true if a row says by itself which media it has, if only that there are none.
+    """Return true if a row itself says which media it has, even if it says that it has none.
 
     >>> has_media_of_its_own({"messages": [], "images": []}), has_media_of_its_own({"messages": [], "image": None})
     (True, False)

@@ -1,6 +1,6 @@
 """The data files of a directory.
 
-Clones of data sets from a hub hold more than data: a README, a licence, descriptions in JSON; and often several splits
+Clones of data sets from a hub hold more than data: a README, a license, descriptions in JSON, and often several splits
 and configurations. A directory that names its files by split is opened one split at a time.
 """
 
@@ -17,15 +17,15 @@ _DESCRIPTIONS = ("dataset_infos.json", "dataset_info.json", "dataset_dict.json",
 
 
 def is_pack_store(directory: str) -> bool:
-    """Return true for a directory that holds packs, of whichever job."""
+    """Return true for a directory that holds packs, from any job."""
     return os.path.isfile(os.path.join(directory, "stream.json"))
 
 
 def walk_data(directory: str) -> Iterator[tuple[str, list[str]]]:
     """Yield each folder of a directory with the names of its files, folders in the order of their names.
 
-    Hidden files and folders are passed over, and what jobs wrote below the directory that they packed: their stores, and
-    lists of rejected rows beside lengths. So the same command finds the same data again.
+    Hidden files and folders are skipped. So is what jobs wrote below the directory that they packed: their stores, and
+    lists of rejected rows next to lengths. Thus the same command finds the same data again.
     """
     for folder, subfolders, names in os.walk(directory):
         subfolders[:] = sorted(
@@ -43,14 +43,14 @@ def data_files(
     """Find the files of a directory that hold its data, in the order of their names; all are of one kind.
 
     Args:
-        directory: searched with all folders below it, as of ``walk_data``.
-        kind_of: kind of a file by its name; None for none of ours.
+        directory: searched with all folders below it (``walk_data``).
+        kind_of: kind of a file by its name; None for a file that brimful does not read.
         split: only files of that split; ``all`` for every one.
         config: only files in a folder of that name.
 
     Raises:
         SourceNotFoundError: no data file, or no such split or configuration.
-        SettingsError: several splits, configurations or kinds, and none is named.
+        SettingsError: several splits, configurations or kinds, and no choice among them.
     """
     candidates = sorted(
         os.path.join(folder, name)
@@ -58,7 +58,7 @@ def data_files(
         for name in names
         if kind_of(name) is not None
     )
-    # A directory of nothing but descriptions is taken at its word: its readme is the text to pack.
+    # If a directory holds only descriptions, they are the data: its readme is the text to pack.
     paths = [path for path in candidates if not _is_description(path, kind_of)] or candidates
     if not paths:
         raise SourceNotFoundError(f"{directory}: no file in it is JSON lines, JSON, Parquet, a tar or text")
@@ -91,7 +91,7 @@ def _is_description(path: str, kind_of: Callable[[str], str | None]) -> bool:
 
 
 def _of_split(directory: str, paths: list[str], split: str | None) -> list[str]:
-    """Return the files of one split; all files if no name of a split is in all of them."""
+    """Return the files of one split; all files if some of their names contain no split."""
     splits = {path: split_of_file(path) for path in paths}
     names = sorted({name for name in splits.values() if name is not None})
     if split is not None and split != ALL_SPLITS:
@@ -101,5 +101,5 @@ def _of_split(directory: str, paths: list[str], split: str | None) -> list[str]:
         require_split(names, split, title=directory, subject=f"{directory} has")
         return [path for path in paths if splits[path] == split]
     if split is None and len(names) > 1 and None not in splits.values():
-        raise several_splits(directory, names, f", or take every one with {setting('split', ALL_SPLITS)}")
+        raise several_splits(directory, names, f", or take all with {setting('split', ALL_SPLITS)}")
     return paths

@@ -1,4 +1,4 @@
-"""Files of a directory as they arrive: JSON lines that grow, and others that are complete when they have their name."""
+"""Files of a directory as they arrive: JSON lines that grow, and files that are complete once they have their name."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from brimful.sources.stamp import require_file
 from brimful.sources.unpack import begins_like_array
 
 _CHECKED_BYTES = 4096
-"""Bytes in front of a position that must be the same when reading goes on behind it."""
+"""Bytes before a position that must be unchanged when reading continues after it."""
 
 _PIECE_BYTES = 1 << 20
-"""Bytes of a growing file that are read at once."""
+"""Maximum bytes of one read of a growing file."""
 
 _BOM = b"\xef\xbb\xbf"
 
 
 @dataclass
 class _Progress:
-    """Position in one file, as a cursor holds it.
+    """Position in one file, as stored in a cursor.
 
     Attributes:
         rows: taken so far.
-        bytes: of lines, those that were taken; of a whole file its size.
-        check: fingerprint of bytes that must be the same when reading goes on.
+        bytes: for a file of lines, the bytes that were taken; for a whole file, its size.
+        check: fingerprint of bytes that must be unchanged when reading continues.
         format: name of the format of its rows, once it is known.
         is_done: the whole file was taken.
     """
@@ -55,25 +55,25 @@ class _Progress:
 
 @dataclass
 class _GrowingFile:
-    """A file of lines that was looked into by this process: its last bytes in front of the position, and its reading."""
+    """A file of lines that this process has read from: its last bytes before the position, and its reading."""
 
     tail: bytes
     reading: Reading | None = None
 
 
 class DirectoryFeed(Feed):
-    """Samples of the files of a directory and of the folders below it, in the order of their arrival.
+    """Samples of the files in a directory and in the folders below it, in the order of their arrival.
 
-    Files that are there together come in the order of their names, one after the other; a file that was begun is first
-    read as far as it goes. Lines of ``.jsonl`` are taken once they have their end, so the file may grow; every other
-    file must be complete when it gets its name: write it as ``.name`` and rename it. Hidden files are passed over. A name
-    is read once.
+    Files that exist at the same time come in the order of their names. A file that was begun is first read to its
+    current end. A line of ``.jsonl`` is taken once it has its line end, so the file may grow. Every other file must be
+    complete when it gets its name: write it as ``.name`` and rename it. Hidden files are skipped. Each name is read
+    once.
 
-    A ``.txt`` beside a recording of its name is its transcript, and a ``.json`` beside a medium a row with it
-    (``brimful.sources.arriving_pairs``). Where media are taken, a ``.txt`` waits for its recording.
+    A ``.txt`` next to a recording of its name is its transcript, and a ``.json`` next to a medium of its name is a row
+    with it (``brimful.sources.arriving_pairs``). If media are taken, a ``.txt`` waits for its recording.
 
     Args:
-        directory: searched whenever all that was found is taken.
+        directory: searched again whenever everything found so far has been taken.
         options: of the rows.
         only: name of the one file that is read; all if None.
         cache_dir: directory of line indexes and catalogues of whole files.
@@ -106,7 +106,7 @@ class DirectoryFeed(Feed):
         has_moved = is_listed = False
         while len(samples) < most:
             if not self._queue:
-                # Nothing has come only if a listing of now says so: other files may have come beside those of the last.
+                # Only a current listing can say that nothing has come: more files may have arrived since the last one.
                 if samples or is_listed:
                     break
                 self._queue, is_listed = deque(self._unread_names(is_last=is_last)), True
@@ -129,7 +129,7 @@ class DirectoryFeed(Feed):
         return samples
 
     def _unread_names(self, *, is_last: bool) -> list[str]:
-        """Return the names of files that have, or may have, something unread: the one that was begun, then by name."""
+        """Return the names of files that may have unread data: first the one that was begun, then the others."""
         names = []
         for name, size in sorted(self._sizes()):
             progress = self._files.get(name)
@@ -174,23 +174,23 @@ class DirectoryFeed(Feed):
         return sizes
 
     def _is_pair(self, name: str) -> bool:
-        """Return true for a file that belongs to a medium of its name, which is there or will come."""
+        """Return true for a file that belongs to a medium of its name, which exists or will arrive."""
         if self._only is not None or not name.endswith((TRANSCRIPT, ROW)):
             return False
         if stem_of(name) not in self._media:
             return self._options.media is not None and name.endswith(TRANSCRIPT)
-        # Where media are not taken it is a pair all the same, which is refused: words without their sound are another sample.
+        # If media are not taken, it is still a pair, and is refused: words without their audio are a different sample.
         return name.endswith(TRANSCRIPT) or not begins_like_array(str(self._directory / name))
 
     def _take_pair(
         self, name: str, progress: _Progress, most: int, first_id: int, is_last: bool
     ) -> list[Sample | BadSampleError]:
-        """Take the one row of a file beside a medium."""
+        """Take the one row of a file next to a medium."""
         path = self._directory / name
         data = path.read_bytes()
         row = row_beside(path.suffix, data, self._media.get(stem_of(name), []))
         place = self._options.media
-        # Media of its name lie beside it, wherever other rows have theirs.
+        # Media of its name are in the same folder, wherever other rows have theirs.
         options = (
             self._options if place is None else replace(self._options, media=replace(place, directory=str(path.parent)))
         )
@@ -212,7 +212,7 @@ class DirectoryFeed(Feed):
         return samples
 
     def _opened(self, name: str, progress: _Progress) -> Source:
-        """Return the source of a whole file; one that was begun must be the same as then."""
+        """Return the source of a whole file; a file that was begun must be unchanged."""
         if self._source is None or self._source[0] != name:
             path = self._directory / name
             with open(path, "rb") as file:
@@ -240,7 +240,7 @@ class DirectoryFeed(Feed):
     def _take_lines(
         self, name: str, progress: _Progress, most: int, first_id: int, is_last: bool
     ) -> list[Sample | BadSampleError]:
-        """Take lines of a file that may grow; the last one without its end only if nothing more will come."""
+        """Take lines of a file that may grow; take a last line without a line end only if nothing more will come."""
         path = self._directory / name
         with open(path, "rb") as file:
             growing_file = self._growing.get(name)
@@ -248,9 +248,7 @@ class DirectoryFeed(Feed):
                 file.seek(max(0, progress.bytes - _CHECKED_BYTES))
                 tail = file.read(min(progress.bytes, _CHECKED_BYTES))
                 if progress.check not in ("", fingerprint_bytes(tail)):
-                    raise SourceError(
-                        f"{path} was changed in front of byte {progress.bytes:,}, up to which it was read"
-                    )
+                    raise SourceError(f"{path} was changed before byte {progress.bytes:,}, up to which it was read")
                 growing_file = self._growing[name] = _GrowingFile(tail)
             file.seek(progress.bytes)
             data = file.read(_PIECE_BYTES)
@@ -260,7 +258,7 @@ class DirectoryFeed(Feed):
         if b"\n" not in data and len(data) > MAX_ROW_BYTES:
             raise SourceError(f"{path}: row {progress.rows}: {oversized()}")
         lines = data.split(b"\n")
-        # What stands behind the last end of a line is half a line, or nothing.
+        # After the last line end comes part of a line, or nothing.
         remainder = lines.pop()
         ends = [line + b"\n" for line in lines] + ([remainder] if is_end and remainder else [])
         rows: list[Any] = []

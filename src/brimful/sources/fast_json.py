@@ -1,4 +1,4 @@
-"""JSON by ``orjson`` where it is installed and gives the values of the standard library."""
+"""JSON parsing with ``orjson``, if it is installed and gives the same values as the standard library."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ from brimful.optional import fast_json_library
 
 _DIGITS = bytes.maketrans(b"123456789", b"0" * 9)
 _LONG_NUMBER = b"0" * 19
-"""Digits from which on a whole number may not fit 64 bits: ``orjson`` would make a float of it, without a word."""
+"""Number of digits from which a whole number may not fit 64 bits: ``orjson`` would silently make a float of it."""
 
 _ROW_TYPES = {dict, str}
 
@@ -17,7 +17,7 @@ _COLUMNS = {
     name: f'"{name}"'.encode()
     for name in ("messages", "conversations", "prompt", "completion", "chosen", "rejected", "text", "input_ids")
 }
-"""Columns that hold samples, as they stand in a line. In a text their quotes are escaped, so that one is counted once a row."""
+"""Columns that hold samples, as written in a line. Inside a text, quotes are escaped, so each counts once a row."""
 
 
 def parser_for(data: bytes) -> Callable[[bytes], Any]:
@@ -31,7 +31,7 @@ def parser_for(data: bytes) -> Callable[[bytes], Any]:
 
 
 def rows_at_once(lines: Sequence[bytes], data: bytes) -> list[Any] | None:
-    """Return the objects and texts of lines; None if the fast parser is not there, or a line is anything else.
+    """Return the objects and texts of lines; None without the fast parser, or if a line is anything else.
 
     >>> rows_at_once([b'{"a": 1}', b"[]"], b'{"a": 1}[]') is None
     True
@@ -40,12 +40,12 @@ def rows_at_once(lines: Sequence[bytes], data: bytes) -> list[Any] | None:
     if fast_loads is None:
         return None
     try:
-        rows = [*map(fast_loads, map(bytes.rstrip, lines))]  # blank lines behind one would be copied
+        rows = [*map(fast_loads, map(bytes.rstrip, lines))]  # blank lines after one would be copied
     except ValueError:
         return None
     if not set(map(type, rows)) <= _ROW_TYPES:
         return None
-    # Two equal keys, of which a parser keeps the last: found by counting, and named line by line.
+    # A parser keeps the last of two equal keys: counting finds them here, and the rows are then checked line by line.
     objects = [row for row in rows if type(row) is dict]
     names = [name for name in _COLUMNS if objects and name in objects[0]]
     is_repeated = any(data.count(_COLUMNS[name]) > sum(name in row for row in objects) for name in names)
@@ -53,7 +53,7 @@ def rows_at_once(lines: Sequence[bytes], data: bytes) -> list[Any] | None:
 
 
 def repeated_column(row: dict[str, Any], line: bytes) -> str | None:
-    """Return the column that the line of a row names twice, so that one of its samples would be lost; None if there is none.
+    """Return the column that a row's line has twice, so that one of its samples would be lost; None without one.
 
     >>> line = b'{"text": "a", "text": "b"}'
     >>> repeated_column(json.loads(line), line)
@@ -77,7 +77,8 @@ def _fast_loads() -> Callable[[bytes], Any] | None:
 
 def _loads(fast_loads: Callable[[bytes], Any], line: bytes) -> Any:
     try:
-        return fast_loads(line.rstrip())  # blank lines behind it would be copied
+        return fast_loads(line.rstrip())  # blank lines after it would be copied
     except ValueError:
-        # What orjson refuses, the standard library may take (NaN, half of a surrogate pair), or refuse in known words.
+        # What orjson refuses, the standard library may take (NaN, half of a surrogate pair), or refuse with a known
+        # message.
         return json.loads(line)

@@ -1,4 +1,4 @@
-"""Rows in the order of their arrival: the contract between a place that fills and whoever takes from it."""
+"""Rows in the order of their arrival: the contract between growing data and its reader."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from brimful.sources.reading import Reading
 from brimful.sources.sample import MalformedRowError, Sample
 
 Cursor: TypeAlias = Mapping[str, Any]
-"""Position of a feed as JSON: what has changed in it since the last one that was settled."""
+"""Position of a feed as JSON: the change since the last settled position."""
 
 _ROWS_FOR_DETECTION = 16
-"""Rows by which a format is detected, if so many have come."""
+"""Maximum number of rows from which a format is detected."""
 
 
 class Feed(abc.ABC):
-    """Samples in the order of their arrival, from a position that a record of a log can hold.
+    """Samples in the order of their arrival, from a position that a log record can hold.
 
-    ``poll`` takes what has come; ``cursor`` is the position behind it, relative to the last one that was settled;
-    ``settle`` says that a cursor is committed; ``seek`` goes to where a list of committed cursors leads.
+    ``poll`` takes what has come; ``cursor`` is the position after it, relative to the last settled one; ``settle`` says
+    that a cursor is committed; ``seek`` goes to where a list of committed cursors leads.
 
     Attributes:
         title: name for messages.
@@ -37,28 +37,29 @@ class Feed(abc.ABC):
 
     @abc.abstractmethod
     def poll(self, most: int, first_id: int, *, is_last: bool = False) -> list[Sample | BadSampleError]:
-        """Take at most so many samples of those that have come, numbered from an id on; none if none has.
+        """Take at most ``most`` of the samples that have come, numbered from ``first_id``; none if none has come.
 
         Args:
-            most: samples to take.
+            most: maximum number of samples to take.
             first_id: ``sample_id`` of the first.
-            is_last: nothing more will come: a line without an end is one, and the feed ends where there is no more.
+            is_last: nothing more will come: text without a line end is a line too, and the feed ends when nothing is
+                left.
         """
 
     @abc.abstractmethod
     def cursor(self) -> Cursor:
-        """Return the position behind the samples that were taken, as the change since the last settled one."""
+        """Return the position after the samples that were taken, as the change since the last settled one."""
 
     @abc.abstractmethod
     def settle(self) -> None:
-        """Note that the cursor of now is committed: the next one is relative to it."""
+        """Note that the current cursor is committed: the next one is relative to it."""
 
     @abc.abstractmethod
     def seek(self, cursors: Sequence[Cursor]) -> None:
-        """Go to the position of these committed cursors, all in their order; to the beginning if there are none.
+        """Go to the position of these committed cursors, given all in order; to the beginning without any.
 
         Raises:
-            SourceError: the source has changed in front of that position, or cannot go back to it.
+            SourceError: the source has changed before that position, or cannot go back to it.
         """
 
 
@@ -68,10 +69,10 @@ class RowOptions:
 
     Attributes:
         format: name of the rows' format; detected for each file if None.
-        fields: keys of the rows, by the format's own names.
-        ignore: columns and marks that may be left out though they say something.
+        fields: keys of the rows, by the format's field names.
+        ignore: columns and marks that may be left out although they carry meaning.
         prompt: turn of the user for formats that write one.
-        media: place of the media that rows name; beside their own file if it names no directory. None refuses them.
+        media: place of the media that rows name; the directory of their file if it names none. None refuses them.
     """
 
     format: str | None = None
@@ -96,7 +97,7 @@ class RowOptions:
         readable = [row for row in rows[:_ROWS_FOR_DETECTION] if not isinstance(row, MalformedRowError)]
         if not readable:
             return None
-        # A sound that is not wanted makes no transcript of its text.
+        # Without media, text with audio is not a transcript.
         wanted = [
             {name: value for name, value in row.items() if name not in self.ignore} if isinstance(row, Mapping) else row
             for row in readable
@@ -122,7 +123,8 @@ def sample_of(row: Any, sample_id: int, reading: Reading | None, where: str) -> 
     try:
         if isinstance(row, MalformedRowError):
             raise row
-        # Without a row that could be read there is no format; then this one was malformed, and is raised above.
+        # Only if no row could be read is the format unknown; then this row is malformed, and the error was raised
+        # above.
         assert reading is not None
         return reading.sample(sample_id, row)
     except MalformedRowError as error:
@@ -142,7 +144,7 @@ def row_of_line(line: bytes, parse: Callable[[bytes], Any]) -> Any:
 
 
 def numbered(sample: Sample | BadSampleError, sample_id: int) -> Sample | BadSampleError:
-    """Return a sample, or its error, under its number in the feed."""
+    """Return a sample, or its error, with its number in the feed."""
     if isinstance(sample, Sample):
         return replace(sample, sample_id=sample_id)
     return BadSampleError(sample.reason, sample_id=sample_id, where=sample.where)

@@ -20,7 +20,7 @@ from brimful.sources.table import table_fingerprint
 from brimful.typing import Fingerprint
 
 _ROWS_AT_ONCE = 1024
-"""Rows that are checked and converted together."""
+"""Number of rows that are checked and converted together."""
 
 
 class HuggingFaceRows(UniformBlockRows):
@@ -29,13 +29,13 @@ class HuggingFaceRows(UniformBlockRows):
     def __init__(
         self, dataset: Any, title: str | None = None, *, files: Sequence[tuple[str, int]] | None = None
     ) -> None:
-        """``files``: Arrow files of the rows in order, with the rows of each; None if they are not known."""
+        """``files``: Arrow files of the rows in order, with the number of rows in each; None if unknown."""
         if files is not None and getattr(dataset, "_indices", None) is None:
             ends = list(itertools.accumulate(num_rows for _, num_rows in files))
             paths = [path for path, _ in files]
         else:
             ends, paths = None, list(dict.fromkeys(file["filename"] for file in dataset.cache_files))
-        # Before the data set: what is pickled comes back in this order, and the data set maps the files.
+        # Set before the data set: pickled attributes are restored in this order, and the data set maps the files.
         self._files = _Files([(path, Stamp.of(path)) for path in paths], ends)
         self._dataset = dataset
         self.title = title or "datasets.Dataset"
@@ -45,7 +45,7 @@ class HuggingFaceRows(UniformBlockRows):
         """Open a directory that ``save_to_disk`` wrote.
 
         Raises:
-            SettingsError: it holds several splits, and none is named.
+            SettingsError: it holds several splits, and ``split`` is None.
             SourceNotFoundError: it has no such split.
             SourceError: a file of it is damaged.
         """
@@ -54,11 +54,11 @@ class HuggingFaceRows(UniformBlockRows):
         splits = saved_splits(name)
         if splits:
             name = os.path.join(name, require_split(splits, split, title=name, subject=f"{name} has"))
-        # Looked at before datasets maps the files: a damaged one could kill the process.
+        # Checked before datasets maps the files: a damaged one could kill the process.
         files = saved_files(name)
         try:
             dataset = datasets.load_from_disk(name)
-        except Exception as error:  # datasets raises errors of many kinds over what it reads
+        except Exception as error:  # datasets raises many kinds of errors for damaged files
             raise SourceError(f"{name} cannot be opened by datasets: {str(error).split(chr(10), 1)[0]}") from error
         rows = cls(dataset, title=name, files=files)
         rows.lies_in_files = True
@@ -66,7 +66,7 @@ class HuggingFaceRows(UniformBlockRows):
 
     @classmethod
     def from_hub(cls, name: str, *, split: str, config: str | None = None) -> HuggingFaceRows:
-        """Open a data set of the hub, from the cache of ``datasets`` where the hub cannot be reached.
+        """Open a data set of the hub, or from the cache of ``datasets`` if the hub cannot be reached.
 
         Raises:
             SourceNotFoundError: it does not exist, or is neither reachable nor in the cache; one line, at once.
@@ -89,7 +89,7 @@ class HuggingFaceRows(UniformBlockRows):
 
     @cached_property
     def _holds_media(self) -> bool:
-        """True if some column is of pictures, sounds or videos, which ``datasets`` would decode for each reading."""
+        """True if a column holds images, audio or videos, which ``datasets`` would decode at each read."""
         return _is_decoded(self._dataset.features)
 
     def read(self, start: int, stop: int) -> Iterator[Any]:
@@ -97,7 +97,7 @@ class HuggingFaceRows(UniformBlockRows):
         for begin, end in block_ranges(start, stop, _ROWS_AT_ONCE):
             table = self._checked(begin, end)
             if self._holds_media:
-                # Media as they are stored: bytes, or a path. A decoded picture would be another one.
+                # Media as they are stored: bytes, or a path. A decoded image would be a different one.
                 yield from table.to_pylist()
                 continue
             columns = dataset[begin:end]
@@ -107,9 +107,9 @@ class HuggingFaceRows(UniformBlockRows):
                 yield dict(zip(names, values, strict=False))
 
     def _checked(self, start: int, stop: int) -> Any:
-        """Return the Arrow table of some rows after a check of its values against their offsets.
+        """Return the Arrow table of some rows after checking its values against their offsets.
 
-        The files are mapped: reading a text that begins behind the end of its file would kill the process.
+        The files are mapped: reading a text that begins after the end of its file would kill the process.
         """
         import pyarrow as pa
 
@@ -147,19 +147,19 @@ def _library(purpose: str) -> Any:
 
 
 class _Files:
-    """The files under a data set, and the first row behind each, where that is known."""
+    """The files of a data set, and for each the row after its last one, if it is known."""
 
     def __init__(self, stamps: list[tuple[str, Stamp]], ends: list[int] | None) -> None:
         self._stamps, self._ends = stamps, ends
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Refuse, in a worker process, files that changed since."""
+        """Refuse, in a worker process, files that have changed since."""
         self.__dict__.update(state)
         for path, stamp in self._stamps:
             stamp.check(path)
 
     def check(self, start: int, stop: int) -> None:
-        """Refuse a change of the files that some rows lie in."""
+        """Refuse rows whose files have changed."""
         first, last = 0, len(self._stamps)
         if self._ends is not None:
             first, last = bisect.bisect_right(self._ends, start), bisect.bisect_left(self._ends, stop) + 1

@@ -1,4 +1,4 @@
-"""The elements of a JSON array one by one, in the memory of one of them."""
+"""The elements of a JSON array one by one, with only one of them in memory."""
 
 import codecs
 import json
@@ -13,7 +13,7 @@ _CHUNK = 1 << 20
 _SPACE = re.compile(r"[ \t\n\r]*")
 _BEHIND_VALUES = frozenset(",] \t\n\r")
 _LONGEST_LITERAL = 16
-"""Characters: an error at most this far from the end of the window may only say that there is more to read."""
+"""Number of characters: an error this close to the end of the window may only mean that more has to be read."""
 
 
 def array_elements(source: IO[bytes], title: str) -> Iterator[Any]:
@@ -24,8 +24,8 @@ def array_elements(source: IO[bytes], title: str) -> Iterator[Any]:
         title: of the file, for messages.
 
     Raises:
-        SourceError: it is no array.
-        BadSampleError: no JSON, or an element above ``MAX_ROW_BYTES``; names the line.
+        SourceError: it is not an array.
+        BadSampleError: it is not JSON, or an element exceeds ``MAX_ROW_BYTES``; names the line.
 
     >>> import io
     >>> list(array_elements(io.BytesIO(b'[{"text": "a"}, 2]'), "a.json"))
@@ -37,7 +37,7 @@ def array_elements(source: IO[bytes], title: str) -> Iterator[Any]:
     window.position += 1
     element = 0
     mark = window.next_character()
-    # The window is at the first character of an element, or at the bracket behind the last.
+    # The window is at the first character of an element, or at the bracket after the last.
     while mark != "]":
         yield window.value(element)
         element += 1
@@ -52,7 +52,7 @@ def array_elements(source: IO[bytes], title: str) -> Iterator[Any]:
 
 
 class _Window:
-    """A part of the decoded file: from ``position``, which moves on, to the last byte that was read."""
+    """A part of the decoded file: from ``position``, which advances, to the last byte that was read."""
 
     def __init__(self, source: IO[bytes], title: str) -> None:
         self._source, self._title = source, title
@@ -61,7 +61,7 @@ class _Window:
         self._num_bytes = 0  # read so far
         self._decoder = codecs.getincrementaldecoder(json.detect_encoding(head))("surrogatepass")
         self._text, self.position = self._decode_bytes(head), 0
-        self._lines = self._columns = 0  # in front of the window
+        self._lines = self._columns = 0  # before the window
 
     def _decode_bytes(self, data: bytes) -> str:
         self._num_bytes += len(data)
@@ -73,7 +73,7 @@ class _Window:
             raise BadSampleError(f"invalid UTF-8 at byte {byte}", sample_id=0, where=self._title) from error
 
     def _read_more(self) -> bool:
-        """Move the window on: drop the text in front of the position, double the rest; false at the end."""
+        """Advance the window: drop the text before the position, double the rest; false at the end."""
         tail = self._text[self.position :]
         data = self._source.read(max(_CHUNK, len(tail)))
         text = tail + self._decode_bytes(data)
@@ -88,7 +88,7 @@ class _Window:
         return bool(data)
 
     def next_character(self) -> str:
-        """Move to the character behind white space and return it; empty at the end of the file."""
+        """Skip white space and return the next character; empty at the end of the file."""
         while True:
             match = _SPACE.match(self._text, self.position)
             assert match is not None
@@ -99,37 +99,37 @@ class _Window:
                 return ""
 
     def value(self, element: int) -> Any:
-        """Decode the value that begins here and move behind it; ``element``: its index in the array."""
+        """Decode the value that begins here and move past it; ``element``: its index in the array."""
         self.next_character()
         row = f"{self._title}: row {element}"
         while True:
             try:
                 value, end = self._decode_json(self._text, self.position)
             except json.JSONDecodeError as error:
-                # Text that ends too early and text that is wrong give the same errors: only an error well in front of
-                # the window's end is certain.
+                # Truncated text and wrong text give the same errors: only an error well before the window's end is
+                # certain.
                 is_certain = not error.msg.startswith("Unterminated string") and (
                     len(self._text[error.pos :].strip()) > _LONGEST_LITERAL
                 )
                 if not is_certain and len(self._text) - self.position > MAX_ROW_BYTES:
                     raise BadSampleError(str(oversized()), sample_id=element, where=row) from error
-                # Placed before the window moves, which positions of the error count from.
+                # Located before the window moves, since error positions are relative to it.
                 wrong_text = self.error(error.msg, error.pos, element)
                 if is_certain or not self._read_more():
                     raise wrong_text from error
             except (RecursionError, ValueError) as error:  # a number of thousands of digits
-                reason = f"no JSON that can be read: {error}"
+                reason = f"not readable as JSON: {error}"
                 raise BadSampleError(reason, sample_id=element, where=row) from error
             else:
-                # A number may go on behind the window, and end early before that: of "1.5", "1" is one too.
+                # A number may continue after the window and seem complete within it: "1" of "1.5" is a number too.
                 lookahead = self._text[end : end + _LONGEST_LITERAL]
                 if lookahead[:1] in _BEHIND_VALUES or len(lookahead) == _LONGEST_LITERAL or not self._read_more():
                     self.position = end
                     return value
 
     def error(self, message: str, position: int, element: int) -> BadSampleError:
-        """Return the error of text that is no JSON at a position of the window."""
+        """Return the error of text that is not JSON at a position of the window."""
         newlines = self._text.count("\n", 0, position)
         column = position - self._text.rfind("\n", 0, position) if newlines else self._columns + position + 1
         place = f"{self._title}:{self._lines + newlines + 1}"
-        return BadSampleError(f"no JSON: {message} at column {column}", sample_id=element, where=place)
+        return BadSampleError(f"not JSON: {message} at column {column}", sample_id=element, where=place)

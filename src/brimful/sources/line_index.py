@@ -1,9 +1,10 @@
-"""Offsets of the lines of a file: made once, mapped by every process, extended when lines are appended.
+"""Offsets of the lines of a file: built once, mapped by every process, extended when lines are appended.
 
-The index also cuts the file into blocks with fingerprints of their bytes. It is trusted as long as the
-file's size and times are those it was made with, the time of the last write that no tool sets back among them; else the
-bytes are hashed again, and the index is remade only if they differ. Times decide when to look, never what the content is. A damaged index is remade as well.
-The file is read in pieces: the index takes memory for its lines that are not blank, and for nothing else.
+The index also cuts the file into blocks with fingerprints of their bytes. It is trusted as long as the size and times
+of the file have not changed; one of them, the time of the last write, cannot be set back by a tool. Otherwise the bytes
+are hashed again, and the index is rebuilt only if they differ. Times decide when to look, never what the content is. A
+damaged index is rebuilt too. The file is read in pieces: memory is needed only for the offsets of lines that are not
+blank.
 """
 
 import time
@@ -26,7 +27,7 @@ _KIND, _VERSION = "line_index", 3
 _CHUNK = 1 << 20
 _NEWLINE, _RETURN = 10, 13
 _SETTLED_NS = 2_000_000_000
-"""Age from which on a file's times are trusted: a younger one may be written to again within the tick of its clock."""
+"""Age from which a file's times are trusted: a younger file may be written again within one tick of the clock."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +35,13 @@ class LineIndex:
     """Offsets of the non-blank lines of one file.
 
     Attributes:
-        index_path: of the index itself, for other processes to map; empty if it is kept nowhere.
-        starts: ``int64[num_lines]``, first byte of each line that is not blank.
+        index_path: of the index itself, for other processes to map; empty if it is not stored.
+        starts: ``int64[num_lines]``, offset of the first byte of each line that is not blank.
         size: bytes in the file.
         mtime_ns, ctime_ns: times of the file's last change, in nanoseconds (``Stamp``); ``ctime_ns`` is 0 if it was too young.
         blocks: ranges of lines with the fingerprint of their bytes.
-        fingerprint: of all bytes.
-        blank_lines: true if blank lines were passed over, so that line number and index differ.
+        fingerprint: of all bytes of the file.
+        blank_lines: true if blank lines were skipped, so that line number and index differ.
     """
 
     index_path: str
@@ -53,11 +54,11 @@ class LineIndex:
     blank_lines: bool
 
     def matches(self, stamp: Stamp) -> bool:
-        """Return true if a file has the size and time that the index was made with."""
+        """Return true if a file has the size and time with which the index was built."""
         return (stamp.size, stamp.mtime_ns) == (self.size, self.mtime_ns)
 
     def is_current(self, stamp: Stamp) -> bool:
-        """Return true if the file was not written to since the index was made."""
+        """Return true if the file has not been written since the index was built."""
         return self.matches(stamp) and stamp.ctime_ns == self.ctime_ns
 
 
@@ -65,12 +66,12 @@ _NO_LINES = LineIndex("", np.empty(0, dtype=np.int64), 0, 0, 0, (), "", blank_li
 
 
 def open_line_index(data_path: str, index_path: Path, *, is_copy: bool = False) -> LineIndex:
-    """Map the index of a file, making or extending it first if needed. One process of many does the work.
+    """Map the index of a file; build or extend it first if needed. One process of many does the work.
 
     Args:
         data_path: of the file.
         index_path: of its index.
-        is_copy: the file is a copy in the cache, which nobody writes to: it is trusted at any age.
+        is_copy: the file is a copy in the cache, which does not change: it is trusted at any age.
 
     Raises:
         SourceError: the file is being written to.
@@ -79,7 +80,7 @@ def open_line_index(data_path: str, index_path: Path, *, is_copy: bool = False) 
     if index is not None and index.is_current(Stamp.of(data_path)):
         return index
     with exclusive(index_path):
-        # Another process may have made the index while this one waited for the lock.
+        # Another process may have built the index while this one waited for the lock.
         index = load_line_index(index_path)
         if index is None or not index.is_current(Stamp.of(data_path)):
             _write(index_of_lines(data_path, index, is_copy=is_copy), index_path)
@@ -90,7 +91,7 @@ def open_line_index(data_path: str, index_path: Path, *, is_copy: bool = False) 
 
 
 def load_line_index(index_path: Path) -> LineIndex | None:
-    """Map an index as it is; None if there is none that can be used."""
+    """Map an index as it is; None if it is missing or unusable."""
     try:
         table = open_table(index_path)
         meta = table.description
@@ -114,7 +115,7 @@ def load_line_index(index_path: Path) -> LineIndex | None:
 
 
 def index_of_lines(data_path: str, previous: LineIndex | None = None, *, is_copy: bool = False) -> LineIndex:
-    """Return the index of a file, from the previous one where lines were only appended. It is kept nowhere.
+    """Return the index of a file, extending the previous one if lines were only appended. It is not stored.
 
     Raises:
         SourceError: the file is being written to.
@@ -133,7 +134,7 @@ def index_of_lines(data_path: str, previous: LineIndex | None = None, *, is_copy
         starts, blank_lines = _scan(_pieces(file, base.size, stamp.size, hasher), base)
         blocks = list(base.blocks)
         _cut_blocks(file, starts, stamp.size, blocks)
-    # What was read is only the file's content if it is still the same file.
+    # The bytes read are the file's content only if the file is still the same.
     stamp.check(data_path)
     return LineIndex("", starts, stamp.size, stamp.mtime_ns, ctime_ns, blocks, hasher.hexdigest(), blank_lines)
 
@@ -154,7 +155,7 @@ def _write(index: LineIndex, index_path: Path) -> None:
 
 
 def _pieces(file: IO[bytes], start: int, stop: int, hasher: Any) -> Iterator[bytes]:
-    """Yield bytes ``start … stop-1``, about a megabyte at a time, and hash them; fewer if the file was cut short meanwhile."""
+    """Yield bytes ``start … stop-1``, about a megabyte at a time, and hash them; fewer of a truncated file."""
     file.seek(start)
     while start < stop and (piece := file.read(min(_CHUNK, stop - start))):
         hasher.update(piece)
@@ -163,7 +164,7 @@ def _pieces(file: IO[bytes], start: int, stop: int, hasher: Any) -> Iterator[byt
 
 
 def _fingerprint(file: IO[bytes], start: int, stop: int, hasher: Any) -> Fingerprint:
-    """Return the fingerprint of bytes ``start … stop-1`` behind those that the hasher got before."""
+    """Return the fingerprint of bytes ``start … stop-1`` after the bytes that the hasher already has."""
     for _ in _pieces(file, start, stop, hasher):
         pass
     return str(hasher.hexdigest())
@@ -173,7 +174,7 @@ def _scan(pieces: Iterable[bytes], base: LineIndex) -> tuple[Int64Array, bool]:
     """Return the first bytes of the non-blank lines of a file, and true if it has blank lines.
 
     Args:
-        pieces: of the file, behind the bytes of an earlier index.
+        pieces: of the file, after the bytes of an earlier index.
         base: that index.
 
     >>> starts, blank_lines = _scan([b"a\\n\\r", b"\\n\\nb"], _NO_LINES)
@@ -187,10 +188,10 @@ def _scan(pieces: Iterable[bytes], base: LineIndex) -> tuple[Int64Array, bool]:
         data = np.frombuffer(piece, dtype=np.uint8)
         ends = np.flatnonzero(data == _NEWLINE)
         if len(ends):
-            # Each line runs from behind the line end before it; the first one may have begun in an earlier piece.
+            # Each line begins after the previous line end; the first one may have begun in an earlier piece.
             starts = np.empty(len(ends), dtype=np.int64)
             starts[0], starts[1:] = begin, ends[:-1] + (position + 1)
-            # A line of no byte is blank, and so is one of a carriage return alone.
+            # An empty line is blank, and so is a line with only a carriage return.
             widths = ends + position - starts
             last_bytes = np.where(ends > 0, data[ends - 1], last_byte)
             has_text = (widths > 1) | ((widths == 1) & (last_bytes != _RETURN))
@@ -208,12 +209,12 @@ def _scan(pieces: Iterable[bytes], base: LineIndex) -> tuple[Int64Array, bool]:
 
 
 def _cut_blocks(file: IO[bytes], starts: Int64Array, size: int, blocks: list[Block]) -> None:
-    """Append blocks for the lines behind the last block: at most BLOCK_ROWS lines or about BLOCK_BYTES bytes."""
+    """Append blocks for the lines after the last block: at most BLOCK_ROWS lines or about BLOCK_BYTES bytes."""
     num_lines = len(starts)
     row = blocks[-1].stop if blocks else 0
     while row < num_lines:
         begin = int(starts[row])
-        # A line longer than BLOCK_BYTES is a block of its own.
+        # A line longer than BLOCK_BYTES is a separate block.
         first_beyond = int(np.searchsorted(starts, begin + BLOCK_BYTES, side="left"))
         stop = min(num_lines, row + BLOCK_ROWS, max(first_beyond, row + 1))
         end = int(starts[stop]) if stop < num_lines else size

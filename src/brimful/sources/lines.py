@@ -1,4 +1,4 @@
-"""Files of lines: JSON lines and plain texts, found by index."""
+"""Files of lines, JSON lines and plain texts, read by index."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from brimful.typing import Fingerprint
 
 _BOM = b"\xef\xbb\xbf"
 _SMALL_BYTES = _PIECE_BYTES = 1 << 18
-"""Maximum bytes of a file of many that is read as soon as its index would be, and of one reading of another."""
+"""Maximum bytes of one read. One of many files, if no larger, is read again instead of being indexed on disk."""
 
 _PIECE_ROWS = 1024
-"""Maximum lines of one reading: few enough that the first comes at once, enough that a look at the file's stamp
-behind each reading costs nothing."""
+"""Maximum lines of one read: few enough that the first line comes at once, enough that checking the file's stamp after
+each read costs nothing."""
 
 
 class _Lines(Rows):
-    """Lines of one file by index. The offset index is shared by all processes that open the file.
+    """Lines of one file by index. All processes that open the file share the offset index.
 
-    The file is read and not mapped: of a mapped one that is cut short meanwhile, reading kills the process.
+    The file is read and not mapped: reading a mapped file that has been truncated kills the process.
     """
 
     lies_in_files = True
@@ -50,7 +50,7 @@ class _Lines(Rows):
         original: str | None = None,
         is_one_of_many: bool = False,
     ) -> None:
-        """``is_one_of_many``: if it is small, the file is read again wherever it is opened, and no index of it is kept."""
+        """``is_one_of_many``: a small file is read again wherever it is opened, and its index is not stored."""
         self._path = os.path.realpath(path)
         if not os.path.isfile(self._path):
             raise SourceNotFoundError(f"{os.fspath(path)}: no such file")
@@ -59,7 +59,8 @@ class _Lines(Rows):
         if is_one_of_many and self._stamp.size <= _SMALL_BYTES:
             self._index = index_of_lines(self._path)
         else:
-            # The index of a copy is that of its original: the next copy extends it, and keeps the blocks that are measured.
+            # The index of a copy belongs to its original: the next copy extends it and keeps the blocks already
+            # measured.
             name = fingerprint_of(original or self._path)[:16]
             folder = (cache or cache_dir()) / "indexes"
             is_copy = original not in (None, self._path)
@@ -71,7 +72,7 @@ class _Lines(Rows):
 
     @classmethod
     def _reopen(cls, path: str, kept: str | LineIndex, title: str, fingerprint: Fingerprint, stamp: Stamp) -> _Lines:
-        """Map, in a worker process, the index that the parent made, or take it whole; refuse a file that changed since."""
+        """Map, in a worker process, the parent's index, or take it whole; refuse a file that has changed since."""
         self = cls.__new__(cls)
         self._path, self.title, self._stamp = path, title, stamp
         stamp.check(path, title)
@@ -105,15 +106,15 @@ class _Lines(Rows):
         hasher = xxhash.xxh3_128()
         for piece in self._pieces(0, end - 1):
             hasher.update(piece)
-        # The last line may have had no line end yet when it was the last.
+        # A line may not have had its line end yet when it was the last.
         without_end = hasher.hexdigest()
         hasher.update(self._bytes(end - 1, 1))
         return [hasher.hexdigest(), without_end]
 
     def _bytes(self, start: int, length: int) -> bytes:
-        """Return bytes of the indexed file; refuse a file that changed."""
+        """Return bytes of the indexed file; refuse a file that has changed."""
         try:
-            # Opened each time: a data set has more files than a process may hold open.
+            # Opened each time: a data set may have more files than a process may hold open.
             with open(self._path, "rb", buffering=0) as file:
                 data = os.pread(file.fileno(), length, start)
         except OSError:
@@ -121,7 +122,7 @@ class _Lines(Rows):
             raise
         self._stamp.check(self._path, self.title)
         if len(data) != length:
-            raise SourceError(f"{self.title} could be read in part only ({len(data):,} of {length:,} bytes): run again")
+            raise SourceError(f"{self.title} could be read only in part ({len(data):,} of {length:,} bytes): run again")
         return data
 
     def _pieces(self, start: int, stop: int) -> Iterator[bytes]:
@@ -130,11 +131,11 @@ class _Lines(Rows):
 
     def read(self, start: int, stop: int) -> Iterator[Any]:
         while start < stop:
-            # Several lines are read at once: those that fit in a piece, at least one.
+            # Several lines are read at once: as many as fit in a piece, at least one.
             first, limit = int(self._index.starts[start]), min(start + _PIECE_ROWS, stop)
             ends = [*self._index.starts[start + 1 : limit + 1].tolist(), self._index.size][: limit - start]
             count = max(1, bisect.bisect_right(ends, first + _PIECE_BYTES))
-            # A line above the maximum is read up to the byte that shows it.
+            # A line above the maximum is read only up to the first byte beyond it.
             data = self._bytes(first, min(ends[count - 1] - first, max(_PIECE_BYTES, MAX_ROW_BYTES + 1)))
             begin = len(_BOM) if first == 0 and data.startswith(_BOM) else 0
             lines = []
@@ -150,7 +151,7 @@ class _Lines(Rows):
         return (self._row(line, parse) for line in lines)
 
     def _row(self, line: bytes, parse: Callable[[bytes], Any]) -> Any:
-        """Return the row of a line; the bytes may end in blank lines, which do not count as its length."""
+        """Return the row of a line; the bytes may end in blank lines, which do not count toward its length."""
         if len(line) > MAX_ROW_BYTES:
             line = line[: line.find(b"\n") + 1]
             if not line:
@@ -162,21 +163,21 @@ class _Lines(Rows):
 
     @abc.abstractmethod
     def _parser_for(self, data: bytes) -> Callable[[bytes], Any]:
-        """Return the function from a line of these bytes to its row; ``UnicodeDecodeError`` if it is no UTF-8."""
+        """Return the function from a line of these bytes to its row; ``UnicodeDecodeError`` if it is not UTF-8."""
 
     def where(self, index: int) -> str:
         line_ends = index
-        # Blank lines are no rows: where there are some, the line ends in front of the row are counted.
+        # Blank lines are not rows: if the file has any, the line ends before the row are counted.
         if self._index.blank_lines:
             line_ends = sum(piece.count(b"\n") for piece in self._pieces(0, int(self._index.starts[index])))
         return f"{self.title}:{line_ends + 1}"
 
 
 class JsonLines(_Lines):
-    """One JSON object a line; blank lines are passed over."""
+    """One JSON object a line; blank lines are skipped."""
 
     def _rows_of(self, lines: list[bytes], data: bytes) -> Iterable[Any]:
-        # All at once where every line is a row, as in most files; else one by one, with the reason of each that is none.
+        # All at once if every line is a row, as in most files; else one by one, with the reason for each that is not.
         rows = None if max(map(len, lines)) > MAX_ROW_BYTES else rows_at_once(lines, data)
         return super()._rows_of(lines, data) if rows is None else map(self._row_of, rows)
 
@@ -195,23 +196,23 @@ def json_row(parse: Callable[[bytes], Any], line: bytes) -> Any:
     except UnicodeDecodeError:
         raise
     except json.JSONDecodeError as error:
-        return MalformedRowError(f"no JSON: {error.msg} at column {error.colno}{_kind_of_whole(line)}")
+        return MalformedRowError(f"not JSON: {error.msg} at column {error.colno}{_kind_of_whole(line)}")
     except RecursionError:
-        return MalformedRowError("no JSON that can be read: nested too deeply")
+        return MalformedRowError("not readable as JSON: nested too deeply")
     except ValueError as error:  # a number of thousands of digits
-        return MalformedRowError(f"no JSON that can be read: {error}")
+        return MalformedRowError(f"not readable as JSON: {error}")
     if not isinstance(value, (dict, str)):
         return MalformedRowError(f"a row must be an object and is {type(value).__name__}{_kind_of_whole(line)}")
     name = repeated_column(value, line) if isinstance(value, dict) else None
-    return value if name is None else MalformedRowError(f"it has {name!r} twice: one of the two would be lost")
+    return value if name is None else MalformedRowError(f"it has {name!r} twice: one of them would be lost")
 
 
 def _kind_of_whole(line: bytes) -> str:
-    """Say what a file of other JSON looks like by a line that is no row of it; empty if by nothing."""
+    """Say what other JSON the file seems to be, judged by a line that is not a row; empty if unknown."""
     text = line.strip()
     if text.startswith(b"[") and text[1:].lstrip()[:1] in (b"", b"{"):
-        return ": it looks like a JSON array, which is read under a name that ends in .json"
-    return ": it looks like one JSON object on several lines, and each row is one line" if text == b"{" else ""
+        return ": it looks like a JSON array: give the file a name that ends in .json"
+    return ": it looks like one JSON object on several lines: each row must be one line" if text == b"{" else ""
 
 
 class JsonArray(JsonLines):
@@ -222,7 +223,7 @@ class JsonArray(JsonLines):
 
 
 class TextLines(_Lines):
-    """One text a line; blank lines are passed over."""
+    """One text a line; blank lines are skipped."""
 
     unit = "one document a line"
 

@@ -1,9 +1,9 @@
-"""Media of a row: found in its columns and in the parts of its messages, and put where their marks stand.
+"""Media of a row: found in its columns and in the parts of its messages, and placed at their marks.
 
-Data sets name pictures in two ways. Parts of a content hold them (OpenAI's ``{"type": "image_url", …}``), or a column
-holds them (``images``) and marks in the text say where they belong: ``<image>`` for the next one, ``<image2>`` for the
-second. In a sample both are the same: contents are lists of parts, and ``Sample.media`` has the media in the order of
-their parts.
+Data sets name images in two ways. Either parts of a content hold them (OpenAI's ``{"type": "image_url", …}``), or a
+column holds them (``images``) and marks in the text say where they belong: ``<image>`` for the next one, ``<image2>``
+for the second. In a sample both look the same: contents are lists of parts, and ``Sample.media`` has the media in the
+order of their parts.
 
 >>> place = MediaPlace("/data")
 >>> messages, media = place_media([{"role": "user", "content": "<image>\\nWho is it?"}], {"image": "a.jpg"}, place)
@@ -39,23 +39,23 @@ _PARTS: Mapping[str, MediaKind] = {
         for ending in ("", "_url")
     }
 }
-"""Types of parts that are media, with their kind; such a part has its medium under a key of the same name."""
+"""Types of parts that are media, with their kind; such a part holds its medium under a key of the same name."""
 
 _PLAIN_KEYS = ("path", "url", "data", "value")
 """Keys of a part that hold its medium, whatever its type."""
 
 MARK = re.compile(r"<(image|video|audio)(\d*)>")
-"""Mark in a text of the next medium of a column, or of the one with that number, from 1."""
+"""Mark in a text for the next medium of a column, or for the one with that number, from 1."""
 
 
 @dataclass(frozen=True)
 class MediaPlace:
-    """The directory in which rows name media.
+    """The directory to which the media names in rows are relative.
 
     Attributes:
-        directory: relative names begin here; the present directory if empty.
-        allow_outside: media may lie elsewhere too. Else a name that leads out of the directory, also by a link, is
-            refused: a data set from elsewhere could name any file of this machine.
+        directory: relative names begin here; the current directory if empty.
+        allow_outside: media may also lie elsewhere. Otherwise a name that leads out of the directory, even through a
+            link, is refused: a foreign data set could name any file on this machine.
 
     >>> place = MediaPlace("/data/photos")
     >>> place.find("cats/1.jpg")
@@ -63,35 +63,35 @@ class MediaPlace:
     >>> place.find("../keys.pem")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    brimful.sources.sample.MalformedRowError: '../keys.pem' is outside of /data/photos, ...
+    brimful.sources.sample.MalformedRowError: '../keys.pem' is outside /data/photos, ...
     """
 
     directory: str = ""
     allow_outside: bool = False
 
     def beside(self, directory: str) -> "MediaPlace":
-        """Return the place beside a file of rows, unless this one names a directory."""
+        """Return this place, with the given directory unless it already names one."""
         return self if self.directory else replace(self, directory=directory)
 
     def find(self, name: str) -> str:
-        """Return the absolute path of a file by its name in a row; whether it exists is not asked."""
+        """Return the absolute path of a file from its name in a row, without checking that it exists."""
         if "\0" in name:
-            raise MalformedRowError("the name of a medium holds a NUL")
+            raise MalformedRowError("the name of a medium contains a NUL")
         root = os.path.abspath(self.directory)
         path = os.path.abspath(os.path.join(root, name))
         if not self.allow_outside:
-            # Links are followed, for a link in the directory may lead out of it.
+            # Links are followed, since a link in the directory may lead out of it.
             real_root = os.path.realpath(root)
             if os.path.commonpath([real_root, os.path.realpath(path)]) != real_root:
                 raise MalformedRowError(
-                    f"{name!r} is outside of {root}, the directory of its media: name another with "
+                    f"{name!r} is outside {root}, the directory of its media: name another with "
                     f"{setting('media_dir')}, or allow it with {setting('media_outside', True)}"
                 )
         return path
 
 
 def media_keys(part: Mapping[str, Any]) -> list[str]:
-    """Return the keys of a part under which its medium may stand."""
+    """Return the keys of a part that may hold its medium."""
     return [key for key in part if key in _PARTS or key in _PLAIN_KEYS]
 
 
@@ -103,7 +103,7 @@ def is_media_part(part: Any) -> bool:
 def place_media(
     messages: Sequence[Message], columns: Mapping[str, Any], place: MediaPlace
 ) -> tuple[list[Message], tuple[Medium, ...]]:
-    """Return messages whose contents are parts where they hold media, and the media in the order of their parts.
+    """Return messages, with lists of parts for contents with media, and the media in the order of their parts.
 
     Args:
         messages: contents are texts, or lists of parts.
@@ -111,7 +111,7 @@ def place_media(
         place: where their files are.
 
     Raises:
-        MalformedRowError: a mark without a medium, a medium without a mark, or a value that is no medium.
+        MalformedRowError: a mark without a medium, a medium without a mark, or a value that is not a medium.
     """
     shelf = _Shelf(columns, place)
     media: list[Medium] = []
@@ -209,7 +209,7 @@ def _medium(kind: MediaKind, value: Any, place: MediaPlace, origin: str) -> Medi
         data, path = value.get("bytes"), value.get("path") or value.get("url") or value.get("file_name")
         if isinstance(data, (bytes, bytearray)):
             return Medium(kind, str(path or ""), data=bytes(data))
-        if isinstance(value.get("data"), str):  # OpenAI's input_audio: Base64, with its format beside it
+        if isinstance(value.get("data"), str):  # OpenAI's input_audio: Base64, and its format
             return Medium(kind, "", data=_from_base64(value["data"], origin))
         value = path
     if isinstance(value, (bytes, bytearray)):

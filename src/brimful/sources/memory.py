@@ -10,7 +10,7 @@ from brimful.typing import Fingerprint
 
 
 class MemoryRows(UniformBlockRows):
-    """A list of rows: for tests, notebooks and small sets.
+    """A list of rows, for tests, notebooks and small data sets.
 
     >>> len(MemoryRows([{"text": "a"}, {"text": "b"}]))
     2
@@ -38,9 +38,9 @@ class MemoryRows(UniformBlockRows):
 
 
 class DatasetRows(MemoryRows):
-    """Rows of a data set with an index, such as a torch ``Dataset``: read again each time, with tensors as lists.
+    """Rows of a data set with an index, such as a torch ``Dataset``: read again each time, tensors as lists.
 
-    What a processor made of media is refused: packs of tokens do not hold it.
+    The outputs of a processor for media are refused: packs of tokens do not hold them.
     """
 
     def read(self, start: int, stop: int) -> Iterator[Any]:

@@ -11,11 +11,11 @@ from brimful.sources.sides import SideRows
 from brimful.typing import Fingerprint
 
 ROTATED_ROWS = 8
-"""Rows whose answers are rotated among them: TRL's ``per_device_train_batch_size`` by default."""
+"""Number of rows that rotate their answers among themselves: TRL's default ``per_device_train_batch_size``."""
 
 
 class RowAndOther(NamedTuple):
-    """A row of KTO, the row whose answer mismatches its prompt, and which of its two samples is meant."""
+    """A row of KTO, the row whose answer is its mismatch, and which of its two samples is meant."""
 
     row: Any
     other: Any
@@ -23,7 +23,7 @@ class RowAndOther(NamedTuple):
 
 
 class MismatchedRows(SideRows):
-    """Rows of KTO, each of them twice, with the row before it; the first of eight rows has the last of them.
+    """Rows of KTO, each of them twice, paired with the row before it; the first of eight rows is paired with the last.
 
     ::
 
@@ -39,7 +39,7 @@ class MismatchedRows(SideRows):
     def read(self, start: int, stop: int) -> Iterator[Any]:
         num_rows = len(self._rows)
         first_row, last_row = start // 2, (stop + 1) // 2
-        # Whole rotations are read, so that the row before the first one is there.
+        # Whole rotations are read, so that the first row also has its partner.
         for begin in range(first_row - first_row % ROTATED_ROWS, last_row if start < stop else 0, ROTATED_ROWS):
             rows = list(self._rows.read(begin, min(begin + ROTATED_ROWS, num_rows)))
             for position, row in enumerate(rows):
@@ -79,7 +79,7 @@ class MismatchedRows(SideRows):
         return fingerprint_of([self._rows.fingerprint, "mismatches"])
 
     def prefix_fingerprints(self, count: int) -> Sequence[Fingerprint]:
-        # Rows that are appended to a rotation that is not full change its mismatches.
+        # Rows appended to an incomplete rotation change its mismatches.
         if count % (2 * ROTATED_ROWS):
             return []
         return [fingerprint_of([digest, "mismatches"]) for digest in self._rows.prefix_fingerprints(count // 2)]

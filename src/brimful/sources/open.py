@@ -1,4 +1,4 @@
-"""The entrance: ``open_source`` turns a path, or something in memory, into a ``Source``."""
+"""The entry point: ``open_source`` turns a path, or data in memory, into a ``Source``."""
 
 import glob
 import os
@@ -35,10 +35,10 @@ from brimful.sources.unpack import begins_like_array, unpacked_json_array, unpac
 TextUnit: TypeAlias = Literal["file", "line"]
 
 STANDARD_INPUT = "-"
-"""Path of standard input."""
+"""Path that means standard input."""
 
 _ITEMS_CHECKED_AS_PATHS = 64
-"""Texts of a list that are looked up as names of files: a list of millions of texts has none among its first."""
+"""Number of texts of a list that are looked up as file names: a list of documents has none among its first."""
 
 _COMPRESSED = (".gz", ".gzip", ".zst", ".zstd", ".bz2")
 _PACKED_TARS = (".tgz", *(f".tar{ending}" for ending in _COMPRESSED))
@@ -49,7 +49,7 @@ _KINDS = {
     ".tar": "tar",
     **dict.fromkeys((".txt", ".md", ".rst", ".text"), "text"),
 }
-"""Kind of a file by its ending, once it is unpacked."""
+"""Kind of a file by its ending, after unpacking."""
 _SAVED_FILES = ("dataset_info.json", "dataset_dict.json")
 
 
@@ -93,10 +93,10 @@ def open_source(
     ``chunk_00000.jsonl`` of packs     one row a sample, as ms-swift's sharded loader reads them
     ``data.json``                      one JSON array of objects
     ``data.parquet``                   one row a sample
-    ``shard.tar``                      members of one key a row, as WebDataset has it
+    ``shard.tar``                      members of one key a row, as in WebDataset
     ``notes.txt`` (.md .rst)           one document (``text_unit="line"``: one a line)
     a directory                        its data files in the order of their names, of one ``split``
-    a directory of pairs               ``{name}.json`` a row, beside its picture, video or sound
+    a directory of pairs               ``{name}.json`` a row, next to its image, video or audio
     a directory of ``save_to_disk``    a ``datasets.Dataset``
     ``shard-*.jsonl``                  what the pattern matches, in the order of the names
     ``owner/name`` with a ``split``    of the hub, through ``datasets``
@@ -107,26 +107,27 @@ def open_source(
     Args:
         data: any of the above; a path may be a URL that fsspec opens.
         format: name of the rows' format (``brimful.sources.formats.FORMATS``); detected for each file if None.
-        fields: keys of the rows, by the format's own names: ``{"messages": "dialogue"}``.
-        ignore: columns that may be left out though they change what a sample means (``images``, ``label``), and marks
+        fields: keys of the rows, by the format's field names: ``{"messages": "dialogue"}``.
+        ignore: columns that may be left out although they change what a sample means (``images``, ``label``), and marks
             that are plain text here (``<image>``).
-        prompt: turn of the user for captions, boxes and transcripts, whose rows have none; None for that of the format
-            (``brimful.sources.formats``).
+        prompt: turn of the user for captions, boxes and transcripts, whose rows have none; None for the format's
+            default (``brimful.sources.formats``).
         text_unit: one document of a text file: the whole ``file``, or a ``line``.
-        split: of a data set that has several; ``all`` in a directory.
+        split: of a data set that has several; ``all`` takes every split of a directory.
         config: of a data set that has several configurations.
-        max_samples: number of samples to take, from the first on; None takes all.
-        media: take rows with pictures, videos and sounds, for an encoder that packs them; else they are refused.
-        media_dir: directory in which rows name media; that of their own file if None. Implies ``media``.
-        media_outside: let rows name files outside of that directory; and tars have members whose names lead out of one,
-            or that are links to others.
+        max_samples: number of samples to take from the beginning; None takes all.
+        media: take rows with images, videos and audio, for an encoder that packs them; else they are refused.
+        media_dir: directory to which media names in rows are relative; the directory of their file if None. Implies
+            ``media``.
+        media_outside: let rows name files outside that directory, and let tars have members that are links, or whose
+            names lead out of a directory.
         cache_dir: directory of line indexes and unpacked copies.
 
     Raises:
         SourceNotFoundError: no such file, directory or data set.
         UnknownFormatError: rows of no known format.
         SourceError: an empty data set, or a file that cannot be read.
-        SettingsError: a value that is no source, or a data set of several splits and none named.
+        SettingsError: a value that is not a source, or a data set of several splits without a chosen one.
 
     >>> open_source([{"prompt": "1+1?", "completion": "2"}]).format_name
     'prompt_completion'
@@ -155,7 +156,7 @@ def open_source(
 
 
 def _first_rows(rows: Rows, count: int) -> Rows:
-    """Cut rows behind the first ``count``; complete files stay as they are, so that a longer run reuses their work."""
+    """Keep the first ``count`` rows; complete files stay as they are, so that a longer run reuses their work."""
     if count >= len(rows):
         return rows
     if not isinstance(rows, ChainedRows):
@@ -165,7 +166,7 @@ def _first_rows(rows: Rows, count: int) -> Rows:
 
 
 def _rows(data: Any, options: _Options) -> Rows:
-    """Open anything that is no source yet. The order counts: a path is a sequence too, and a data set iterable."""
+    """Open anything that is not a source. The order matters: a path is also a sequence, a data set also iterable."""
     if isinstance(data, Rows):
         return data
     if isinstance(data, (str, os.PathLike)):
@@ -176,7 +177,7 @@ def _rows(data: Any, options: _Options) -> Rows:
         return TableRows.of(data)
     if hasattr(data, "with_format") and hasattr(data, "column_names"):
         if isinstance(data, Mapping):
-            split = require_split(data, options.split, title=f"a {type(data).__name__}", subject="there is")
+            split = require_split(data, options.split, title=f"a {type(data).__name__}", subject="it has")
             return _rows(data[split], options)
         # A streamed data set has no length: it is an iterable like any other.
         if hasattr(data, "__len__"):
@@ -191,14 +192,14 @@ def _rows(data: Any, options: _Options) -> Rows:
 
 
 def _from_list(data: Sequence[Any], options: _Options) -> Rows:
-    """Open a list of rows, or of paths: texts that are all names of files are paths."""
+    """Open a list of rows or of paths: texts are paths if all of them are names of files."""
     if not any(map(_is_path, data[:_ITEMS_CHECKED_AS_PATHS])):
         return MemoryRows(data)
     documents = [item for item in data if not _is_path(item)]
     if documents:
         text = str(documents[0])[:200]
-        raise SourceNotFoundError(f"{text!r} of the list is no file, and others are: give paths or texts")
-    # Chains are flattened: each file is a part with a format of its own.
+        raise SourceNotFoundError(f"{text!r} of the list is not a file, and others are: give paths or texts")
+    # Chains are flattened: each file is a part with its own format.
     parts: list[Rows] = []
     options = replace(options, is_one_of_many=len(data) > FEW_FILES)
     for item in data:
@@ -208,7 +209,7 @@ def _from_list(data: Sequence[Any], options: _Options) -> Rows:
 
 
 def _is_path(item: Any) -> bool:
-    """Return true for a path, or a text that is the name of a file; a document hardly is."""
+    """Return true for a path, or for a text that is the name of a file; a document hardly ever is."""
     if not isinstance(item, str):
         return isinstance(item, os.PathLike)
     return len(item) < 4096 and "\n" not in item and "\0" not in item and os.path.exists(item)
@@ -233,7 +234,7 @@ def _from_path(path: str, options: _Options) -> Rows:
         if not paths:
             raise SourceNotFoundError(f"{path}: no file matches")
         return _from_files(paths, path, options)
-    # A name with the ending of a file is a file that does not exist, not a data set of the hub.
+    # A name with a file ending is a missing file, not a data set of the hub.
     is_hub_id = looks_like_hub_id(path) and _kind(path) is None
     if is_hub_id and options.split is not None:
         return HuggingFaceRows.from_hub(path, split=options.split, config=options.config)
@@ -242,7 +243,7 @@ def _from_path(path: str, options: _Options) -> Rows:
 
 
 def _from_files(paths: Sequence[str], title: str, options: _Options) -> Rows:
-    """Open several files as one; texts of one document each share their blocks, for there may be millions."""
+    """Open several files as one; files of one document each share blocks, since there may be millions."""
     if options.text_unit == "file" and all(_kind(path) == "text" for path in paths):
         for path in paths:
             require_file(path)
@@ -252,17 +253,17 @@ def _from_files(paths: Sequence[str], title: str, options: _Options) -> Rows:
 
 
 def _kind(name: str) -> str | None:
-    """Return the kind of a file by its name: ``lines``, ``array``, ``parquet``, ``tar``, ``text``; None for none of ours."""
+    """Return the kind of a file by its name: ``lines``, ``array``, ``parquet``, ``tar``, ``text``; None for others."""
     base = name.lower()
     while base.endswith(_COMPRESSED):
         base = base.rpartition(".")[0]
     kind = _KINDS.get(base[base.rfind(".") :])
-    # Parquet compresses its own pages; it and tars are read in place: compressed files of them are none of ours.
+    # Parquet compresses its own pages, and both Parquet files and tars are read in place: compressed ones are not read.
     return None if kind in ("parquet", "tar") and base != name.lower() else kind
 
 
 def arrival_of(name: str) -> Literal["lines", "whole"] | None:
-    """Return the way in which a data file arrives: line by line, or whole; None for a file that is none of ours.
+    """Return the way in which a data file arrives: line by line, or whole; None for a file that brimful does not read.
 
     >>> arrival_of("a.jsonl"), arrival_of("a.jsonl.gz"), arrival_of("README")
     ('lines', 'whole', None)
@@ -284,7 +285,7 @@ def _from_file(path: str, options: _Options) -> Rows:
     kind = _kind(path)
     if kind in ("parquet", "tar") and is_remote(path):
         name = "Parquet" if kind == "parquet" else "a tar"
-        raise SourceError(f"{path}: {name} is read in place, which takes a local file: copy it here first")
+        raise SourceError(f"{path}: {name} is read in place and must be a local file: copy it here first")
     if path.lower().endswith(_PACKED_TARS):
         raise SourceError(f"{path}: a tar is read in place, and a compressed one cannot be: unpack it to .tar first")
     if kind == "parquet":

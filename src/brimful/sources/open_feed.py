@@ -1,4 +1,4 @@
-"""The entrance for data that still arrives: ``open_feed`` turns a path or an iterable into a ``Feed``."""
+"""The entry point for data that is still arriving: ``open_feed`` turns a path or an iterable into a ``Feed``."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ def open_feed(
     media_outside: bool = False,
     cache_dir: str | os.PathLike[str] | None = None,
 ) -> Feed:
-    """Open data that still arrives.
+    """Open data that is still arriving.
 
     ======================  ====================================================================
     a directory             its files as they arrive (``DirectoryFeed``); with ``media``, recordings with transcripts
     ``data.jsonl``          its lines as they are appended
     another data file       its rows
     ``-``                   JSON lines from standard input
-    an iterable             its rows; None for a moment at which there is none yet
+    an iterable             its rows; None says that no row is ready yet
     ======================  ====================================================================
 
     Args:
         data: any of the above; a ``Feed`` is returned as it is.
-        format, fields, ignore, prompt, media, media_dir, media_outside, cache_dir: as of ``open_source``.
+        format, fields, ignore, prompt, media, media_dir, media_outside, cache_dir: see ``open_source``.
 
     Raises:
         SourceNotFoundError: no such file or directory.
-        SettingsError: a value that nothing can arrive from.
+        SettingsError: a value from which nothing can arrive.
 
     >>> open_feed([{"text": "a"}]).title
     'list of rows'
@@ -61,10 +61,10 @@ def open_feed(
             return DirectoryFeed(path, options, cache_dir=cache_dir)
         require_file(path)
         if not os.path.isfile(path):
-            raise SourceNotFoundError(f"{path}: no such file or directory; what arrives is followed on this machine")
+            raise SourceNotFoundError(f"{path}: no such file or directory; a feed follows local files only")
         if arrival_of(path) is None:
-            raise SettingsError(f"{path} is no JSON lines, JSON, Parquet, tar or text")
+            raise SettingsError(f"{path} is not JSON lines, JSON, Parquet, a tar or text")
         return DirectoryFeed(os.path.dirname(path) or ".", options, only=os.path.basename(path), cache_dir=cache_dir)
     if isinstance(data, Iterable) and not isinstance(data, (bytes, bytearray, Mapping)):
         return IteratorFeed(data, options)
-    raise SettingsError(f"what arrives is a path, '-' or an iterable of rows, not {type(data).__name__}")
+    raise SettingsError(f"a feed is opened from a path, '-' or an iterable of rows, not {type(data).__name__}")

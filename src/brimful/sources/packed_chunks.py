@@ -4,7 +4,8 @@
 
     {"input_ids": [ … ], "labels": [ … ], "position_ids": [0, 1, 2, 0, 1], "lengths": [3, 2], "pack_length": 5, "num_samples": 2}
 
-Each of ``lengths`` is a row of its own here: a format that took the line for one sample would let them see each other.
+Each of ``lengths`` becomes a separate row here: if the line were taken for one sample, its samples would attend to each
+other.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def holds_packed_chunk(path: str) -> bool:
 class PackedChunk(UniformBlockRows):
     """Rows of one chunk: one row a sample, in the order of packs and of the samples in them.
 
-    Opening reads the chunk once, for the number of samples in each pack.
+    Opening a chunk reads it once, to count the samples in each pack.
 
     Args:
         path: of the chunk.
@@ -83,7 +84,7 @@ class PackedChunk(UniformBlockRows):
 
 
 def rows_of_line(name: str, row: Any) -> list[Any]:
-    """Return the rows of one line of a file that may be a chunk: those of its pack, or the one that it is.
+    """Return the rows of one line of a file that may be a chunk: the rows of its pack, or the line's own row.
 
     >>> rows_of_line("in/chunk_00000.jsonl", {"text": "a"})
     [{'text': 'a'}]
@@ -93,7 +94,7 @@ def rows_of_line(name: str, row: Any) -> list[Any]:
 
 
 def rows_of_pack(pack: Any) -> list[Any]:
-    """Return the samples of a packed row; a row that contradicts itself as one error.
+    """Return the samples of a packed row; for a row that contradicts itself, one error.
 
     >>> rows_of_pack({"input_ids": [5, 6, 7], "labels": [-100, 6, -100], "lengths": [2, 1], "pack_length": 3})
     [{'input_ids': [5, 6], 'labels': [-100, 6]}, {'input_ids': [7], 'labels': [-100]}]
@@ -104,21 +105,21 @@ def rows_of_pack(pack: Any) -> list[Any]:
         ids, labels, lengths = (pack[name] for name in ("input_ids", "labels", "lengths"))
         reason = _contradiction(pack, ids, labels, lengths)
     except (KeyError, TypeError) as error:
-        reason = f"is no packed row ({error!r}): raw rows are packed by `brimful produce`"
+        reason = f"is not a packed row ({error!r}): `brimful produce` packs raw rows"
     if reason:
         return [MalformedRowError(reason)]
     return [{"input_ids": ids[a:b], "labels": labels[a:b]} for a, b in pairwise(accumulate(lengths, initial=0))]
 
 
 def _contradiction(pack: Mapping[str, Any], ids: Any, labels: Any, lengths: Any) -> str:
-    """Return what in a packed row contradicts its lengths; empty if nothing does."""
+    """Return what contradicts the lengths in a packed row; empty if nothing does."""
     if not lengths or min(lengths) < 1:
-        return "its lengths are not of samples: each must be at least 1"
+        return "its lengths are not sample lengths: each must be at least 1"
     num_tokens = sum(lengths)
     for name, number in (("input_ids", len(ids)), ("labels", len(labels)), ("pack_length", pack.get("pack_length"))):
         if number != num_tokens:
-            return f"its lengths are {num_tokens:,} tokens, and {name} is of {number!r}"
+            return f"its lengths are {num_tokens:,} tokens, but {name} gives {number!r}"
     positions = pack.get("position_ids")
     if positions is not None and positions != [place for length in lengths for place in range(length)]:
-        return "its position_ids do not begin again where its lengths say that a sample begins"
+        return "its position_ids do not restart where its lengths say that a sample begins"
     return ""

@@ -1,4 +1,4 @@
-"""Samples of the layout after packing of LLaVA-OneVision-1.5: packs ``ps_00000000`` of pictures, questions and answers.
+"""Samples in LLaVA-OneVision-1.5's layout after packing: packs ``ps_00000000`` of images, questions and answers.
 
 ::
 
@@ -7,9 +7,9 @@
      "prompts":  [["what is it"], ["hi"], ["who?", "and this?"]],
      "captions": [["a cat"], ["hello"], ["Ann", "Bob"]]}
 
-Entry ``i`` of each list belongs to sample ``i`` of the pack, and the number of a picture is that position. Lists of
-captions and of single questions are flat. ``prompt`` is read as ``prompts``. Packs lie as files in a directory, or in tars.
-Pictures without a mark ``<image>`` in the text stand in front of the first question.
+Entry ``i`` of each list belongs to sample ``i`` of the pack, and the number of an image is that position. Lists of
+captions and of single questions are flat. ``prompt`` is read as ``prompts``. Packs are files in a directory, or members
+of tars. Images without a mark ``<image>`` in the text are placed before the first question.
 """
 
 import io
@@ -35,18 +35,18 @@ from brimful.sources.stamp import Stamp, changed, require_file
 from brimful.typing import Fingerprint
 
 _PICTURE = re.compile(r"img(\d+)(?:_(?:sub)?(\d+))?\.\w+")
-"""Names of pictures, with or without leading zeros: sample in the pack, and which of its pictures."""
+"""Names of images, with or without leading zeros: sample in the pack, and index among its images."""
 
 _KEY = re.compile(r"ps_\d+")
 
 
 @dataclass(frozen=True)
 class _Place:
-    """Pack in a tar, from its first header to its end, or as files of a directory: then only the file of its JSON.
+    """Place of a pack: in a tar, from its first header to its end; in a directory, only the file of its JSON.
 
     Attributes:
         path: of the tar, or of the JSON.
-        begin, end: first byte of the pack, and the byte behind it; 0 for a file.
+        begin, end: first byte of the pack, and the byte after its last; 0 for a file.
         json_begin, json_size: of its JSON in the tar.
     """
 
@@ -63,10 +63,10 @@ class PackedPairs(UniformBlockRows):
     Opening reads the JSON of every pack once, for the number of its samples; fingerprints read everything.
 
     Args:
-        path: of a directory of ``ps_….json`` beside their pictures, or of tars; or of one tar.
+        path: of a directory of ``ps_….json`` with their images, or of tars; or of one tar.
 
     Raises:
-        SourceNotFoundError: no packs there.
+        SourceNotFoundError: the path holds no packs.
     """
 
     unit = "one sample of a pack a row"
@@ -99,7 +99,7 @@ class PackedPairs(UniformBlockRows):
                 rows = list(rows_of_pack(*_open(place)))
             except (OSError, tarfile.TarError) as error:
                 raise changed(place.path) from error
-            # After the bytes were read: they are those of the file that was counted and fingerprinted.
+            # Checked after the read: the bytes come from the file that was counted and fingerprinted.
             self._stamps[place.path].check(place.path)
             assert len(rows) == end - first
             yield from rows[begin - first : min(stop, end) - first]
@@ -126,7 +126,7 @@ class PackedPairs(UniformBlockRows):
 
 
 def holds_packed_pairs(path: str | os.PathLike[str]) -> bool:
-    """Return true for a directory of packs, for one of tars with packs, and for such a tar; by the first name of each.
+    """Return true for a directory of packs or of tars with packs, and for such a tar, judged by the first name in it.
 
     >>> holds_packed_pairs(os.devnull)
     False
@@ -145,18 +145,18 @@ def holds_packed_pairs(path: str | os.PathLike[str]) -> bool:
 def _is_tar_of_packs(path: str | os.PathLike[str]) -> bool:
     try:
         with tarfile.open(path, "r:") as tar:
-            first = tar.next()  # after extended headers, with which other writers begin
+            first = tar.next()  # skips extended headers, with which some writers begin
     except (OSError, tarfile.TarError):
         return False
     return first is not None and _KEY.fullmatch(first.name.partition(".")[0]) is not None
 
 
 def rows_of_pack(pack: Any, picture: Callable[[int, int, str], Any]) -> Iterator[Any]:
-    """Yield the samples of a pack as rows of messages; a malformed one as the error.
+    """Yield the samples of a pack as rows of messages; a malformed sample as its error.
 
     Args:
         pack: its JSON; or an error.
-        picture: function from sample, number of its picture, and name to the value of a row.
+        picture: function from sample, number of the image in it, and name to the value in a row.
 
     >>> pack = {"images": [["img000.jpg"], []], "prompt": [["what"], ["hi"]], "captions": [["cat"], ["hello"]]}
     >>> for row in rows_of_pack(pack, lambda sample, number, name: name):
@@ -178,7 +178,7 @@ def rows_of_pack(pack: Any, picture: Callable[[int, int, str], Any]) -> Iterator
 def _row(position: int, images: Any, prompts: Any, captions: Any, picture: Callable[[int, int, str], Any]) -> Any:
     questions, answers, names = _as_list(prompts), _as_list(captions), [name for name in _as_list(images) if name]
     if len(questions) != len(answers) or not all(isinstance(text, str) for text in (*questions, *answers, *names)):
-        raise MalformedRowError(f"it has {len(questions):,} prompts and {len(answers):,} captions: each needs a text")
+        raise MalformedRowError(f"it has {len(questions):,} prompts and {len(answers):,} captions: each needs one text")
     if names and questions and not any(MARK.search(text) for text in (*questions, *answers)):
         marks = "<image>" * len(names)
         questions[0] = f"{marks}\n{questions[0]}" if questions[0] else marks
@@ -196,7 +196,7 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def _num_samples(pack: Any) -> int:
-    """Return the number of samples in a pack; a pack that cannot be read is one malformed row."""
+    """Return the number of samples in a pack; a pack that cannot be read counts as one malformed row."""
     return 1 if isinstance(pack, MalformedRowError) else len(pack["captions"])
 
 
@@ -228,20 +228,20 @@ def _places(file: Path) -> Iterator[_Place]:
 
 def _headers(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
     while (member := tar.next()) is not None:
-        # A tar file keeps every header that it read: a shard has many.
+        # A TarFile keeps every header that it has read, and a shard has many.
         tar.members = []  # type: ignore[attr-defined]
         yield member
 
 
 def _json(place: _Place) -> Any:
-    """Return the JSON of a pack, without its pictures; an error if it cannot be read."""
+    """Return the JSON of a pack, without its images; an error if it cannot be read."""
     with open(place.path, "rb") as file:
         file.seek(place.json_begin)
         return _parsed(file.read() if place.json_size is None else file.read(place.json_size))
 
 
 def _open(place: _Place) -> tuple[Any, Callable[[int, int, str], Any]]:
-    """Return the JSON of a pack, and the function that finds its pictures."""
+    """Return the JSON of a pack, and the function that finds its images."""
     pack = _json(place)
     return (pack, _InTar(_members(place))) if place.end else (pack, _BesideJson(Path(place.path)))
 
@@ -271,7 +271,7 @@ def _parsed(text: bytes) -> Any:
 
 @dataclass(frozen=True)
 class _BesideJson:
-    """Pictures as files beside the JSON of their pack."""
+    """Images as files next to the JSON of their pack."""
 
     json_file: Path
 
@@ -282,23 +282,23 @@ class _BesideJson:
 
 @dataclass(frozen=True)
 class _InTar:
-    """Pictures as members of the tar that holds their pack."""
+    """Images as members of the tar that holds their pack."""
 
     members: Mapping[str, bytes]
 
     @cached_property
     def by_position(self) -> dict[tuple[int, int], str]:
-        """Member of each picture, by sample and number."""
+        """Member of each image, by sample and number."""
         found = ((name, _PICTURE.fullmatch(name)) for name in self.members)
         return {(int(match[1]), int(match[2] or 0)): name for name, match in found if match}
 
     def __call__(self, sample: int, number: int, name: str) -> dict[str, Any]:
-        # Writers disagree on zeros in names, and some keep the path of the source: the position decides then.
+        # Writers disagree on zeros in names, and some keep the original path: then the position decides.
         match = _PICTURE.fullmatch(name)
         position = (int(match[1]), int(match[2] or 0)) if match else (sample, number)
         member = name if name in self.members else self.by_position.get(position)
         if member is None:
-            raise MalformedRowError(f"its picture {name!r} is no member of its pack")
+            raise MalformedRowError(f"its image {name!r} is not a member of its pack")
         return {"bytes": self.members[member], "path": name}
 
 
@@ -310,5 +310,5 @@ def _bytes_or_name(path: str) -> Any:
 
 
 def samples_of(pack: Mapping[str, Any], members: Mapping[str, bytes]) -> Sequence[Any]:
-    """Return the rows of one pack that was read from elsewhere: its JSON, and its members without their key."""
+    """Return the rows of one pack read elsewhere, given its JSON and its members, whose names lack the pack's key."""
     return list(rows_of_pack(pack, _InTar(members)))

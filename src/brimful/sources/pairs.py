@@ -1,12 +1,13 @@
-"""Folders in which each row is one JSON file, beside its picture, video or sound.
+"""Folders in which each row is one JSON file, next to its image, video or audio.
 
-The layout that LLaVA-OneVision-1.5 packs from: ``{name}.json`` beside ``{name}.jpg`` (any ending of a medium), several
-records of one picture as ``{name}``, ``{name}_1``, …, each a row by itself, and rows without media as
-``output_########.json``. A row names its media (``"images": ["a.jpg"]``, beside it); one that says nothing of media has
-those of its own name. Names are compared as a whole and never taken apart: ``a_1`` has nothing to do with ``a``.
+The layout from which LLaVA-OneVision-1.5 packs: ``{name}.json`` next to ``{name}.jpg`` (any ending of a medium),
+several records of one image as ``{name}``, ``{name}_1``, …, each a separate row, and rows without media as
+``output_########.json``. A row names its media in the same folder (``"images": ["a.jpg"]``); a row that does not
+mention media has the media of its name. Names are compared as a whole and never split: ``a_1`` has nothing to do with
+``a``.
 
-The JSON files are read once and copied into the cache (``brimful.sources.catalogue``). Opening the folder again looks at
-names, sizes and times alone, and reads what is new.
+The JSON files are read once and copied into the cache (``brimful.sources.catalogue``). Opening the folder again checks
+only names, sizes and times, and reads what is new.
 """
 
 import json
@@ -32,25 +33,25 @@ from brimful.tables import open_table, write_table
 
 _ENDING = ".json"
 _TEXT_ONLY = re.compile(r"(__img--)?output_\d{8}\.json")
-"""Name of a row without media, as the layout has it."""
+"""Name of a row without media in this layout."""
 
 _DESCRIPTIONS = frozenset({"dataset_infos.json", "dataset_info.json", "dataset_dict.json", "state.json", "config.json"})
-"""JSON files that describe a data set, unless a medium of their name lies beside them."""
+"""JSON files that describe a data set, unless a medium in their folder has the same name."""
 
 _OTHER_ROWS = (".jsonl", ".ndjson", ".parquet", ".tar")
-"""Endings of files that hold many rows: a directory with one of them is of another layout, or of two."""
+"""Endings of files that hold many rows: a directory with such a file has another layout, or two."""
 
 
 def pair_folders(directory: str) -> list[str]:
-    """Return the folders below a directory that hold rows as pairs, in their order; none if it is of another layout.
+    """Return the folders below a directory that hold rows as pairs, in order; none if it has another layout.
 
-    It is of this one if some JSON file has a medium of its name beside it and holds no array, or if all JSON files of a
-    folder are named as rows without media are. Then every folder with JSON files belongs to it.
+    It has this layout if some JSON file is next to a medium of its name and does not hold an array, or if all JSON
+    files of a folder are named like rows without media. Then every folder with JSON files belongs to it.
     """
     folders: list[str] = []
     is_layout = False
     for folder, names in walk_data(directory):
-        # Rows of another layout beside these: whoever asked for files by their kind says what is mixed.
+        # Rows of another layout too: the caller, which looks for files by kind, reports the mixture.
         if any(name.lower().endswith(_OTHER_ROWS) for name in names):
             return []
         media_stems = {name.rpartition(".")[0] for name in names if media_kind(name) is not None}
@@ -78,7 +79,7 @@ def pair_rows(
     splits = {folder: split_of_file(parts[0]) for folder, parts in parts_of_folder.items()}
     names = sorted({name for name in splits.values() if name is not None})
     if split is None and len(names) > 1 and None not in splits.values():
-        raise several_splits(directory, names, f", or take every one with {setting('split', ALL_SPLITS)}")
+        raise several_splits(directory, names, f", or take all with {setting('split', ALL_SPLITS)}")
     for name, value in (("split", None if split == ALL_SPLITS else split), ("config", config)):
         if value is not None:
             folders = [
@@ -101,7 +102,7 @@ class PairRows(CatalogueRows):
         listing = _Listing.of(origin)
 
         def write(file: IO[bytes], target: Path, earlier: Path | None) -> None:
-            # Written first: a catalogue without it would be read anew as a whole, and no more.
+            # Written first: without it, a catalogue would only have to be read again as a whole.
             write_table(target.with_suffix(".arrow"), {"size": listing.sizes, "ctime_ns": listing.times}, {})
             for line in _lines(listing, earlier):
                 file.write(line)
@@ -124,8 +125,8 @@ class _Listing:
     Attributes:
         folder: absolute path.
         stems: names of the rows without their ending, sorted.
-        files: their names as they are; an ending may be in capital letters.
-        sizes, times: ``int64[num_rows]``, bytes, and nanoseconds of the last write, which no tool sets back.
+        files: their names as they are; an ending may be in upper case.
+        sizes, times: ``int64[num_rows]``, bytes, and nanoseconds of the last write, which a tool cannot set back.
         media: bytes of each medium by its name.
         media_of: names of the media of each stem that has any.
     """
@@ -140,7 +141,7 @@ class _Listing:
 
     @classmethod
     def of(cls, folder: str) -> "_Listing":
-        """Look at all files of a folder, none of which is opened."""
+        """List all files of a folder without opening any."""
         rows: list[tuple[str, str, int, int]] = []
         media: dict[str, int] = {}
         media_of: dict[str, list[str]] = {}
@@ -173,7 +174,7 @@ class _Listing:
 
     @property
     def version(self) -> list[str]:
-        """Fingerprint of names, sizes and times: the catalogue is that of this folder as long as it stays."""
+        """Fingerprint of names, sizes and times: the catalogue is valid as long as it stays the same."""
         hasher = xxhash.xxh3_128()
         for name in self.files:
             hasher.update(os.fsencode(name) + b"\0")
@@ -183,12 +184,12 @@ class _Listing:
         return [hasher.hexdigest()]
 
     def sizes_of(self, names: Mapping[str, Any]) -> dict[str, int | None]:
-        """Return the bytes of media beside the rows; None for a name that is none of them."""
+        """Return the sizes in bytes of media next to the rows; None for a name that is not one of them."""
         return {name: self.media.get(name) for name in names}
 
 
 def _is_row(name: str, media_stems: Mapping[str, Any] | set[str]) -> bool:
-    """Return true for a JSON file that is a row: no hidden one, and no description of the data set."""
+    """Return true for a JSON file that is a row: not hidden, and not a description of the data set."""
     if not name.lower().endswith(_ENDING) or name.startswith("."):
         return False
     return name not in _DESCRIPTIONS or name[: -len(_ENDING)] in media_stems
@@ -201,13 +202,13 @@ def _begins_like_array(path: str) -> bool:
 
 
 def _lines(listing: _Listing, earlier: Path | None) -> Iterator[bytes]:
-    """Yield the lines of all rows in order; those that did not change are taken from an earlier catalogue."""
+    """Yield the lines of all rows in order; unchanged lines are taken from an earlier catalogue."""
     earlier_lines = _known_lines(earlier)
     candidate = next(earlier_lines, None)
     for stem, file, size, time in zip(
         listing.stems, listing.files, listing.sizes.tolist(), listing.times.tolist(), strict=True
     ):
-        # Both are in the order of names: what lies before this name in the earlier one was deleted since.
+        # Both are sorted by name: earlier entries before this name have been deleted since.
         while candidate is not None and candidate[0]["name"] < stem:
             candidate = next(earlier_lines, None)
         if candidate is not None and candidate[0]["name"] == stem and candidate[2:] == (size, time):
@@ -235,7 +236,7 @@ def _known_lines(earlier: Path | None) -> Iterator[tuple[dict[str, Any], bytes, 
 
 
 def _entry(listing: _Listing, stem: str, file: str, stamp: tuple[int, int]) -> dict[str, Any]:
-    """Read one row; ``media`` are the sizes of those that it names or has, ``pair`` those of its own name."""
+    """Read one row; ``media`` holds the sizes of the media that it names or has, ``pair`` the media of its name."""
     row = _read(os.path.join(listing.folder, file), stamp)
     if isinstance(row, str):
         return {"name": stem, "error": row}
@@ -249,7 +250,7 @@ def _entry(listing: _Listing, stem: str, file: str, stamp: tuple[int, int]) -> d
 
 
 def with_media_of_its_name(row: dict[str, Any], media: Sequence[str]) -> dict[str, Any] | str:
-    """Return a row with the media that have its name, unless it names media itself; or why it cannot be said which.
+    """Return a row with the media of its name, unless it names media itself; or the reason why they are ambiguous.
 
     >>> with_media_of_its_name({"text": "Hello."}, ["a.wav"])
     {'text': 'Hello.', 'audios': ['a.wav']}
@@ -261,11 +262,11 @@ def with_media_of_its_name(row: dict[str, Any], media: Sequence[str]) -> dict[st
         kind = media_kind(name)
         assert kind is not None
         columns.setdefault(COLUMN_OF_KIND[kind], []).append(name)
-    # Two pictures of one name: which is the row's is not said, and nothing is guessed.
+    # Two images with the row's name: which one is meant is unclear, so nothing is guessed.
     crowded_names = next((names for names in columns.values() if len(names) > 1), None)
     if crowded_names is not None:
         return (
-            f"several media have its name ({', '.join(map(shown, crowded_names))}): name those that belong to it in the "
+            f"several media have its name ({', '.join(map(shown, crowded_names))}): name its own in the "
             f'row, as in "images": [{json.dumps(crowded_names[0], ensure_ascii=False)}]'
         )
     return {**row, **columns}
@@ -288,9 +289,9 @@ def _read(path: str, stamp: tuple[int, int]) -> dict[str, Any] | str:
     try:
         value = json.loads(data)
     except json.JSONDecodeError as error:
-        return f"no JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+        return f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
     except UnicodeDecodeError as error:
         return f"invalid UTF-8 at byte {error.start} ({error.reason})"
     except (RecursionError, ValueError) as error:
-        return f"no JSON that can be read: {error}"
+        return f"not readable as JSON: {error}"
     return value if isinstance(value, dict) else f"a row must be an object and is {type(value).__name__}"

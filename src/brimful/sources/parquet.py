@@ -1,4 +1,4 @@
-"""Parquet files: rows by index through row groups."""
+"""Parquet files: rows by index, through row groups."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -16,19 +16,19 @@ from brimful.sources.table import rows_of_table
 from brimful.typing import Fingerprint
 
 _PIECE_ROWS = 65536
-"""Maximum rows of a piece of a row group: more than of other blocks, since reading any of them decodes the whole group."""
+"""Maximum rows of a piece of a row group: more than in other blocks, since reading any row decodes the whole group."""
 
 _GROUPS_IN_MEMORY = 2
-"""Decoded row groups that a reader holds: reading goes back and forth across one boundary."""
+"""Number of decoded row groups that a reader holds: reading may go back and forth across a boundary."""
 
 
 class ParquetRows(Rows):
-    """Rows of one Parquet file. The last row groups read stay decoded."""
+    """Rows of one Parquet file. The row groups read last stay decoded."""
 
     lies_in_files = True
 
     def __init__(self, path: str | os.PathLike[str], stamp: Stamp | None = None) -> None:
-        """``stamp``: in a worker process, that of the file in the parent; a file that changed since is refused."""
+        """``stamp``: in a worker process, the file's stamp in the parent; a file that has changed since is refused."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -40,11 +40,11 @@ class ParquetRows(Rows):
             raise SourceNotFoundError(f"{self.title}: no such file") from error
         # Checked before, for a message that names the change, and after, so that the open file is the stamped one.
         self._stamp.check(self._path)
-        try:  # not mapped: a file that is cut short meanwhile would kill the process with a bus error
+        try:  # not mapped: a file truncated meanwhile would kill the process with a bus error
             with pq.ParquetFile(self._path) as file:
                 self._metadata, self._schema = file.metadata, file.schema_arrow
         except (OSError, pa.ArrowException) as error:
-            raise SourceError(f"{self.title} is no Parquet file: {str(error).splitlines()[0]}") from error
+            raise SourceError(f"{self.title} is not a Parquet file: {str(error).splitlines()[0]}") from error
         self._stamp.check(self._path)
         self._groups: dict[int, Any] = {}
         self._group_metadata = [*map(self._metadata.row_group, range(self._metadata.num_row_groups))]
@@ -63,11 +63,11 @@ class ParquetRows(Rows):
             import pyarrow as pa
             import pyarrow.parquet as pq
 
-            try:  # opened each time: a data set has more files than a process may hold open
+            try:  # opened each time: a data set may have more files than a process may hold open
                 with pq.ParquetFile(self._path, metadata=self._metadata) as file:
                     table = file.read_row_group(group)
             except (OSError, pa.ArrowException) as error:
-                # A file that was written over fails to decode as well: the change is the better message.
+                # A file that was overwritten also fails to decode: the change is the better message.
                 self._stamp.check(self._path)
                 detail = str(error).splitlines()[0]
                 raise SourceError(f"{self.title}: row group {group} is damaged ({detail})") from error
@@ -86,7 +86,7 @@ class ParquetRows(Rows):
 
     @cached_property
     def _pieces(self) -> Sequence[Block]:
-        """Row groups, each with the fingerprint of its content; one that is large in several pieces."""
+        """Row groups, each with the fingerprint of its content; a large one in several pieces."""
         with open(self._path, "rb") as file:
             pieces = self._cut([_group_fingerprint(file, group) for group in self._group_metadata])
         self._stamp.check(self._path)
@@ -97,7 +97,7 @@ class ParquetRows(Rows):
         pieces: list[Block] = []
         edges = self._offsets.tolist()
         for group, digest, first, end in zip(self._group_metadata, digests, edges, edges[1:], strict=False):
-            # A row group is hashed as one: the rows of a piece are named by their place in it.
+            # A row group is hashed as a whole: the rows of a piece are identified by their place in it.
             for start, stop in block_ranges(first, end, _PIECE_ROWS):
                 num_bytes = group.total_byte_size * (stop - start) // group.num_rows
                 pieces.append(Block(start, stop, fingerprint_of([digest, start - first, stop - first]), num_bytes))
@@ -109,7 +109,7 @@ class ParquetRows(Rows):
 
     @property
     def block_bytes(self) -> Sequence[int]:
-        """Bytes of text of each block, by the footer of the file alone: nothing is hashed."""
+        """Bytes of text of each block, from the footer of the file alone: nothing is hashed."""
         return [block.num_bytes or 0 for block in joined(self._cut([""] * len(self._group_metadata)))]
 
     @property
@@ -120,12 +120,12 @@ class ParquetRows(Rows):
 def _group_fingerprint(file: Any, group: Any) -> Fingerprint:
     """Return the fingerprint of the stored bytes of a row group's columns.
 
-    Hashing them is cheaper than decoding, and no two contents share their bytes.
+    Hashing them is cheaper than decoding, and different contents have different bytes.
     """
     digests = []
     for column_index in range(group.num_columns):
         column = group.column(column_index)
-        # The dictionary page, if there is one, lies in front of the data pages and belongs to the column.
+        # The dictionary page, if any, comes before the data pages and belongs to the column.
         offsets = [column.data_page_offset]
         if column.has_dictionary_page and column.dictionary_page_offset:
             offsets.append(column.dictionary_page_offset)

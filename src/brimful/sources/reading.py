@@ -1,9 +1,8 @@
-"""The reading of a row by its format; what the format does not read is refused or named.
+"""The reading of a row by its format; columns that the format does not read are refused or named.
 
-A column is *read* if the row's format takes it. Of the others, some change what the sample means: the picture of a
-question, the answer that was rejected, the mark that says an answer was bad. A row with one of those is an error until
-it can be packed, unless the caller says that it may be ignored. The rest (``id``, ``source``, …) is named once, with
-the share of rows that have it.
+A column is *read* if the row's format takes it. Of the others, some change what the sample means: the image of a
+question, the rejected answer, the label that says an answer was bad. A row with such a column is an error, unless the
+caller says that it may be ignored. The rest (``id``, ``source``, …) is named once, with the share of rows that have it.
 
 >>> refusal(unread_columns({"messages": [], "label": False}, frozenset({"messages"})))
 ... # doctest: +ELLIPSIS
@@ -38,32 +37,32 @@ _REASONS = {
         "a format of KTO ({suggestion}), or ",
     ),
 }
-"""Reason to refuse a column that changes what the sample means, up to the way out."""
+"""Reason to refuse a column that changes what the sample means, up to the remedy."""
 
 MESSAGE_KEYS = frozenset(
     ("role", "content", "tool_calls", "tool_call_id", "name", "weight", "loss_weight", "reasoning_content")
 )
-"""Keys of a message that are read: by the chat template, or by the search for targets."""
+"""Keys of a message that are read, by the chat template or by the search for targets."""
 
 _NEEDS_MEDIA = f"which takes the processor of a model: name it with {setting('processor')}"
-"""Way out for rows with media, where they are not wanted."""
+"""Remedy for rows with media, if media are not taken."""
 
 _MEDIA_WORDS = {MediaKind.IMAGE: "pictures", MediaKind.VIDEO: "video", MediaKind.AUDIO: "sound"}
 
 _PLACEHOLDER = re.compile(r"<(image|video|audio)\d*>|<\|(?:image|video|audio)(?:_pad|_soft_token)?\|>")
 
 _BEGINNING = re.compile(r"<(?:image|video|audio|\|)")
-"""Beginning of every mark that ``_PLACEHOLDER`` finds, in a third of its time: all begin with one character."""
+"""Beginning of every mark that ``_PLACEHOLDER`` finds; searching for it takes a third of the time."""
 
 _OBJECTS = {dict}
 
 _REFUSED = frozenset((*MEDIA_COLUMNS, *_REASONS))
-"""Columns for which ``refusal`` may have a reason."""
+"""Columns that ``refusal`` may have a reason to refuse."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A format, the columns and marks that the caller does not want, and the place of media if they are wanted.
+    """A format, the columns and marks to ignore, and the place of media if they are taken.
 
     >>> from brimful.sources.formats import format_named
     >>> Reading(format_named("text")).sample(3, {"text": "a", "id": 7}).unread
@@ -76,9 +75,9 @@ class Reading:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings that decide, beside a row, the content of its sample."""
+        """The settings that decide, together with a row, the content of its sample."""
         settings = self.format.settings
-        # The directory of the media is no part of it: a copy elsewhere holds the same samples.
+        # The directory of the media is not among them: a copy elsewhere holds the same samples.
         optional = {"ignore": sorted(self.ignore), "media": self.media is not None}
         return {**settings, **{name: value for name, value in optional.items() if value}}
 
@@ -88,9 +87,9 @@ class Reading:
         return self.format.has_conversations and self.media is None
 
     def samples(self, first_id: int, rows: Sequence[Any]) -> Sequence[Sample | None]:
-        """Convert rows that follow each other, and are conversations of texts: what is asked of all takes little for each.
+        """Convert consecutive rows that are conversations of texts: checks of all rows together are cheap for each.
 
-        None for a row that ``sample`` has to convert, or to refuse. Only where ``takes_many``.
+        None for a row that ``sample`` has to convert or refuse. Only if ``takes_many``.
         """
         others = [None] * len(rows)
         if set(map(type, rows)) != _OBJECTS:
@@ -120,7 +119,7 @@ class Reading:
         """Convert a row to a sample.
 
         Raises:
-            MalformedRowError: it is no row of this format, or says something that cannot be packed.
+            MalformedRowError: it is not a row of this format, or has content that cannot be packed.
         """
         if type(row) is RowAndOther:
             return self._sample_of_kto(sample_id, row)
@@ -142,20 +141,20 @@ class Reading:
             suggestion = "" if self.format.matches(row) else suggested(row)
             if not suggestion:
                 raise
-            raise MalformedRowError(f"{error}: its keys are those of {suggestion}") from error
+            raise MalformedRowError(f"{error}: its keys fit {suggestion}") from error
         if self.format.has_sides and media_columns:
             raise MalformedRowError(
-                f"column {media_columns[0]!r} holds media, and preferences are packed as text so far: leave it out with "
+                f"column {media_columns[0]!r} holds media, and preferences are packed as text only: leave it out with "
                 f"{setting('ignore', [media_columns[0]])}"
             )
         messages, texts = content.get("messages"), None
         if self.format.puts_media_first and not media_columns and self.ignore.isdisjoint(MEDIA_COLUMNS):
-            raise MalformedRowError(f"it has no medium, and a row of format {self.format.name} is of one")
+            raise MalformedRowError(f"it has no medium, and a row of format {self.format.name} needs one")
         if self.media is not None:
             self._place_media(row, media_columns, content, self.media)
             messages = content.get("messages")
         if messages is not None and type(messages) is not PlainMessages:
-            plain = PlainMessages.of(messages)  # parts of text were joined since
+            plain = PlainMessages.of(messages)  # text parts have been joined since
             if plain is None:
                 texts = [message.get("content") for message in messages]
                 if list in set(map(type, texts)):
@@ -168,16 +167,16 @@ class Reading:
         if texts is None:
             texts = [content.get("text")] if messages is None else messages.texts
         if len(texts) > 1 and not _may_have_marks("\n".join(filter(None, texts))):
-            texts = []  # most conversations: asked at once
+            texts = []  # most conversations: checked at once
         for text in texts:
             if text and _may_have_marks(text):
                 self._check_placeholder(text)
         return Sample(sample_id, **content, unread=tuple(unread))
 
     def _sample_of_kto(self, sample_id: int, pair: RowAndOther) -> Sample:
-        """Convert a row of KTO: the sample at its label is its answer, the other one its mismatch.
+        """Convert a row of KTO: one sample has its answer, the other its mismatch.
 
-        The slot is the label: 0 holds the answer where it is desirable, 1 where it is not.
+        The label decides the slot of the answer: 0 if it is desirable, 1 if it is not.
         """
         own = self.sample(sample_id, pair.row)
         if (pair.slot == 0) == self.format.is_desirable(pair.row):
@@ -190,12 +189,12 @@ class Reading:
         return replace(own, completion=replace(own.completion, mismatched=other))
 
     def _place_media(self, row: Any, columns: Sequence[str], content: dict[str, Any], place: MediaPlace) -> None:
-        """Put the media of a row where they belong in its messages."""
+        """Put the media of a row in their places in its messages."""
         messages = content.get("messages")
         if messages is None:
             if columns:
                 raise MalformedRowError(
-                    f"column {columns[0]!r} holds media beside a text that is no chat: make messages of it"
+                    f"column {columns[0]!r} holds media, and the text is not a chat: make messages of it"
                 )
             return
         marked = any(
@@ -204,23 +203,23 @@ class Reading:
         )
         if columns or marked:
             values = {column: row[column] for column in columns}
-            # A mark in an answer is no place for the medium: it is held against the media as everywhere.
+            # A mark in an answer does not place the medium: it is checked against the media as usual.
             if self.format.puts_media_first and not placeholder(messages[0]["content"], ignore=self.ignore):
                 messages = _with_marks(messages, values)
             content["messages"], content["media"] = place_media(messages, values, place)
 
     def _check_placeholder(self, text: str) -> None:
-        """Refuse a text with the mark of a medium, which comes without one."""
+        """Refuse a text with the mark of a medium but without the medium."""
         mark = placeholder(text, ignore=self.ignore)
         if mark is not None:
             raise MalformedRowError(
-                f"its text holds {mark} where a medium belongs, {_NEEDS_MEDIA if self.media is None else 'and there is none'}: if it is plain "
+                f"its text holds {mark} where a medium belongs, {_NEEDS_MEDIA if self.media is None else 'and it has none'}: if it is plain "
                 f"text, say so with {setting('ignore', [mark])}"
             )
 
 
 def _with_marks(messages: Sequence[Message], columns: Mapping[str, Any]) -> list[Message]:
-    """Return messages with a mark for each medium of the columns in front of the first."""
+    """Return messages with a mark for each medium of the columns at the beginning of the first message."""
     marks = ""
     for column, value in columns.items():
         num_media = len(value) if isinstance(value, (list, tuple)) else 1
@@ -233,8 +232,8 @@ def refusal(columns: Sequence[str], row: Any = None) -> str | None:
     """Return the reason to refuse a row with these unread columns; None if it can be packed without them.
 
     Args:
-        columns: that its format does not read.
-        row: whose keys say which format reads them, if one does.
+        columns: columns that its format does not read.
+        row: its keys tell which format reads these columns, if any.
     """
     for column in columns:
         if column in MEDIA_COLUMNS:
@@ -250,9 +249,9 @@ def refusal(columns: Sequence[str], row: Any = None) -> str | None:
 
 
 def placeholder(text: str, *, ignore: frozenset[str]) -> str | None:
-    """Return the first mark of a medium in a text, such as ``<image>``; None if there is none or it may stay.
+    """Return the first mark of a medium in a text, such as ``<image>``; None without one, or if it is ignored.
 
-    A mark that is closed (``<video> … </video>``) is markup, not a place for a medium.
+    A mark with a closing tag (``<video> … </video>``) is markup, not a place for a medium.
 
     >>> placeholder("Who is it? <image1>", ignore=frozenset())
     '<image1>'
@@ -273,11 +272,11 @@ def unread_columns(row: Any, columns: frozenset[str], *, ignore: frozenset[str] 
     """Return the columns of a row that its format does not read and that hold something.
 
     Args:
-        row: as its file has it; a bare text has no columns.
-        columns: those that its format reads.
-        ignore: columns that the caller does not want.
+        row: as in its file; a bare text has no columns.
+        columns: columns that its format reads.
+        ignore: columns that the caller ignores.
     """
-    # Asked of every row: the class itself is asked first, which takes a tenth of the time of the abstract one.
+    # Runs for every row: checking for ``dict`` first takes a tenth of the time of the abstract class.
     if (type(row) is not dict and not isinstance(row, Mapping)) or row.keys() <= columns:
         return []
     names = [str(column) for column, value in row.items() if column not in columns and not _is_empty(value)]
@@ -290,7 +289,7 @@ def _may_have_marks(text: str) -> bool:
 
 
 def _texts_of_parts(messages: Sequence[Message]) -> list[str | None]:
-    """Return the contents of messages, each part of one apart."""
+    """Return the contents of messages, one entry for each part."""
     texts: list[str | None] = []
     for message in messages:
         content = message.get("content")
@@ -299,7 +298,7 @@ def _texts_of_parts(messages: Sequence[Message]) -> list[str | None]:
 
 
 def unread_of_messages(messages: Sequence[Message]) -> set[str]:
-    """Return the keys of messages beside those of OpenAI's format; a chat template may know them."""
+    """Return the keys of messages that OpenAI's format does not have; a chat template may use them."""
     return {
         f"messages[].{key}"
         for message in messages

@@ -1,6 +1,6 @@
-"""Rows that come one behind the other and cannot be asked for again: an iterator, or standard input.
+"""Rows that come one after the other and cannot be requested again: an iterator, or standard input.
 
-A run that is started again is given them from the beginning, and passes over those that are committed.
+A restarted run is given them from the beginning, and skips the rows that are committed.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from brimful.sources.sample import MalformedRowError, Sample
 from brimful.typing import Fingerprint
 
 _PIECE_BYTES = 1 << 20
-"""Bytes that are read of a pipe at once."""
+"""Maximum bytes of one read from a pipe."""
 
 
 class RowFeed(Feed):
-    """Rows in one sequence; those behind the last settled position are kept, so that it can go back there."""
+    """Rows in one sequence; rows after the last settled position are kept, so that the feed can go back there."""
 
     def __init__(self, title: str, options: RowOptions) -> None:
         self.title, self._options = title, options
         self._rows: list[Any] = []  # from row number `_first` on
         self._first = self._position = 0
         self._reading: Reading | None = None
-        self._check: Fingerprint | None = None  # of the row in front of `_first`, where it is known
+        self._check: Fingerprint | None = None  # of the row before `_first`, if it is known
         self._expected_check: Fingerprint | None = None
         self._format: str | None = None
         self._is_exhausted = False
 
     @abc.abstractmethod
     def _read(self, most: int) -> list[Any]:
-        """Return rows that have come, about so many; none if none has, or at the end, which is noted."""
+        """Return about ``most`` rows that have come; none if none has come, or at the end, which is recorded."""
 
     def poll(self, most: int, first_id: int, *, is_last: bool = False) -> list[Sample | BadSampleError]:
         if not self._pass_committed(most):
@@ -50,7 +50,7 @@ class RowFeed(Feed):
         if not rows:
             self.is_ended = self._is_exhausted
             return []
-        # Formats are of the rows that came first: a cursor names it, so that it stays.
+        # The first rows decide the format: a cursor names it, so that it stays the same.
         if self._reading is None and not all(isinstance(row, Sample) for row in rows):
             self._reading = self._options.reading(rows, self.title, self._format)
             self._format = None if self._reading is None else self._reading.format.name
@@ -68,7 +68,7 @@ class RowFeed(Feed):
             self._rows += rows
 
     def _pass_committed(self, most: int) -> bool:
-        """Read past the rows that are committed already; return false while they have not come."""
+        """Skip the rows that are already committed; return false until all of them have come."""
         while self._first < self._position and self._expected_check is not None:
             if not self._rows:
                 self._read_until(self._first + most)
@@ -81,12 +81,12 @@ class RowFeed(Feed):
             del self._rows[:count]
             if self._first < self._position and self._is_exhausted and not self._rows:
                 raise SourceError(
-                    f"{self.title} has {self._first:,} rows and {self._position:,} of it are committed: give it from "
+                    f"{self.title} has {self._first:,} rows and {self._position:,} of them are committed: give it from "
                     f"its beginning again"
                 )
         if self._expected_check not in (None, "", self._check):
             raise SourceError(
-                f"{self.title}: row {self._position - 1} is another than was committed: give the same rows again, from "
+                f"{self.title}: row {self._position - 1} is not the committed one: give the same rows again, from "
                 f"their beginning"
             )
         self._expected_check = None
@@ -94,7 +94,7 @@ class RowFeed(Feed):
 
     def cursor(self) -> Cursor:
         count = self._position - self._first
-        # Until the rows up to the position have come again, all that is known is what was committed.
+        # Until the rows up to the position have come again, only the committed position is known.
         check = self._expected_check
         if check is None:
             check = _check_of(self._rows[count - 1]) if count else self._check
@@ -118,7 +118,7 @@ class RowFeed(Feed):
 
 
 def _check_of(row: Any) -> Fingerprint | None:
-    """Return the fingerprint of a row by which it is known again; None for a value that JSON cannot hold."""
+    """Return the fingerprint by which a row is recognized; None for a value that JSON cannot hold."""
     try:
         return fingerprint_of(str(row) if isinstance(row, (Sample, MalformedRowError)) else row)
     except (TypeError, ValueError):
@@ -126,7 +126,7 @@ def _check_of(row: Any) -> Fingerprint | None:
 
 
 class IteratorFeed(RowFeed):
-    """Rows of an iterable, each an object, a text or a ``Sample``; None says that nothing has come yet.
+    """Rows of an iterable, each an object, a text or a ``Sample``; None says that no row is ready yet.
 
     >>> feed = IteratorFeed([{"text": "a"}, None, {"text": "b"}], RowOptions())
     >>> [[sample.text for sample in feed.poll(9, 0)] for _ in range(3)], feed.is_ended
@@ -146,26 +146,26 @@ class IteratorFeed(RowFeed):
                 self._is_exhausted = True
                 break
             if row is None:
-                # Those in front of it are taken now, and what is behind it when it is asked for again.
+                # The rows before it are taken now, the rows after it at the next call.
                 self._pause()
                 break
             rows.append(row)
         return rows
 
     def _pause(self) -> None:
-        """Note that the iterator has nothing; the next call asks again."""
+        """Record that no row is ready; the next call tries again."""
 
     def _read_until(self, end: int) -> None:
-        # One reading, not several: after None the iterator is asked again by the next poll.
+        # One read, not several: after None, the next poll tries the iterator again.
         if self._first + len(self._rows) < end and not self._is_exhausted:
             self._rows += self._read(end - self._first - len(self._rows))
 
 
 class PipeFeed(RowFeed):
-    """JSON lines of a pipe, as they come; never waits for them.
+    """JSON lines from a pipe as they come; never blocks.
 
     Args:
-        descriptor: of the pipe, such as that of standard input.
+        descriptor: file descriptor of the pipe, such as standard input.
         title: name for messages.
         options: of the rows.
     """

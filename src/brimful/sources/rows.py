@@ -14,17 +14,17 @@ from brimful.sources.sample import MalformedRowError
 from brimful.typing import Fingerprint
 
 BLOCK_ROWS = 4096
-"""Maximum rows of a block: a few seconds of tokenising, so that a kill costs little and processes share well."""
+"""Maximum rows of a block: a few seconds of tokenizing, so that a kill costs little and processes share well."""
 
 BLOCK_BYTES = 8 << 20
-"""Bytes after which a block ends even with fewer rows: for long documents."""
+"""Bytes after which a block ends even with fewer rows, for long documents."""
 
 FEW_FILES = 64
-"""Files of one source, from the first on, that share nothing: their lengths stay, whatever is added beside them."""
+"""Number of leading files that have their own blocks: their lengths stay valid when other files are added."""
 
 MAX_ROW_BYTES = 64 << 20
 """Maximum bytes of one unpacked row of a file: some fifteen million tokens. A longer row is malformed: two megabytes
-that unpack to gigabytes of one row would take the memory of the machine."""
+that unpack to gigabytes in one row would exhaust the memory of the machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Block:
     Equal fingerprints mean equal rows, in this data set or another.
 
     Attributes:
-        num_bytes: of their text in storage; None where that is not known.
+        num_bytes: of their text in storage; None if unknown.
     """
 
     start: int
@@ -56,11 +56,11 @@ def block_ranges(start: int, stop: int, max_rows: int = BLOCK_ROWS) -> list[tupl
 
 
 def joined(blocks: Iterable[Block], is_last: Callable[[Block], bool] = lambda _: False) -> Iterator[Block]:
-    """Yield small blocks that follow each other as one: a block has files and a comparison of its own.
+    """Yield consecutive small blocks as one, since each block costs its own files and comparison.
 
     Args:
-        blocks: whose bytes are known.
-        is_last: true for a block after which another one begins in any case.
+        blocks: blocks with known ``num_bytes``.
+        is_last: true for a block that must end the joined one.
 
     >>> [(block.start, block.stop) for block in joined([Block(0, 1000, "a", 10), Block(1000, 2000, "b", 10)])]
     [(0, 2000)]
@@ -86,13 +86,13 @@ def _one_block(run: Sequence[Block], num_bytes: int) -> Block:
 
 
 class Rows(abc.ABC):
-    """Rows ``0 … len-1`` of one file, table or list. Picklable, so that worker processes open the same.
+    """Rows ``0 … len-1`` of one file, table or list. Picklable, so that worker processes open the same rows.
 
-    A row is a value that the format understands (an object or a text), or a ``MalformedRowError`` that says why
-    it cannot be read. The error is returned, not raised, so that reading goes on behind it.
+    A row is a value that the format understands (an object or a text), or a ``MalformedRowError`` that says why it
+    cannot be read. The error is returned, not raised, so that reading continues after it.
 
-    Every row that is handed out belongs to the content of ``fingerprint``: a class that reads a file checks its
-    ``Stamp`` after the bytes are read, and raises ``SourceError`` if the file changed.
+    Every row returned belongs to the content of ``fingerprint``: a class that reads a file checks its ``Stamp`` after
+    the bytes are read, and raises ``SourceError`` if the file changed.
     """
 
     title: str
@@ -102,7 +102,7 @@ class Rows(abc.ABC):
     """Content of one row, if the user can choose it: ``one document a file``."""
 
     lies_in_files = False
-    """True if the titles of ``members`` are files, or directories of files, which hold all that the rows are made of."""
+    """True if the titles of ``members`` are files, or directories of files, that hold all the data of the rows."""
 
     @abc.abstractmethod
     def __len__(self) -> int: ...
@@ -127,7 +127,7 @@ class Rows(abc.ABC):
 
     @property
     def members(self) -> list[tuple[str, int]]:
-        """Title and number of rows of each file, in order: the origin of each sample."""
+        """Title and number of rows of each file, in order; they give the origin of each sample."""
         return [(self.title, len(self))]
 
     def get(self, index: int) -> Any:
@@ -136,7 +136,7 @@ class Rows(abc.ABC):
 
     @property
     def directory(self) -> str:
-        """Absolute path of the directory in which rows name other files: that of their own, else the present one."""
+        """Absolute path of the directory to which file names in rows are relative: the file's, or the current one."""
         path = os.path.abspath(self.title)
         return os.path.dirname(path) if os.path.isfile(path) else os.getcwd()
 
@@ -146,10 +146,10 @@ class Rows(abc.ABC):
 
 
 class UniformBlockRows(Rows):
-    """Rows in blocks of one number of rows, each fingerprinted by itself."""
+    """Rows in blocks of equal size, each fingerprinted separately."""
 
     block_rows: int = BLOCK_ROWS
-    """Rows of each block; the last may have fewer."""
+    """Number of rows in each block; the last may have fewer."""
 
     @abc.abstractmethod
     def block_fingerprint(self, start: int, stop: int) -> Fingerprint:
@@ -215,7 +215,7 @@ class ChainedRows(Rows):
     def _chain(self) -> Iterator[Fingerprint]:
         """Yield the fingerprints of the first 0, 1, … and all files.
 
-        A chain over the files, not over their blocks: so an added file is recognised as appended rows.
+        The chain runs over files, not over blocks, so that an added file is recognized as appended rows.
         """
         digests = (part.fingerprint for part in self.parts)
         return accumulate(digests, lambda chain, digest: fingerprint_of([chain, digest]), initial=fingerprint_of([]))
@@ -226,17 +226,17 @@ class ChainedRows(Rows):
 
     def prefix_fingerprints(self, count: int) -> Sequence[Fingerprint]:
         for part, part_start, chain in zip(self.parts, self.starts, self._chain(), strict=False):
-            # The prefix ends in this part: all parts in front of it are complete.
+            # The prefix ends in this part: all parts before it are complete.
             if count <= part_start + len(part):
                 return [fingerprint_of([chain, digest]) for digest in part.prefix_fingerprints(count - part_start)]
         return []
 
 
 class FirstRows(Rows):
-    """The first rows of one file or table: a trial run."""
+    """The first rows of one file or table, for a trial run."""
 
     def __init__(self, rows: Rows, count: int) -> None:
-        """``count``: fewer than the rows have; complete ones need no cut."""
+        """``count``: less than the number of rows."""
         self._rows, self._count = rows, count
         self.title = rows.title
         self.unit = rows.unit
@@ -253,7 +253,7 @@ class FirstRows(Rows):
 
     @property
     def blocks(self) -> Sequence[Block]:
-        """The blocks of the other rows up to the last row, which may lie inside a block."""
+        """The blocks of the uncut rows, up to the last row kept, which may lie inside a block."""
         blocks = []
         for block in self._rows.blocks:
             if block.start < self._count:
@@ -271,6 +271,6 @@ class FirstRows(Rows):
 def oversized() -> MalformedRowError:
     """Return the error of a row above ``MAX_ROW_BYTES``.
 
-    It does not tell the size: the end of such a row of a packed file is not unpacked.
+    It does not give the size: the end of such a row in a compressed file is not unpacked.
     """
-    return MalformedRowError(f"a row above the most, {MAX_ROW_BYTES:,} bytes: cut it into several")
+    return MalformedRowError(f"a row above the maximum of {MAX_ROW_BYTES:,} bytes: cut it into several")

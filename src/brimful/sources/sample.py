@@ -10,7 +10,7 @@ from brimful.media import Medium
 from brimful.messages import counted
 
 Message: TypeAlias = dict[str, Any]
-"""One turn in OpenAI's words: ``role``, ``content`` (text) and, where it calls tools, ``tool_calls``."""
+"""One turn in OpenAI's form: ``role``, ``content`` (text) and, if it calls tools, ``tool_calls``."""
 
 
 _ROLE_AND_TEXT = {2}, {dict}, {str}
@@ -18,9 +18,9 @@ _role_of, _content_of = itemgetter("role"), itemgetter("content")
 
 
 class PlainMessages(list[Message]):
-    """Messages of which each is a role and a text, neither empty, and nothing else: as most are.
+    """Messages that all have a role and a text, neither empty, and nothing else, as most do.
 
-    What is known of all of them at once need not be asked of each again.
+    What is known for all of them need not be checked for each.
 
     Attributes:
         roles: of the messages, in order.
@@ -38,7 +38,7 @@ class PlainMessages(list[Message]):
     @classmethod
     def of(cls, messages: list[Any]) -> "PlainMessages | None":
         """Return the same messages if they are plain; else None."""
-        # Built-in functions over all messages, which take a tenth of the time of questions to each.
+        # Built-in functions over all messages take a tenth of the time of a loop over them.
         sizes, types, text_types = _ROLE_AND_TEXT
         if set(map(type, messages)) != types or set(map(len, messages)) != sizes:
             return None
@@ -57,9 +57,9 @@ class PlainMessages(list[Message]):
 
     @classmethod
     def of_many(cls, conversations: Sequence[list[Any]]) -> "list[PlainMessages | None]":
-        """Return what ``of`` returns for each conversation, none of them empty.
+        """Return what ``of`` returns for each conversation; no conversation may be empty.
 
-        All messages are asked at once, which takes half of the time where all are plain.
+        All messages are checked at once, which takes half the time if all are plain.
 
         >>> PlainMessages.of_many([[{"role": "user", "content": "hi"}], [{"role": "user", "content": None}]])
         [[{'role': 'user', 'content': 'hi'}], None]
@@ -91,7 +91,7 @@ class PlainMessages(list[Message]):
 
     @classmethod
     def of_texts(cls, roles: tuple[str, ...], texts: list[str]) -> "PlainMessages | list[Message]":
-        """Return messages of roles and checked texts; a list of no kind of its own if a text is empty.
+        """Return messages of roles and checked texts; a plain list if a text is empty.
 
         >>> PlainMessages.of_texts(("user",), ["hi"])
         [{'role': 'user', 'content': 'hi'}]
@@ -110,13 +110,13 @@ class PlainMessages(list[Message]):
 
 
 class MixedMessages(list[Message]):
-    """Messages of which most are a role and a text, and which of them are not.
+    """Messages that mostly have only a role and a text, with the indices of the others.
 
-    Only those few are asked again for calls of tools, thoughts, weights and the like.
+    Only these few are searched for tool calls, reasoning, weights and the like.
 
     Attributes:
         roles: of the messages, in order.
-        others: indices of the messages that are more than a role and a text, or have no text.
+        others: indices of the messages that have more than a role and a text, or no text.
 
     >>> call = {"role": "assistant", "content": "", "tool_calls": []}
     >>> MixedMessages.of([{"role": "user", "content": "hi"}, call]).others
@@ -130,7 +130,7 @@ class MixedMessages(list[Message]):
 
     @classmethod
     def of(cls, messages: list[Any]) -> "MixedMessages | None":
-        """Return the same messages; None if one is no object with a role."""
+        """Return the same messages; None if one is not an object with a role."""
         if set(map(type, messages)) != _ROLE_AND_TEXT[1]:
             return None
         roles = [message.get("role") for message in messages]
@@ -150,7 +150,7 @@ class MixedMessages(list[Message]):
 
 
 def unusual_messages(messages: Sequence[Message]) -> Sequence[Message]:
-    """Return the messages that may be more than a role and a text: all, where that is not known.
+    """Return the messages that may have more than a role and a text; all of them if that is unknown.
 
     >>> unusual_messages(PlainMessages.of([{"role": "user", "content": "hi"}]))
     ()
@@ -170,10 +170,10 @@ class Completion:
 
     Attributes:
         num_prompt: messages of the prompt, the first of the sample.
-        rival: the conversation of the other side; it decides with which token the completion begins, as both sides
-            begin with the same.
-        needs_no_template: true if prompt and completion are two pieces of one text, which has no turns.
-        mismatched: the sample of another row, whose completion stands behind this prompt (KTO); None for its own.
+        rival: the other conversation of the pair. It decides at which token the completion begins, since chosen and
+            rejected begin at the same one.
+        needs_no_template: true if prompt and completion are two pieces of one text without turns.
+        mismatched: the sample of another row, whose completion follows this prompt (KTO); None for its own completion.
     """
 
     num_prompt: int
@@ -186,19 +186,19 @@ class Completion:
 class Sample:
     """One training example, from a row of any format: exactly one of ``messages``, ``text`` and ``input_ids``.
 
-    Nobody changes one: another is made by ``dataclasses.replace``.
+    Never modified: ``dataclasses.replace`` makes a new one.
 
     Attributes:
         sample_id: index in the source, from 0.
-        messages: the turns of a chat. The content of a turn with media is a list of parts, ``{"type": "text", "text": …}``
-            and ``{"type": "image"}`` (``video``, ``audio``), else a text.
+        messages: the turns of a chat. The content of a turn with media is a list of parts, ``{"type": "text", "text":
+            …}`` and ``{"type": "image"}`` (``video``, ``audio``), otherwise a text.
         text: a document.
-        tools: JSON schemas of the tools that the chat may call, as the template wants them.
-        input_ids: tokens of a row that was tokenised before.
+        tools: JSON schemas of the tools that the chat may call, in the form that the template takes.
+        input_ids: tokens of a row that was already tokenized.
         labels: its targets: the token at each target, else -100; None if every token is one.
-        media: pictures, videos and sounds, one for each such part, in the order of the parts.
+        media: images, videos and audio, one for each such part, in the order of the parts.
         completion: the part that a preference scores, whose tokens are its targets; None for other samples.
-        unread: columns of the row that hold a value and were not read, such as ``id``; those of messages as
+        unread: columns of the row that hold a value and were not read, such as ``id``; keys of messages are written as
             ``messages[].name``.
 
     >>> Sample(0, messages=[{"role": "user", "content": "hi"}]).text is None

@@ -1,9 +1,9 @@
 """Checks of the files that ``Dataset.save_to_disk`` wrote, before ``datasets`` maps them.
 
-``datasets`` maps the Arrow files of a saved data set and believes what they say: where a file is damaged, reading can
-kill the process, and where one was cut short between two batches, its rows are missing without a word. Here the frames
-of each file are compared with its size, and the columns of each batch with their buffers, which costs milliseconds.
-The values are compared with their offsets when they are read (``HuggingFaceRows``).
+``datasets`` maps the Arrow files of a saved data set and trusts their contents. If a file is damaged, reading can kill
+the process; if it was cut short between two batches, its rows are silently missing. Here the frames of each file are
+compared with its size, and the columns of each batch with their buffers, which costs milliseconds. The values are
+compared with their offsets when they are read (``HuggingFaceRows``).
 """
 
 import json
@@ -47,7 +47,7 @@ def _json(path: str) -> dict[str, Any]:
         with open(path, "rb") as file:
             value = json.load(file)
     except FileNotFoundError as error:
-        raise SourceError(f"{path} is missing: a saved data set has one") from error
+        raise SourceError(f"{path} is missing: every saved data set has one") from error
     except ValueError as error:
         raise SourceError(f"{path} is damaged: {error}") from error
     if not isinstance(value, dict):
@@ -56,7 +56,7 @@ def _json(path: str) -> dict[str, Any]:
 
 
 def _checked_rows(path: str, info: dict[str, Any]) -> int:
-    """Return the number of rows in an Arrow file after a check of its frames and columns."""
+    """Return the number of rows in an Arrow file after checking its frames and columns."""
     import pyarrow as pa
 
     try:
@@ -67,7 +67,7 @@ def _checked_rows(path: str, info: dict[str, Any]) -> int:
                 raise SourceError(f"{path} is cut short: save the data set again")
         num_rows = 0
         with pa.memory_map(path) as file, pa.ipc.open_stream(file) as stream:
-            # datasets converts all values when it opens columns of other types than were saved: check those first.
+            # datasets converts all values of columns whose saved type differs when it opens them: check them first.
             must_check_values = not _has_saved_types(stream.schema, info)
             for batch in stream:
                 batch.validate(full=must_check_values)

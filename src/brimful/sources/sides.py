@@ -1,4 +1,4 @@
-"""Rows of preferences as two samples each: the chosen side, then the rejected one."""
+"""Rows of preferences as two samples each: chosen, then rejected."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -9,11 +9,11 @@ from brimful.sources.sample import MalformedRowError
 from brimful.typing import Fingerprint
 
 SIDES = ("chosen", "rejected")
-"""Sides of a preference: sample ``2·row`` is the chosen one, sample ``2·row + 1`` the rejected one."""
+"""Answers of a preference: sample ``2·row`` is chosen, sample ``2·row + 1`` rejected."""
 
 
 class SideOfRow(NamedTuple):
-    """A row of a preference, and which of its sides is meant: 0 for chosen, 1 for rejected."""
+    """A row of a preference, and which of its answers is meant: 0 for chosen, 1 for rejected."""
 
     row: Any
     side: int
@@ -83,7 +83,7 @@ class SideRows(Rows):
         return _of_sides(self._rows.fingerprint)
 
     def prefix_fingerprints(self, count: int) -> Sequence[Fingerprint]:
-        # Half a preference is no earlier state of a file.
+        # Half a preference is not an earlier state of a file.
         return [] if count % 2 else [_of_sides(digest) for digest in self._rows.prefix_fingerprints(count // 2)]
 
 

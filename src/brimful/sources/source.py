@@ -26,28 +26,29 @@ from brimful.sources.sides import SIDES, SideRows
 from brimful.typing import Fingerprint
 
 _ROWS_AT_ONCE = 64
-"""Rows that are converted together: few enough to be held as rows and as samples."""
+"""Number of rows that are converted together: few enough to hold both rows and samples in memory."""
 
 _ROWS_FOR_DETECTION = 16
-"""Rows of each file, from the first on, by which its format is detected."""
+"""Number of rows at the beginning of each file from which its format is detected."""
 
 
 class Source:
     """Samples by index. ``sample_id`` is the position in the source and stays while rows are only appended.
 
-    Each of several files has a format of its own, detected by its first rows. Every column of a row is used, or named
-    in ``Sample.unread``, or the row is refused by name (``brimful.sources.reading``).
+    Each of several files has its own format, detected from its first rows. Every column of a row is used or is named in
+    ``Sample.unread``, or the row is refused with the column's name (``brimful.sources.reading``).
 
     Picklable: worker processes open the same files through the same indexes.
 
     Args:
         rows: of one file, table or list, or several chained.
         format: name of the format of all rows; detected for each file if None.
-        fields: keys of the rows, by the format's own names.
-        ignore: columns, and marks such as ``<image>``, that may be left out though they say something.
-        media: place of the pictures, videos and sounds of rows; beside each file if it names no directory. None refuses
+        fields: keys of the rows, by the format's field names.
+        ignore: columns, and marks such as ``<image>``, that may be left out although they carry meaning.
+        media: place of the images, videos and audio of rows; the directory of each file if it names none. None refuses
             rows with media.
-        prompt: turn of the user for formats that write one (``RowFormat.default_prompt``); None for their own.
+        prompt: turn of the user for formats that write one (``RowFormat.default_prompt``); None for the default of
+            each.
 
     >>> from brimful.sources.memory import MemoryRows
     >>> source = Source(MemoryRows([{"question": "1+1?", "answer": "2"}]))
@@ -66,7 +67,7 @@ class Source:
     ) -> None:
         parts = rows.parts if isinstance(rows, ChainedRows) else [rows]
         if len(rows) == 0:
-            raise SourceError(f"{rows.title} is empty: there is no sample to pack")
+            raise SourceError(f"{rows.title} is empty: it has no sample to pack")
         formats = (
             [format_named(format, fields, prompt)] * len(parts)
             if format is not None
@@ -75,7 +76,7 @@ class Source:
         if prompt is not None and not any(row_format.default_prompt for row_format in formats):
             names = " and ".join(dict.fromkeys(row_format.name for row_format in formats))
             prompted = ", ".join(name for name, row_format in FORMATS.items() if row_format.default_prompt)
-            raise SettingsError(f"{setting('prompt')} says nothing with rows of format {names}: it is for {prompted}")
+            raise SettingsError(f"{setting('prompt')} has no effect on rows of format {names}: it is for {prompted}")
         places = [None if media is None else media.beside(part.directory) for part in parts]
         parts = [
             (MismatchedRows(part) if row_format.is_unpaired else SideRows(part)) if row_format.has_sides else part
@@ -93,10 +94,12 @@ class Source:
         """Join several sources one after the other, each with its own formats and ignored columns.
 
         Raises:
-            SettingsError: one is augmented, whose draws would be those of other sample ids.
+            SettingsError: one is augmented; its draws would belong to other sample ids.
         """
         if any(source.augmentation is not None for source in sources):
-            raise SettingsError("join sources as they are, and augment what is joined: open_source([…]).augmented(…)")
+            raise SettingsError(
+                "join sources as they are, and augment the joined source: open_source([…]).augmented(…)"
+            )
         self = cls.__new__(cls)
         rows = ChainedRows([source.rows for source in sources], title)
         self._set_rows(rows, [part for source in sources for part in source._sized_readings])
@@ -108,18 +111,18 @@ class Source:
         self.rows = rows
         self.title = rows.title
         self.augmentation: Augmentation | None = None
-        """Transforms of the samples, and what decides their draws; None for samples as they are."""
+        """Transforms of the samples, and what decides their draws; None without transforms."""
         self._sized_readings = sized_readings
         formats = [reading.format for _, reading in sized_readings]
         self.group_size = len(SIDES) if any(row_format.has_sides for row_format in formats) else 1
-        """Samples of one row: 2 for preferences, whose sides are packed together; else 1."""
+        """Number of samples of one row: 2 for preferences, where chosen and rejected are packed together; else 1."""
         if self.group_size > 1 and len({(row_format.has_sides, row_format.is_unpaired) for row_format in formats}) > 1:
             names = " and ".join(dict.fromkeys(row_format.name for row_format in formats))
             raise SettingsError(
                 f"{rows.title} holds preferences among other samples (formats {names}), whose losses have no common "
                 f"unit: pack them apart"
             )
-        # A run ends where the reading changes: neighbouring files that are read alike are one.
+        # A run ends where the reading changes: neighboring files that are read alike form one run.
         self._runs: list[tuple[int, Reading]] = []
         start = 0
         for num_rows, reading in sized_readings:
@@ -130,16 +133,17 @@ class Source:
     def augmented(self, transforms: Sequence[Transform], *, seed: int = 0, epoch: int = 0) -> Source:
         """Return the same samples after transforms, for measuring, planning, writing and serving alike.
 
-        A sample is the same one each time it is read, in every process: what transforms draw from ``random``,
-        ``numpy.random`` and PyTorch is decided by seed, epoch and sample. The fingerprint is of the transforms too. To draw
-        anew for an epoch, measure and plan the source that is augmented for it.
+        A sample is the same each time it is read, in every process: seed, epoch and sample decide what transforms draw
+        from ``random``, ``numpy.random`` and PyTorch. The fingerprint covers the transforms too. For new draws in
+        another epoch, measure and plan the source augmented for that epoch.
 
         Args:
-            transforms: functions from a sample to a sample, applied in their order; none gives the samples as they are.
+            transforms: functions from a sample to a sample, applied in order; without any, the samples stay as they
+                are.
             seed, epoch: of the draws.
 
         Raises:
-            SettingsError: these samples are augmented already.
+            SettingsError: these samples are already augmented.
 
         >>> def half(sample):
         ...     return replace(sample, text=sample.text[: len(sample.text) // 2])
@@ -150,7 +154,7 @@ class Source:
         """
         if self.augmentation is not None:
             raise SettingsError(
-                f"{self.title} is augmented already: give all transforms in one call, to the samples as they are"
+                f"{self.title} is already augmented: give all transforms in one call, on the source without transforms"
             )
         numbers = (setting_number("seed", seed), setting_number("epoch", epoch, minimum=0))
         self = copy(self)
@@ -169,7 +173,7 @@ class Source:
 
     @property
     def format_name(self) -> str:
-        """Names of the formats: ``messages``, or ``messages and text`` where files differ."""
+        """Names of the formats: ``messages``, or ``messages and text`` if files differ."""
         return " and ".join(dict.fromkeys(row_format.name for row_format in self.formats))
 
     @property
@@ -179,13 +183,13 @@ class Source:
 
     @property
     def media_directories(self) -> list[str]:
-        """Absolute directories in which rows name media, each once; empty for rows without."""
+        """Absolute directories to which media names in rows are relative, each once; empty without media."""
         places = [reading.media for _, reading in self._sized_readings if reading.media is not None]
         return list(dict.fromkeys(os.path.abspath(place.directory) for place in places))
 
     @property
     def has_media_outside(self) -> bool:
-        """True if rows may name media outside of these directories."""
+        """True if rows may name media outside these directories."""
         return any(reading.media is not None and reading.media.allow_outside for _, reading in self._sized_readings)
 
     def __len__(self) -> int:
@@ -195,7 +199,7 @@ class Source:
         """Return one sample.
 
         Raises:
-            BadSampleError: the row is malformed, or says something that cannot be packed; names file, line and what.
+            BadSampleError: the row is malformed, or has content that cannot be packed; names file, line and content.
             IndexError: no such sample.
         """
         sample_id = index_of("a sample", sample_id)
@@ -208,7 +212,7 @@ class Source:
         return result
 
     def read(self, start: int, stop: int) -> Iterator[Sample | BadSampleError]:
-        """Yield samples ``start … stop-1`` in order; a malformed one comes as the error, not raised."""
+        """Yield samples ``start … stop-1`` in order; the error of a malformed one is yielded, not raised."""
         return iter(self.augment(self.read_plain(start, stop)))
 
     def augment(self, samples: Iterable[Sample | BadSampleError]) -> Iterable[Sample | BadSampleError]:
@@ -223,7 +227,7 @@ class Source:
 
     def read_plain(self, start: int, stop: int) -> Iterator[Sample | BadSampleError]:
         """Yield samples as ``read`` does, before transforms."""
-        # Nearly every source is one run: its reading need not be looked up for each row.
+        # Nearly every source is one run: then the reading need not be looked up for each row.
         single_reading = self._runs[0][1] if len(self._runs) == 1 else None
         rows = iter(self.rows.read(start, stop))
         if single_reading is None or not single_reading.takes_many:
@@ -246,7 +250,7 @@ class Source:
             return reading.sample(sample_id, row)
         except MalformedRowError as error:
             reason = str(error)
-        # Values of unforeseen types make a format fail anywhere: that is this row's fault, and reading goes on.
+        # A format may fail anywhere on values of unexpected types: that is this row's fault, and reading continues.
         except (TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
             reason = f"cannot be read as format {reading.format.name} ({type(error).__name__}: {error})"
         return BadSampleError(reason, sample_id=sample_id, where=self.rows.where(sample_id))
@@ -257,7 +261,7 @@ class Source:
 
     @property
     def row_settings(self) -> dict[str, Any]:
-        """The settings that decide, beside the rows, the content of the samples."""
+        """The settings that decide, together with the rows, the content of the samples."""
         augmentation = {} if self.augmentation is None else {"transforms": self.augmentation.settings}
         if len(self._runs) == 1:
             return {**self._runs[0][1].settings, **augmentation}
@@ -268,7 +272,7 @@ class Source:
         """Blocks of rows with fingerprints of their content and of how it is read.
 
         Raises:
-            SourceError: they leave rows out: those would be in no table and no pack.
+            SourceError: the blocks leave rows out, which would then be in no table and no pack.
         """
         blocks = self.rows.blocks
         edges = [0, *(block.stop for block in blocks)]
@@ -281,12 +285,12 @@ class Source:
             is_file = file_edges.issuperset((block.start, block.stop)) and block.num_bytes is not None
             return self._reading_of(block.start), is_file
 
-        # A block reaches over the ends of files only if it holds whole ones that are read alike.
+        # A block spans several files only if it holds whole files that are read alike.
         for (reading, is_of_files), runs in groupby(blocks, kind):
             settings = fingerprint_of(reading.settings)
             if is_of_files:
                 runs = joined(runs, _ends_block)
-            # Draws are of the sample's number: the same rows elsewhere have others.
+            # Draws depend on the sample's number: the same rows elsewhere have other draws.
             draws = [] if self.augmentation is None else [self.augmentation.settings]
             for run in runs:
                 identity = [run.fingerprint, settings, *([*draws, run.start] if draws else [])]
@@ -294,7 +298,7 @@ class Source:
         return result
 
     def begins_with(self, count: int, fingerprint: Fingerprint) -> bool:
-        """Return true if the first ``count`` samples are exactly those of a source with that fingerprint."""
+        """Return true if the first ``count`` samples are exactly the samples of a source with that fingerprint."""
         if count == len(self):
             return fingerprint == self.fingerprint
         digests = self.rows.prefix_fingerprints(count)
@@ -311,18 +315,18 @@ class Source:
 
 
 def _ends_block(file: Block) -> bool:
-    """Return true for one of 256 files, by its content: an edited file moves no block after the next such file."""
+    """Return true for one of 256 files, chosen by content: an edited file moves no block after the next such file."""
     return file.fingerprint.endswith("00")
 
 
 def _detect_all(
     parts: Sequence[Rows], fields: Mapping[str, str] | None, ignore: Sequence[str], prompt: str | None
 ) -> list[RowFormat]:
-    """Detect the format of each part; a part without a readable row has that of the part before it (or behind)."""
+    """Detect the format of each part; a part without a readable row gets the format of the previous (or next) part."""
     formats = [_detect_part(part, fields, ignore, prompt) for part in parts]
     first = next((row_format for row_format in formats if row_format is not None), None)
     if first is None:
-        # No row of any part can be read: the first one tells why.
+        # No row of any part can be read: the first row tells why.
         part = next(part for part in parts if len(part))
         raise BadSampleError(str(part.get(0)), sample_id=0, where=part.where(0))
     return list(accumulate(formats, lambda previous, row_format: row_format or previous, initial=first))[1:]
@@ -331,11 +335,11 @@ def _detect_all(
 def _detect_part(
     part: Rows, fields: Mapping[str, str] | None, ignore: Sequence[str], prompt: str | None
 ) -> RowFormat | None:
-    """Detect the format by the first rows; None if none of them can be read."""
+    """Detect the format from the first rows; None if none of them can be read."""
     rows = part.read(0, min(_ROWS_FOR_DETECTION, len(part)))
     readable = [row for row in rows if not isinstance(row, MalformedRowError)]
     if ignore:
-        # A sound that is not wanted makes no transcript of its text.
+        # Without media, text with audio is not a transcript.
         readable = [
             {name: value for name, value in row.items() if name not in ignore} if isinstance(row, Mapping) else row
             for row in readable

@@ -35,10 +35,10 @@ def is_shard(path: str) -> bool:
 
 
 def require_split(names: Iterable[str], split: str | None, *, title: str, subject: str) -> str:
-    """Return the split that is asked for, or raise the error that lists the splits.
+    """Return the requested split, or raise an error that lists the splits.
 
     Args:
-        names: of the splits that there are.
+        names: of the existing splits.
         split: name that the user gave, or None.
         title: of the data set, for a message such as ``data holds several splits``.
         subject: begins a message such as ``data has no such split``.
@@ -53,7 +53,7 @@ def require_split(names: Iterable[str], split: str | None, *, title: str, subjec
 
 
 def several_splits(title: str, names: Sequence[str], alternative: str = "") -> SettingsError:
-    """Return the error of a data set with several splits, of which none is named."""
+    """Return the error of a data set with several splits, of which none is chosen."""
     first = "train" if "train" in names else next(iter(names), "train")
     text = ", ".join(map(str, names))
     return SettingsError(f"{title} holds several splits ({text}): name one with {setting('split', first)}{alternative}")

@@ -1,7 +1,7 @@
-"""Copies of rows that can be read only once (a pipe, a generator, a stream of ``datasets``), to be read by index.
+"""Copies, read by index, of rows that can be read only once (a pipe, a generator, a stream of ``datasets``).
 
-They are copied to the cache directory as JSON lines under a name made of their content: the same rows piped in again
-are the same data set, and a job that was killed goes on.
+They are copied to the cache directory as JSON lines, under a name made from their content. The same rows piped in again
+are thus the same data set, and a killed job continues.
 """
 
 import json
@@ -36,7 +36,7 @@ def rows_of_iterable(rows: Iterable[Any], title: str, cache: Path | None) -> Row
     """Copy the rows of an iterable, in its order.
 
     Raises:
-        SourceError: a row holds something that JSON has no word for.
+        SourceError: a row holds something that JSON cannot express.
     """
     return JsonLines(_spool(_json_lines(rows, title), cache), cache=cache, title=title)
 
@@ -62,7 +62,7 @@ def _spool(pieces: Iterable[bytes], cache: Path | None) -> str:
                 hasher.update(piece)
                 file.write(piece)
         target = folder / f"{hasher.hexdigest()}.jsonl"
-        # An earlier copy keeps its times: indexes were made with them.
+        # An earlier copy keeps its times: its index was built with them.
         if target.exists():
             os.unlink(temporary)
         else:
@@ -79,4 +79,4 @@ def _to_json(value: Any) -> Any:
         convert = getattr(value, name, None)
         if callable(convert):
             return convert()
-    raise TypeError(f"{type(value).__name__} is no JSON")
+    raise TypeError(f"{type(value).__name__} is not JSON")

@@ -1,8 +1,8 @@
-"""The state of a file on disk: it shows that the file is still the one that was fingerprinted.
+"""The state of a file on disk, which shows that it is still the file that was fingerprinted.
 
-A source is named by its content, and the content is read again and again while a job runs. A file that is written over
-meanwhile would give old and new rows under the old name. So every reader checks the file's stamp *after* the bytes
-are read and before they are handed on: all bytes that are handed on were read from the file that was fingerprinted.
+A source is named by its content, and a job reads the content again and again while it runs. A file that is overwritten
+meanwhile would give old and new rows under the old name. So every reader checks the file's stamp *after* it reads bytes
+and before it passes them on: all bytes passed on come from the file that was fingerprinted.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ def changed(title: str, event: str = "changed") -> SourceError:
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """Size, time and number of a file: one of them changes when the file is written over or replaced.
+    """Size, time and number of a file: one of them changes when the file is overwritten or replaced.
 
     Attributes:
         size: bytes.
         mtime_ns: time of the last change, in nanoseconds.
-        inode: number of the file, another one if another file was moved there.
-        ctime_ns: time that the system sets at each write, which no tool sets back. It moves with ``chmod`` and with links too:
-            it decides whether what was kept of a file is made again, and stops no job that reads.
+        inode: number of the file; it differs if another file was moved there.
+        ctime_ns: time that the system sets at each write and that a tool cannot set back. ``chmod`` and links change it
+            too, so it decides only whether a file's cached data is rebuilt, and never stops a job that reads.
     """
 
     size: int
@@ -38,7 +38,7 @@ class Stamp:
 
     @classmethod
     def of(cls, path: str | os.PathLike[str]) -> Stamp:
-        """Return the present stamp of a file; ``FileNotFoundError`` if there is none."""
+        """Return the current stamp of a file; ``FileNotFoundError`` if it does not exist."""
         status = os.stat(path)
         return cls(status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
 
@@ -62,10 +62,10 @@ class Stamp:
 
 
 def require_file(path: str | os.PathLike[str], status: os.stat_result | None = None) -> None:
-    """Refuse a pipe, a device or a socket before it is opened: its rows may never come, or never end.
+    """Refuse a pipe, a device or a socket before it is opened: its rows may never come or never end.
 
     Args:
-        path: that is about to be opened; a URL, or a path that does not exist, is left to the reader.
+        path: path about to be opened; a URL, or a path that does not exist, is left to the reader.
         status: of the path, if it is known.
 
     Raises:
@@ -77,4 +77,4 @@ def require_file(path: str | os.PathLike[str], status: os.stat_result | None = N
         return
     if kind:
         name = os.fspath(path)
-        raise SourceError(f"{name} is {kind} and no file: the rows of a pipe are read as standard input (- < {name})")
+        raise SourceError(f"{name} is {kind}, not a file: read the rows of a pipe as standard input (- < {name})")

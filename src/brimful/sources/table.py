@@ -12,7 +12,7 @@ from brimful.sources.sample import MalformedRowError
 from brimful.typing import Fingerprint
 
 _BATCH_ROWS = 1024
-"""Rows that are converted to Python together: bounds the memory of reading a long range."""
+"""Number of rows that are converted to Python together: bounds the memory of reading a long range."""
 
 
 def is_table(data: Any) -> bool:
@@ -23,7 +23,7 @@ def is_table(data: Any) -> bool:
 
 
 def rows_of_table(table: Any, start: int, stop: int) -> Iterator[Any]:
-    """Yield rows ``start … stop-1`` of an Arrow table as dictionaries; one with a value that is no such as the error."""
+    """Yield rows ``start … stop-1`` of an Arrow table as dictionaries, or as errors if Python cannot hold a value."""
     for begin, end in block_ranges(start, stop, _BATCH_ROWS):
         rows = table.slice(begin, end - begin)
         try:
@@ -33,7 +33,7 @@ def rows_of_table(table: Any, start: int, stop: int) -> Iterator[Any]:
 
 
 def _row_of_table(row: Any) -> Any:
-    """Return the only row of a table, or the error that names the column that Python cannot hold, as text that is no UTF-8."""
+    """Return the only row of a table, or an error that names the column that Python cannot hold (invalid UTF-8)."""
     values = {}
     for name in row.column_names:
         try:
@@ -48,7 +48,7 @@ def _row_of_table(row: Any) -> Any:
 def table_fingerprint(table: Any) -> Fingerprint:
     """Return the fingerprint of the values of an Arrow table.
 
-    It is taken of the IPC stream of one contiguous batch: how the table is cut into chunks does not matter.
+    It covers the IPC stream of one contiguous batch: how the table is split into chunks does not matter.
     """
     import pyarrow as pa
 

@@ -1,19 +1,19 @@
-"""Tars in the layout of WebDataset, read in place: members of one key are one row, and media stay in the tar.
+"""Tars in WebDataset's layout, read in place: members of one key are one row, and media stay in the tar.
 
-The headers of a tar are read once; texts of its rows, and offset and size of their media, are then kept in the cache
-(``brimful.sources.catalogue``). A medium is a part of the tar (``Medium`` with ``offset`` and ``size``): nothing is
-unpacked, and a name in a tar never becomes the name of a file.
+The headers of a tar are read once; the texts of its rows, and the offset and size of their media, are then kept in the
+cache (``brimful.sources.catalogue``). A medium is a part of the tar (``Medium`` with ``offset`` and ``size``): nothing
+is unpacked, and a name in a tar never becomes the name of a file.
 
-The key of a member is its name up to the first dot behind the last slash, and members of one key follow each other:
-both as WebDataset has it. If a key has several JSON members, the names have dots of their own, and each JSON member is a
-row with the members of the same name but for the ending.
+The key of a member is its name up to the first dot after the last slash, and members of one key are adjacent, as in
+WebDataset. If a key has several JSON members, dots belong to the names, and each JSON member is a row with the members
+whose names differ only in the ending.
 
 =====================  ============================================================
 ``{key}.json``         columns of the row; media that it names are members of the tar
 ``{key}.jpg`` and      column ``images``, ``videos`` or ``audios``, if the JSON names no media
 other media
-``{key}.txt``          column ``caption`` beside pictures and videos, ``transcript`` beside sounds, else ``text``
-all others             a column of the ending's name that nobody reads
+``{key}.txt``          column ``caption`` with images and videos, ``transcript`` with audio, else ``text``
+all others             a column of the ending's name that is not read
 =====================  ============================================================
 """
 
@@ -37,10 +37,10 @@ from brimful.sources.sample import MalformedRowError
 from brimful.sources.stamp import Stamp
 
 _VERSION = 1
-"""Version of the rows that are made of a tar: another one makes their catalogues anew."""
+"""Version of the rows made from a tar: a new one rebuilds their catalogues."""
 
 _BLOCK = 512
-"""Bytes of a header, and of the empty block at a tar's end."""
+"""Size in bytes of a header, and of the empty block at a tar's end."""
 
 _MEMBER = "member"
 """Key of the reference to a member in a catalogue: ``{"member": name, "offset": …, "size": …}``."""
@@ -58,12 +58,12 @@ class TarRows(CatalogueRows):
         """Open a tar; its headers are read if its catalogue is not in the cache.
 
         Args:
-            path: of a local tar that is not compressed.
+            path: of a local, uncompressed tar.
             cache: directory of catalogues.
             allow_outside: take rows whose members are links within the tar, or have names that lead out of a directory.
 
         Raises:
-            SourceError: it is cut short, or no tar.
+            SourceError: it is cut short, or not a tar.
         """
         archive = os.path.realpath(path)
         stamp = Stamp.of(archive)
@@ -97,7 +97,7 @@ class TarRows(CatalogueRows):
 
     def _bytes(self, start: int, length: int) -> bytes:
         data = super()._bytes(start, length)
-        # Offsets of media are those of the tar that was indexed, and of no other.
+        # Offsets of media are valid only for the tar that was indexed.
         self._archive_stamp.check(self._archive, self.title)
         return data
 
@@ -109,7 +109,7 @@ class TarRows(CatalogueRows):
         if not isinstance(value, Mapping) or _MEMBER not in value:
             return value
         name = value[_MEMBER]
-        # The column that holds it decides its kind; that of the name stands for a value outside of any.
+        # The column that holds it decides its kind; outside any column, its name does.
         kind = media_kind(name) or MediaKind.IMAGE
         return Medium(kind, name, path=self._archive, offset=value["offset"], size=value["size"])
 
@@ -119,9 +119,9 @@ class _Member:
     """One member of a tar.
 
     Attributes:
-        name: as its header has it.
+        name: as in its header.
         offset, size: of its content, in bytes.
-        fault: reason why it is not taken unless that is allowed; empty for most.
+        fault: reason why it is refused unless allowed; empty for most.
     """
 
     name: str
@@ -131,13 +131,13 @@ class _Member:
 
     @property
     def key(self) -> str:
-        """Name up to the first dot behind the last slash."""
+        """Name up to the first dot after the last slash."""
         folder, slash, base = self.name.rpartition("/")
         return f"{folder}{slash}{base.partition('.')[0]}"
 
     @property
     def part(self) -> str:
-        """Name behind the key and its dot."""
+        """Name after the key and its dot."""
         return self.name[len(self.key) + 1 :]
 
     @property
@@ -154,7 +154,7 @@ def _members(source: IO[bytes], title: str, size: int) -> list[_Member]:
     """Return the members of a tar that are files, or links to some.
 
     Raises:
-        SourceError: it is cut short, or no tar.
+        SourceError: it is cut short, or not a tar.
     """
     members: list[_Member] = []
     name = ""
@@ -172,9 +172,9 @@ def _members(source: IO[bytes], title: str, size: int) -> list[_Member]:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         if not name:
-            raise SourceError(f"{title} is no tar that can be read: {error}") from error
+            raise SourceError(f"{title} is not a readable tar: {error}") from error
         raise _cut(title, name, end, size) from error
-    # A tar ends with an empty block; without it, members behind the last one may be missing.
+    # A tar ends with an empty block; without it, members after the last one may be missing.
     source.seek(end)
     if source.read(_BLOCK) != bytes(_BLOCK):
         raise _cut(title, name, end, size)
@@ -189,7 +189,7 @@ def _cut(title: str, name: str, end: int, size: int) -> SourceError:
 
 
 def _member(archive: tarfile.TarFile, info: tarfile.TarInfo) -> _Member | None:
-    """Return a member that is a file or a link; None for a directory, and for a file that is hidden."""
+    """Return a member that is a file or a link; None for a directory or a hidden file."""
     base = info.name.rpartition("/")[2]
     if info.isdir() or base.startswith("."):
         return None
@@ -201,7 +201,7 @@ def _member(archive: tarfile.TarFile, info: tarfile.TarInfo) -> _Member | None:
         except KeyError:
             return _Member(info.name, 0, -1, "is a link to nothing in the tar")
     elif not info.isfile() or info.sparse is not None:
-        return _Member(info.name, 0, -1, "is no plain file")
+        return _Member(info.name, 0, -1, "is not a regular file")
     if info.name.startswith("/") or ".." in info.name.split("/"):
         fault = "has a name that leads out of a directory"
     return _Member(info.name, target.offset_data, target.size, fault)
@@ -220,7 +220,7 @@ def _rows_of(members: Sequence[_Member]) -> Iterator[tuple[str, list[_Member]]]:
         if len(stems) < 2:
             yield key, group_of_rows
             continue
-        # Dots belong to the names here: a member goes to the row of its own name, or is a row by itself.
+        # Dots belong to the names here: a member belongs to the row of its name, or is a separate row.
         by_stem: dict[str, list[_Member]] = {stem: [] for stem in stems}
         for member in group_of_rows:
             by_stem.setdefault(member.stem, []).append(member)
@@ -230,7 +230,7 @@ def _rows_of(members: Sequence[_Member]) -> Iterator[tuple[str, list[_Member]]]:
 def _entry(
     source: IO[bytes], group: Sequence[_Member], by_name: Mapping[str, _Member], allow_outside: bool
 ) -> dict[str, Any]:
-    """Return the row of some members, or the reason why there is none, as part of an entry of a catalogue."""
+    """Return the row of some members, or the reason why they have none, as part of a catalogue entry."""
     try:
         _check(group, allow_outside)
         row = _row(source, group, by_name, allow_outside)
@@ -240,7 +240,7 @@ def _entry(
 
 
 def _check(group: Sequence[_Member], allow_outside: bool) -> None:
-    """Refuse members that are none of a row."""
+    """Refuse members that cannot belong to a row."""
     for member in group:
         if member.fault and (member.size < 0 or not allow_outside):
             way_out = "" if member.size < 0 else f": allow it with {setting('media_outside', True)}"
@@ -285,11 +285,12 @@ def _reference(member: _Member) -> dict[str, Any]:
 def _resolved(
     value: Any, folder: str, group: Sequence[_Member], by_name: Mapping[str, _Member], allow_outside: bool
 ) -> Any:
-    """Return the reference to the member that a value of a row names; a value that holds a medium itself as it is."""
+    """Return the reference to the member that a row's value names; a value that holds a medium stays as it is."""
     name = value.get("path") or value.get("url") or value.get("file_name") if isinstance(value, Mapping) else value
     if not isinstance(name, str) or name.startswith("data:") or "://" in name[:16]:
         return value
-    # Among the row's own members by name or part; then in the whole tar, from the folder of the JSON member on.
+    # First among the row's own members, by name or part; then in the whole tar, starting in the folder of the JSON
+    # member.
     own_members = [member for member in group if name in (member.name, member.part, posixpath.basename(member.name))]
     paths = [posixpath.normpath(posixpath.join(folder, name)), name]
     candidates = [*own_members, *(by_name[path] for path in paths if path in by_name)]
@@ -318,9 +319,9 @@ def _json(source: IO[bytes], member: _Member) -> dict[str, Any]:
         value = json.loads(text)
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
-        raise MalformedRowError(f"member {shown(member.name)!r} is no JSON: {error.msg} at {place}") from error
+        raise MalformedRowError(f"member {shown(member.name)!r} is not JSON: {error.msg} at {place}") from error
     except (RecursionError, ValueError) as error:
-        raise MalformedRowError(f"member {shown(member.name)!r} is no JSON that can be read: {error}") from error
+        raise MalformedRowError(f"member {shown(member.name)!r} is not readable as JSON: {error}") from error
     if not isinstance(value, dict):
         raise MalformedRowError(f"member {shown(member.name)!r} must hold an object and holds {type(value).__name__}")
     return value

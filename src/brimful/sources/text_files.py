@@ -1,4 +1,4 @@
-"""Documents that are one file each."""
+"""Documents of one file each."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -20,7 +20,7 @@ class TextFiles(UniformBlockRows):
     block_rows = 256
 
     def __init__(self, paths: Sequence[str], title: str, *, titles: Sequence[str] | None = None) -> None:
-        """``titles``: names of the files in messages, where the paths are those of unpacked copies."""
+        """``titles``: names of the files in messages, if ``paths`` are unpacked copies."""
         self._paths = list(paths)
         self._titles = list(titles or paths)
         self.title = title
@@ -30,7 +30,7 @@ class TextFiles(UniformBlockRows):
         return len(self._paths)
 
     def _bytes(self, path: str) -> bytes:
-        """Return all bytes of a file; refuse a file that changed since its fingerprint was taken."""
+        """Return all bytes of a file; refuse a file that has changed since it was fingerprinted."""
         try:
             stamp = self._stamps.get(path) or Stamp.of(path)
             with open(path, "rb") as file:
@@ -53,7 +53,7 @@ class TextFiles(UniformBlockRows):
     def block_fingerprint(self, start: int, stop: int) -> Fingerprint:
         digests = []
         for path in self._paths[start:stop]:
-            # The stamp is taken before the bytes: a change between the two is seen when they were read.
+            # The stamp is taken before the bytes are read: a change between the two is detected after the read.
             self._stamps[path] = Stamp.of(path)
             digests.append(fingerprint_bytes(self._bytes(path)))
         return fingerprint_of(digests)

@@ -1,6 +1,6 @@
-"""Plain copies of files that cannot be read by index as they are: compressed, remote, or one JSON array.
+"""Plain copies of files that cannot be read by index: compressed, remote, or one JSON array.
 
-The copy lies in the cache directory under a name made of the original's place and the time of its last change. One
+The copy is in the cache directory, under a name made from the original's place and the time of its last change. One
 process of many makes it; a newer copy of the same original replaces the older one.
 """
 
@@ -25,7 +25,7 @@ _CODECS = {".gz": "gzip", ".gzip": "gzip", ".zst": "zstd", ".zstd": "zstd", ".bz
 
 
 def begins_like_array(path: str) -> bool:
-    """Return true if a .json file, compressed or not, holds an array; many hold JSON lines under that name."""
+    """Return true if a .json file, compressed or not, holds an array; many such files hold JSON lines."""
     with _opened(path) as source:
         head: bytes = source.read(4096)
     return head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
@@ -47,22 +47,22 @@ def unpacked_json_array(path: str, cache: Path | None = None) -> str:
 
 
 def _copy_lines(source: IO[bytes], target: IO[bytes]) -> None:
-    """Copy lines in pieces; of a line above ``MAX_ROW_BYTES``, only the bytes that show it."""
-    room = MAX_ROW_BYTES + 1  # of the line that is being copied
+    """Copy lines in pieces; of a line above ``MAX_ROW_BYTES``, only one byte more than that."""
+    room = MAX_ROW_BYTES + 1  # bytes left for the line being copied
     while piece := source.read(_PIECE):
         end = piece.find(b"\n")
         if end < 0:
             target.write(piece[:room])
             room = max(room - len(piece), 0)
             continue
-        # Only the line that an earlier piece began can be too long by its copy; lines inside a piece are short.
+        # Only a line begun in an earlier piece can become too long; lines inside a piece are short.
         target.write(piece[: min(room, end)])
         target.write(memoryview(piece)[end:])
         room = MAX_ROW_BYTES + 1 - (len(piece) - piece.rfind(b"\n") - 1)
 
 
 def _unpacked(path: str, cache: Path | None, kind: str, copy: Callable[[IO[bytes], IO[bytes]], None]) -> str:
-    """Return the path of the copy, which ``copy`` makes if there is none of the file as it is now."""
+    """Return the path of the copy; ``copy`` makes it if none exists for the current file."""
     origin, version = _identity(path)
     folder = (cache or cache_dir()) / "unpacked"
     prefix = f"{fingerprint_of([kind, origin])[:16]}-"
@@ -70,14 +70,14 @@ def _unpacked(path: str, cache: Path | None, kind: str, copy: Callable[[IO[bytes
     if target.exists():
         return str(target)
     with exclusive(folder / f"{prefix}lock"):
-        # Under the lock nobody else writes here: temporary files are those of processes that were killed.
+        # Under the lock no other process writes here: temporary files are left over from killed processes.
         for temporary in folder.glob(f".{prefix}*.tmp"):
             temporary.unlink(missing_ok=True)
         if not target.exists():
             with atomic_file(target) as file:
                 with _opened(path) as source:
                     copy(source, file)
-                # Raised before the copy appears under its name: it may hold bytes of two versions.
+                # Raised before the copy gets its name: it may hold bytes of two versions.
                 if _identity(path) != (origin, version):
                     raise changed(path)
             for older in folder.glob(f"{prefix}*.jsonl"):

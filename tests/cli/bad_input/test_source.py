@@ -29,7 +29,7 @@ def test_an_empty_file_is_refused_by_name(tmp_path: Path, tokenizer: Path) -> No
     [
         ({"messages": []}, "'messages' is empty: a conversation needs at least one turn"),
         (b'{"messages": [{"role": "user", "content": "\xff\xfe"}]}', "invalid UTF-8 at byte 43"),
-        (b"{not json", "no JSON"),
+        (b"{not json", "not JSON"),
         (b"", None),
         (b"[1, 2]", "a row must be an object and is list"),
         (b"17", "a row must be an object and is int"),
@@ -110,10 +110,10 @@ def test_skipped_rows_are_counted_shown_and_listed(tmp_path: Path, tokenizer: Pa
     rejected = next(line for line in shown.splitlines() if line.startswith("rejected"))
     assert "2 rows, listed in" in rejected
     assert f"{packs}/rejects.jsonl" in rejected
-    assert f"{path}:2 (sample 1): no JSON" in rejected
+    assert f"{path}:2 (sample 1): not JSON" in rejected
     listed = [json.loads(line) for line in (packs / "rejects.jsonl").read_text().splitlines()]
     assert [(row["sample_id"], row["where"]) for row in listed] == [(1, f"{path}:2"), (21, f"{path}:22")]
-    assert listed[0]["reason"].startswith("no JSON")
+    assert listed[0]["reason"].startswith("not JSON")
     assert listed[1]["row"] == {"messages": []}
     summary = json.loads((packs / "summary.json").read_text())
     assert summary["samples_in"] == 22

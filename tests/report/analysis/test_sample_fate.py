@@ -76,7 +76,7 @@ def test_file_and_line_of_packed_dropped_and_rejected_rows(tmp_path: Path) -> No
     fates = [find_sample(sample_id, plan=plan, table=table) for sample_id in range(4)]
     assert [fate.where for fate in fates] == [f"{path}:{line}" for line in (1, 3, 4, 5)]
     assert [fate.status for fate in fates] == ["packed", "dropped", "rejected", "packed"]
-    assert fates[2].reason.startswith("no JSON")
+    assert fates[2].reason.startswith("not JSON")
     assert (fates[0].targets, fates[2].tokens) == (table.targets.counts[0], None)
     path.write_text(rows[0] + "\n")
     assert find_sample(3, plan=plan, table=table).where == f"row 3 of {path} as it was when measured"

@@ -64,7 +64,7 @@ def test_the_prompt_is_the_users_or_the_rows() -> None:
     fingerprints = {open_source([row], media=True, prompt=prompt).fingerprint for prompt in (None, "Say!", "Now!")}
     assert len(fingerprints) == 3
     with pytest.raises(
-        SettingsError, match="prompt says nothing with rows of format question_answer: it is for caption"
+        SettingsError, match="prompt has no effect on rows of format question_answer: it is for caption"
     ):
         open_source([{"question": "q", "answer": "a"}], prompt="Say!")
 

@@ -59,7 +59,7 @@ def test_the_prompt_is_documented_and_the_users() -> None:
         (row({"label": "cat", "bbox": [1, 2, 3]}), "objects[0] needs a box of four numbers"),
         (row({"label": "cat", "bbox": [1, 2, True, 3]}), "objects[0] needs a box of four numbers"),
         (row({"bbox": [1, 2, 3, 4]}), "the label of objects[0] must be text and is NoneType null"),
-        (row({"label": "cat", "bbox": [150, 0, 100, 10]}), "the box of objects[0], list [150, 0, 100, 10], is outside of 200 × 100 pixels"),
+        (row({"label": "cat", "bbox": [150, 0, 100, 10]}), "the box of objects[0], list [150, 0, 100, 10], is outside 200 × 100 pixels"),
         (row({"label": "cat", "bbox_2d": [50, 0, 10, 10]}), "the box of objects[0]"),
         (row("cat"), "objects[0] must be an object and is str \"cat\""),
         ({**row(), "objects": "cat"}, "'objects' must be a list of objects"),

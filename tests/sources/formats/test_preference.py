@@ -53,8 +53,8 @@ def test_texts_without_a_prompt_are_cut_where_they_differ():
     [
         ({"prompt": "a", "chosen": "b", "rejected": [BAD]}, "give two texts or two lists of turns"),
         ({"prompt": "a", "chosen": [USER, GOOD], "rejected": [USER, BAD]}, "turns that do not begin with it"),
-        ({"chosen": "yes", "rejected": "no"}, "no beginning in common: give the prompt"),
-        ({"chosen": [GOOD], "rejected": [BAD]}, "no turn in common: give the prompt"),
+        ({"chosen": "yes", "rejected": "no"}, "no common beginning: give the prompt"),
+        ({"chosen": [GOOD], "rejected": [BAD]}, "share no turn: give the prompt"),
         ({"prompt": "a", "chosen": 1, "rejected": 2}, "'chosen' must be a list of turns and is int"),
         ({"prompt": "a", "chosen": "b", "rejected": "c", "images": ["a.jpg"]}, "column 'images' holds pictures"),
     ],

@@ -50,7 +50,7 @@ def test_rows_of_kto_are_told_their_own_format() -> None:
         (bad, *_) = open_source(rows, format=given).read(0, 1)
         assert 'name a format of KTO (format="messages_kto")' in str(bad)
     (bad, *_) = open_source(rows, format="kto").read(0, 1)
-    assert str(bad).endswith("is missing (found ['label', 'messages']): its keys are those of format=\"messages_kto\"")
+    assert str(bad).endswith("is missing (found ['label', 'messages']): its keys fit format=\"messages_kto\"")
     assert open_source(rows, format="messages_kto")[0].completion is not None
 
 
@@ -62,8 +62,8 @@ def test_files_of_other_json_are_told_by_their_look(put: Put) -> None:
         open_source(path)
     for content in (f"[{row}]", f"[\n{row},\n{row}\n]"):
         (bad, *_) = open_source(put("a.jsonl", content), format="text").read(0, 1)
-        assert str(bad).endswith("it looks like a JSON array, which is read under a name that ends in .json")
+        assert str(bad).endswith("it looks like a JSON array: give the file a name that ends in .json")
     (bad, *_) = open_source(put("a.json", '{\n"text":\n"a"}\n'), format="text").read(0, 1)
-    assert str(bad).endswith("it looks like one JSON object on several lines, and each row is one line")
+    assert str(bad).endswith("it looks like one JSON object on several lines: each row must be one line")
     with pytest.raises(SourceError, match=r"looks like UTF-16: write it as UTF-8 first \(iconv"):
         open_source(put("b.jsonl", f"{row}\n{row}\n".encode("utf-16")))

@@ -34,7 +34,7 @@ def test_rows_of_tokens_are_taken_as_they_are(name: str) -> None:
     ("row", "reason"),
     [
         ({"input_ids": []}, "'input_ids' of shape (0,)"),
-        ({"input_ids": [1, -1]}, "-1 in 'input_ids', which is no token"),
+        ({"input_ids": [1, -1]}, "-1 in 'input_ids', which is not a token id"),
         ({"input_ids": [1, 2**31]}, "2147483648 in 'input_ids' at token 1, which no vocabulary has"),
         ({"input_ids": "text"}, "'input_ids' of shape ()"),
         ({"input_ids": [1.5]}, "'input_ids' of float64, which must hold whole numbers"),
@@ -42,8 +42,8 @@ def test_rows_of_tokens_are_taken_as_they_are(name: str) -> None:
         ({"input_ids": [1, 2], "labels": [2, -100]}, "a label that is not its own token; labels must not be shifted"),
         ({"input_ids": [1, 2, 3], "attention_mask": [1, 0, 1]}, "an 'attention_mask' with zeros within a sample"),
         ({"input_ids": [1], "attention_mask": [0]}, "an 'attention_mask' of zeros alone"),
-        ({"input_ids": [1, 2], "attention_mask": [1, 2]}, "is packed already, of 2 samples: bring them one a row"),
-        ({"input_ids": [1, 2], "position_ids": [0, 0]}, "is packed already, of 2 samples: bring them one a row"),
+        ({"input_ids": [1, 2], "attention_mask": [1, 2]}, "is already a pack of 2 samples: give one sample a row"),
+        ({"input_ids": [1, 2], "position_ids": [0, 0]}, "is already a pack of 2 samples: give one sample a row"),
     ],
 )
 def test_rows_of_tokens_that_contradict_themselves_are_refused(row: Any, reason: str) -> None:

@@ -1,8 +1,8 @@
 """Formats of rows: one format per file.
 
-A format says by the keys of a row whether it is its own (``matches``) and turns it into a chat or a text
-(``convert``). Its ``fields`` are the keys it reads; a mapping such as ``{"messages": "dialogue"}`` renames
-them for data that calls them otherwise.
+A format says by the keys of a row whether it is its own (``matches``) and turns it into a chat, a text or tokens
+(``convert``). Its ``fields`` are the keys it reads; a mapping such as ``{"messages": "dialogue"}`` renames them for
+data with other keys.
 
 >>> detect([{"question": "1+1?", "answer": "2"}]).name
 'question_answer'
@@ -55,10 +55,10 @@ FORMATS: dict[str, type[RowFormat]] = {
 
 
 def format_named(name: str, fields: Mapping[str, str] | None = None, prompt: str | None = None) -> RowFormat:
-    """Return the format of that name, reading the fields that ``fields`` renames, with a prompt of its own if it has one.
+    """Return the format of that name; ``fields`` renames its fields, ``prompt`` replaces its prompt.
 
     Raises:
-        SettingsError: no such format, or a field that it does not have.
+        SettingsError: no such format, or a field that the format does not have.
     """
     if name not in FORMATS:
         raise SettingsError(f"{setting('format', name)} is unknown: use one of {', '.join(FORMATS)}")
@@ -68,10 +68,10 @@ def format_named(name: str, fields: Mapping[str, str] | None = None, prompt: str
 def detect(rows: Sequence[Any], fields: Mapping[str, str] | None = None, prompt: str | None = None) -> RowFormat:
     """Return the format that most of these rows match; the earlier one on a tie.
 
-    A row that does not match is that row's fault and is reported when it is read.
+    A row that does not match is reported when it is read.
 
     Raises:
-        UnknownFormatError: none matches any; the message shows the keys of the first row.
+        UnknownFormatError: no row matches any format; the message shows the keys of the first row.
     """
     candidates = [
         format_class(fields, prompt)
@@ -87,7 +87,7 @@ def detect(rows: Sequence[Any], fields: Mapping[str, str] | None = None, prompt:
     suggestion = suggested(row)
     example = suggestion or _named("messages", {"messages": "dialogue"})
     if not suggestion and fields and "messages" not in fields:
-        example = f"{setting('format')} beside {setting('fields', dict(fields))}"
+        example = f"{setting('format')} with {setting('fields', dict(fields))}"
     raise UnknownFormatError(
         f"the rows have no format that brimful knows; the first {summary}. {'' if suggestion else _hint(row)}Name the format and its fields, for example "
         f"{example} (formats: {', '.join(FORMATS)})"
@@ -107,7 +107,7 @@ def suggested(row: Any) -> str:
     """
     if not isinstance(row, Mapping):
         return ""
-    # First rows of KTO, which look like those of other formats but for their label.
+    # First KTO rows, which look like rows of other formats except for their label.
     labels = [name for name in ("label", "kto_tag") if isinstance(row.get(name), bool)]
     candidates = [kto({"label": name}) for name in labels for kto in FORMATS.values() if kto.is_unpaired]
     candidates += [format_class() for format_class in FORMATS.values() if format_class.is_detected]
@@ -154,13 +154,13 @@ _SYNONYMS: tuple[tuple[str, Mapping[str, Sequence[str]]], ...] = (
 
 
 _MOST_KEYS_AROUND_ROWS = 4
-"""Keys of an object that is around rows rather than one, as ``{"data": [ … ], "version": 1}``; other files of JSON have more."""
+"""Maximum keys of an object that wraps rows, such as ``{"data": [ … ], "version": 1}``; other JSON files have more."""
 
 
 def _hint(row: Mapping[str, Any]) -> str:
-    """Return a sentence on rows that are no samples as they stand; empty for others."""
+    """Return a sentence about rows that are not samples as they are; empty for others."""
     if any(str(key).startswith(("chosen", "rejected")) for key in row):
-        return "These are preferences: name both sides, as chosen and rejected. "
+        return "These are preferences: name both answers, as chosen and rejected. "
     lists = [key for key, value in row.items() if isinstance(value, list) and value and suggested(value[0])]
     key = lists[0] if lists and len(row) <= _MOST_KEYS_AROUND_ROWS else None
-    return "" if key is None else f"Rows seem to be under {key!r}: write that list to a .json file of its own. "
+    return "" if key is None else f"Rows seem to be under {key!r}: write that list to a separate .json file. "

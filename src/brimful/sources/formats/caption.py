@@ -16,8 +16,9 @@ _DEFAULT_KIND = "image"
 class Caption(RowFormat):
     """``{"image": …, "caption": …}``, or ``"captions": [ … ]`` with several of them.
 
-    One row is one sample. The user asks for a description, the caption is the answer; further captions of one medium are
-    further turns of one chat, so that the medium is paid for once. A caption is a text or ``{"content": text}``.
+    One row is one sample. The user asks for a description, the caption is the answer; further captions of a medium
+    become further turns of the same chat, so that the medium costs its tokens only once. A caption is a text or
+    ``{"content": text}``.
 
     >>> row = {"image": "a.jpg", "captions": ["A cat.", {"content": "A cat on a mat."}]}
     >>> [message["content"] for message in Caption().convert(row)["messages"]]
@@ -32,7 +33,7 @@ class Caption(RowFormat):
 
     def matches(self, row: Any) -> bool:
         if not isinstance(row, Mapping) or isinstance(row.get(self.fields["prompt"]), list) or "prompts" in row:
-            return False  # a pack of several samples has a list of prompts beside its captions
+            return False  # a pack of several samples also has a list of prompts
         return any(self.fields[name] in row for name in ("caption", "captions"))
 
     def convert(self, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,7 +43,7 @@ class Caption(RowFormat):
         kind = next((MEDIA_COLUMNS[column].value for column in row if column in MEDIA_COLUMNS and row[column]), None)
         first, further = prompt or _FIRST.format(kind=kind or _DEFAULT_KIND), _FURTHER
         if prompt:
-            # The medium stands in the first turn alone, wherever the prompt marks it.
+            # The medium belongs to the first turn only, wherever the prompt marks it.
             further = MARK.sub("", prompt).strip()
         messages: list[Message] = []
         for text, caption in zip([first, *[further] * (len(captions) - 1)], captions, strict=True):

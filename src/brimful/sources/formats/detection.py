@@ -1,4 +1,4 @@
-"""A picture and the boxes of the objects in it, as text."""
+"""An image and the boxes of the objects in it, as text."""
 
 import json
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from brimful.sources.formats.turns import as_text, preview
 from brimful.sources.sample import MalformedRowError
 
 SCALE = 1000
-"""Units along each side of a picture: coordinates do not depend on the size to which a processor brings it."""
+"""Units along each side of an image: coordinates do not depend on the size to which a processor resizes it."""
 
 _CORNER_AND_SIZE = ("bbox", "bbox_xywh")
 _TWO_CORNERS = ("bbox_2d", "bbox_xyxy")
@@ -20,9 +20,9 @@ class Detection(RowFormat):
     """``{"image": …, "width": …, "height": …, "objects": [{"label": …, "bbox": [x, y, width, height]}, …]}``.
 
     The answer is JSON: ``[{"bbox_2d": [x1, y1, x2, y2], "label": …}, …]``, corners from 0 to 1000 along each side, as
-    Qwen-VL and InternVL write them. In the row they are pixels: ``bbox`` or ``bbox_xywh`` as COCO has it, ``bbox_2d`` or
-    ``bbox_xyxy`` as two corners; the label is ``label``, ``category`` or ``name``. The order of the objects stays. Crowds
-    of COCO (``iscrowd``), which are no single objects, are left out.
+    Qwen-VL and InternVL write them. In the row they are pixels: ``bbox`` or ``bbox_xywh`` as in COCO, ``bbox_2d`` or
+    ``bbox_xyxy`` as two corners; the label is ``label``, ``category`` or ``name``. The order of the objects stays.
+    COCO's crowds (``iscrowd``) are not single objects and are left out.
 
     >>> row = {"width": 200, "height": 100, "objects": [{"label": "cat", "bbox": [20, 10, 100, 50]}]}
     >>> Detection().convert(row)["messages"][1]["content"]
@@ -61,7 +61,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _box(item: Any, size: tuple[float, float], name: str) -> dict[str, Any]:
-    """Return one object with its corners in thousandths of the picture."""
+    """Return one object with its corners in thousandths of the image."""
     if not isinstance(item, Mapping):
         raise MalformedRowError(f"{name} must be an object and is {preview(item)}")
     label = next((item[key] for key in _LABELS if key in item), None)
@@ -74,10 +74,10 @@ def _box(item: Any, size: tuple[float, float], name: str) -> dict[str, Any]:
     if box_key in _CORNER_AND_SIZE:
         right, bottom = left_edge + right, top + bottom
     width, height = size
-    # A pixel of rounding outside is the picture's edge; a box elsewhere is of another picture.
+    # Rounding may put a corner a pixel outside: it is moved to the edge. A box farther out belongs to another image.
     is_inside = left_edge >= -1 and top >= -1 and right <= width + 1 and bottom <= height + 1
     if not (left_edge <= right and top <= bottom and is_inside):
-        raise MalformedRowError(f"the box of {name}, {preview(numbers)}, is outside of {width:g} × {height:g} pixels")
+        raise MalformedRowError(f"the box of {name}, {preview(numbers)}, is outside {width:g} × {height:g} pixels")
     corners = [left_edge / width, top / height, right / width, bottom / height]
     scaled_boxes = [min(SCALE, max(0, round(SCALE * corner))) for corner in corners]
     return {"bbox_2d": scaled_boxes, "label": as_text(label, f"the label of {name}")}

@@ -13,7 +13,7 @@ from brimful.sources.sample import Completion, MalformedRowError, Message
 
 
 class KtoFormat(RowFormat):
-    """Conversion of a row into its conversation, of which the turns behind the prompt are scored."""
+    """Conversion of a row into its conversation; the turns after the prompt are scored."""
 
     has_sides = True
     is_unpaired = True
@@ -31,12 +31,12 @@ class KtoFormat(RowFormat):
         return label
 
     def _scored(self, content: dict[str, Any], num_prompt: int | None = None) -> dict[str, Any]:
-        """Add the completion to the fields of a sample: the last turn, unless the prompt is told."""
+        """Add the completion to the fields of a sample: the last turn, unless ``num_prompt`` is given."""
         messages: list[Message] = content["messages"]
         if messages[-1].get("role") != "assistant":
-            raise MalformedRowError("its last turn is not of the assistant: there is no answer that the label is of")
+            raise MalformedRowError("its last turn is not from the assistant: it has no answer for the label")
         if len(messages) < 2:
-            raise MalformedRowError("it has one turn alone: there is no prompt in front of the answer")
+            raise MalformedRowError("it has only one turn: no prompt comes before the answer")
         return {**content, "completion": Completion(len(messages) - 1 if num_prompt is None else num_prompt)}
 
 

@@ -13,7 +13,7 @@ from brimful.sources.sides import SIDES
 
 
 class PreferenceFormat(RowFormat):
-    """Conversion of a row into two samples, one for each side, that share their prompt."""
+    """Conversion of a row into two samples, chosen and rejected, that share their prompt."""
 
     has_sides = True
 
@@ -28,13 +28,13 @@ class PreferenceFormat(RowFormat):
 
     @abc.abstractmethod
     def _parts(self, row: Mapping[str, Any]) -> tuple[list[Message], tuple[list[Message], list[Message]], bool]:
-        """Return the prompt, the answers of both sides, and true if these are texts that no template may take."""
+        """Return the prompt, the chosen and the rejected answer, and true for texts to encode without a template."""
 
     def _tools(self, row: Mapping[str, Any]) -> dict[str, Any]:
         return {"tools": as_tools(self.optional(row, "tools"))} if "tools" in self.fields else {}
 
     def _answer(self, row: Mapping[str, Any], side: str) -> list[Message]:
-        """Return the answer of a side: a text, a turn, or a list of turns."""
+        """Return the chosen or the rejected answer: a text, a turn, or a list of turns."""
         value, key = self.get(row, side), self.fields[side]
         if isinstance(value, str):
             return [{"role": "assistant", "content": value}]
@@ -46,7 +46,7 @@ class PreferenceFormat(RowFormat):
 class Preference(PreferenceFormat):
     """``{"prompt": …, "chosen": …, "rejected": …}`` of TRL: texts, or lists of turns.
 
-    Without a prompt, the beginning that both sides have in common is the prompt, as in TRL: the same turns, or the same
+    Without a prompt, the common beginning of chosen and rejected is the prompt, as in TRL: the same turns, or the same
     characters. Such texts have no turns, so they are encoded without a template (``CompletionEncoder``).
 
     >>> row = {"prompt": "1+1?", "chosen": "2", "rejected": "3"}
@@ -73,11 +73,11 @@ class Preference(PreferenceFormat):
         if not isinstance(prompt, str):
             return self.messages(row, "prompt"), (chosen, rejected), False
         question: Message = {"role": "user", "content": prompt}
-        # Some sets write the question once as a text, and again as the first turn of both conversations.
+        # Some data sets give the question as a text, and again as the first turn of both conversations.
         if not are_texts[0]:
             if chosen[0] != question or rejected[0] != question:
                 raise MalformedRowError(
-                    f"{self.fields['prompt']!r} is a text and the sides are turns that do not begin with it: write the "
+                    f"{self.fields['prompt']!r} is a text, and chosen and rejected are turns that do not begin with it: write the "
                     f"prompt as turns, or leave it out"
                 )
             return _common_turns(chosen, rejected)
@@ -129,26 +129,26 @@ class AlpacaPreference(PreferenceFormat):
 def _common_turns(
     chosen: list[Message], rejected: list[Message]
 ) -> tuple[list[Message], tuple[list[Message], list[Message]], bool]:
-    """Cut the turns that both sides begin with; the last turn of a side is never one of them."""
+    """Split off the turns that chosen and rejected begin with; the last turn of either is never one of them."""
     num_common = _length_of_prefix(chosen, rejected)
     if num_common == 0:
-        raise MalformedRowError("it has no prompt, and its sides have no turn in common: give the prompt as turns")
+        raise MalformedRowError("it has no prompt, and chosen and rejected share no turn: give the prompt as turns")
     return chosen[:num_common], (chosen[num_common:], rejected[num_common:]), False
 
 
 def _common_text(chosen: str, rejected: str) -> tuple[list[Message], tuple[list[Message], list[Message]], bool]:
-    """Cut the characters that both sides begin with, but for a blank at their end, which belongs to the answers."""
+    """Split off the characters that chosen and rejected begin with; a space at their end belongs to the answers."""
     num_common = _length_of_prefix(chosen, rejected)
     if num_common and chosen[num_common] != rejected[num_common] and chosen[num_common - 1] == " ":
         num_common -= 1
     if num_common == 0:
-        raise MalformedRowError("it has no prompt, and its sides have no beginning in common: give the prompt")
+        raise MalformedRowError("it has no prompt, and chosen and rejected have no common beginning: give the prompt")
     prompt: Message = {"role": "user", "content": chosen[:num_common]}
     first, second = ([{"role": "assistant", "content": text[num_common:]}] for text in (chosen, rejected))
     return [prompt], (first, second), True
 
 
 def _length_of_prefix(one: Sequence[Any], other: Sequence[Any]) -> int:
-    """Return the length of the common beginning, at most one below the shorter side: as TRL's ``extract_prompt``."""
+    """Return the length of the common prefix, below that of the shorter sequence, as in TRL's ``extract_prompt``."""
     limit = min(len(one), len(other)) - 1
     return next((index for index in range(limit) if one[index] != other[index]), max(limit, 0))

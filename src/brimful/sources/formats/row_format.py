@@ -17,24 +17,24 @@ class RowFormat(abc.ABC):
 
     name: ClassVar[str]
     default_fields: ClassVar[Mapping[str, str]]
-    """The fields it reads, each with the key it has unless renamed."""
+    """The fields that the format reads, each with its default key."""
     required_fields: ClassVar[tuple[str, ...]]
-    """Fields by which a row is recognised: it has all of them."""
+    """Fields by which a row is recognized: it has all of them."""
     default_prompt: ClassVar[str] = ""
-    """Turn of the user that it writes itself; empty if all turns come from the row."""
+    """Turn of the user that the format adds; empty if all turns come from the row."""
     has_sides: ClassVar[bool] = False
-    """True if a row is a preference: two samples, which ``convert_side`` makes (``sources.sides``)."""
+    """True if a row is a preference: two samples, made by ``convert_side`` (``sources.sides``)."""
     is_unpaired: ClassVar[bool] = False
-    """True if a row has one answer and a label: its two samples are ``sources.mismatches``."""
+    """True if a row has one answer and a label: ``sources.mismatches`` makes its two samples."""
     has_conversations: ClassVar[bool] = False
     """True if most rows are a role and a text in each turn, and nothing else: ``conversations`` converts many at once."""
     is_detected: ClassVar[bool] = True
-    """False if rows look like those of another format, so that the caller has to name it."""
+    """False if rows look like rows of another format, so that the caller has to name the format."""
     puts_media_first: ClassVar[bool] = False
-    """True if its rows have a medium and no marks: the media stand in front of the first turn of the user."""
+    """True if its rows have a medium and no marks: the media come first in the first turn of the user."""
 
     def __init__(self, fields: Mapping[str, str] | None = None, prompt: str | None = None) -> None:
-        """``prompt``: turn of the user in the place of ``default_prompt``; for a format without one it says nothing."""
+        """``prompt``: turn of the user that replaces ``default_prompt``; ignored by a format without one."""
         strangers = sorted(set(fields or {}) - set(self.default_fields))
         if strangers:
             raise SettingsError(
@@ -44,7 +44,7 @@ class RowFormat(abc.ABC):
         self.fields = {**self.default_fields, **(fields or {})}
         self.prompt = prompt if self.default_prompt else None
         self.columns = frozenset(self.fields.values())
-        """Columns that it reads."""
+        """Columns that the format reads."""
 
     def matches(self, row: Any) -> bool:
         """Return true for an object with all required fields."""
@@ -68,8 +68,8 @@ class RowFormat(abc.ABC):
         raise NotImplementedError(f"rows of format {self.name} are converted one by one")
 
     def convert_side(self, row: Mapping[str, Any], side: int) -> dict[str, Any]:
-        """Return the fields of the ``Sample`` of a side, 0 or 1; only for a format that ``has_sides``."""
-        raise NotImplementedError(f"a row of format {self.name} has no sides")
+        """Return the fields of the chosen (0) or rejected (1) ``Sample``; only for a format that ``has_sides``."""
+        raise NotImplementedError(f"a row of format {self.name} has no chosen and rejected answers")
 
     def is_desirable(self, row: Mapping[str, Any]) -> bool:
         """Return the label of a row; only for a format that ``is_unpaired``."""
@@ -97,7 +97,7 @@ class RowFormat(abc.ABC):
         if type(row) is dict:
             fields = self.fields
             texts = [row.get(fields[name]) for name in names]
-            if set(map(type, texts)) == _TEXT:  # most rows: asked at once
+            if set(map(type, texts)) == _TEXT:  # most rows: checked all at once
                 return texts  # type: ignore[return-value]
         return [self.text(row, name) for name in names]
 
@@ -136,7 +136,7 @@ class RowFormat(abc.ABC):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings that decide what becomes of a row."""
+        """The settings that decide how a row is converted."""
         settings: dict[str, Any] = {"format": self.name, "fields": dict(self.fields)}
         return settings if self.prompt is None else {**settings, "prompt": self.prompt}
 

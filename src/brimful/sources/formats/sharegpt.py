@@ -18,7 +18,7 @@ _ROLES = {
 class ShareGPT(RowFormat):
     """``{"conversations": [{"from": "human", "value": …}, {"from": "gpt", "value": …}], "system": …}``.
 
-    Turns with ``role`` and ``content`` are understood too: many data sets have those under this key.
+    Turns with ``role`` and ``content`` are understood too: many data sets have such turns under this key.
 
     >>> row = {"conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "ho"}]}
     >>> [turn["role"] for turn in ShareGPT().convert(row)["messages"]]
@@ -35,7 +35,7 @@ class ShareGPT(RowFormat):
 
 
 def as_sharegpt_message(turn: Any, name: str) -> Message:
-    """Return one turn in OpenAI's words; keys beside ``from`` and ``value`` stay."""
+    """Return one turn in OpenAI's form; keys other than ``from`` and ``value`` stay."""
     if isinstance(turn, Mapping) and "role" in turn and "from" not in turn:
         return as_message(turn, name)
     if not isinstance(turn, Mapping) or "from" not in turn or "value" not in turn:
@@ -47,7 +47,7 @@ def as_sharegpt_message(turn: Any, name: str) -> Message:
         message = {"role": _ROLES[speaker], "content": text}
     else:
         value = repr(speaker) if isinstance(speaker, str) else preview(speaker)
-        raise MalformedRowError(f"{name} is from {value}, which is none of {', '.join(_ROLES)}, function_call")
+        raise MalformedRowError(f"{name} is from {value}: use one of {', '.join(_ROLES)}, function_call")
     extra = {key: value for key, value in turn.items() if key not in ("from", "value", *message)}
     return {**extra, **message}
 

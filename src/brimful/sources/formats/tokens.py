@@ -1,4 +1,4 @@
-"""Rows that are tokenised already."""
+"""Rows that are already tokenized."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,10 +15,10 @@ _NAMES = ("input_ids", "labels", "attention_mask", *TARGET_MASKS, "position_ids"
 
 
 class Tokens(RowFormat):
-    """``{"input_ids": [ … ], "labels": [ … ]}``, as tokenising scripts write them (``brimful.tokenised``).
+    """``{"input_ids": [ … ], "labels": [ … ]}``, as tokenizing scripts write them (``brimful.tokenised``).
 
-    Targets are the labels that are not -100, or what a mask marks, else all tokens. Padding that an ``attention_mask``
-    marks is cut off. A row that holds several samples is refused: packs are made of samples.
+    Targets are the labels other than -100, or the tokens that a mask marks, or else all tokens. Padding that an
+    ``attention_mask`` marks is cut off. A row that holds several samples is refused: packs are made of samples.
 
     >>> Tokens().convert({"input_ids": [5, 6, 7, 0], "labels": [-100, 6, 7, -100], "attention_mask": [1, 1, 1, 0]})
     {'input_ids': [5, 6, 7], 'labels': [-100, 6, 7]}
@@ -37,9 +37,9 @@ class Tokens(RowFormat):
             raise MalformedRowError(error.message) from error
         num_samples = len(tokens.cu_seqlens) - 1
         if num_samples > 1:
-            raise MalformedRowError(f"the row is packed already, of {num_samples} samples: bring them one a row")
+            raise MalformedRowError(f"the row is already a pack of {num_samples} samples: give one sample a row")
         ids = tokens.input_ids.tolist()
         if min(ids) < 0:
-            raise MalformedRowError(f"the row has {min(ids)} in {self.fields['input_ids']!r}, which is no token")
+            raise MalformedRowError(f"the row has {min(ids)} in {self.fields['input_ids']!r}, which is not a token id")
         labels = np.where(tokens.loss_mask, tokens.input_ids, IGNORE_INDEX)
         return {"input_ids": ids, "labels": labels.tolist()}

@@ -1,4 +1,4 @@
-"""A sound and the words that are spoken in it."""
+"""An audio clip and the words spoken in it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ _NAMES = ("transcript", "transcription", "sentence", "text")
 
 
 class Transcript(RowFormat):
-    """``{"audio": …, "transcript": …}``; the words may stand under ``transcription``, ``sentence`` or ``text`` too.
+    """``{"audio": …, "transcript": …}``; the words may also be under ``transcription``, ``sentence`` or ``text``.
 
     The user asks for the words, the transcript is the answer.
 

@@ -14,21 +14,21 @@ _CHANGED_KEYS = _MEDIA_KEYS | {
     *("tool_calls", "function_call", "reasoning_content", "reasoning", "thinking"),
     *_WEIGHT_KEYS,
 }
-"""Keys of a turn that are checked or put into other words."""
+"""Keys of a turn that are checked or rewritten."""
 
 _TEXT_PARTS = ("text", "input_text", "output_text")
 _REASONING_PARTS = ("reasoning", "thinking")
 
 
 def as_text(value: Any, name: str) -> str:
-    """Return a string, or raise an error that shows the value; ``name``: of the value, for the message."""
+    """Return a string, or raise an error that shows the value; ``name`` names the value in the message."""
     if not isinstance(value, str):
         raise MalformedRowError(f"{name} must be text and is {preview(value)}")
     return value
 
 
 def is_plain(turn: Any) -> bool:
-    """Return true for a role and a text and nothing that would have to be changed, as most turns are.
+    """Return true for a turn of a role and a text that needs no change, as most turns do not.
 
     >>> is_plain({"role": "user", "content": "hi"}), is_plain({"role": "user", "content": None})
     (True, False)
@@ -37,14 +37,14 @@ def is_plain(turn: Any) -> bool:
         return False
     role = turn.get("role")
     is_text = type(role) is str and role != "" and type(turn.get("content")) is str
-    # Two keys are these two.
+    # A turn with two keys has exactly these two.
     return is_text and (len(turn) == 2 or _CHANGED_KEYS.isdisjoint(turn))
 
 
 def as_message(value: Any, name: str) -> Message:
-    """Return one turn in OpenAI's words, checked; parts of text are joined and JSON arguments parsed.
+    """Return one checked turn in OpenAI's form; text parts are joined and JSON arguments parsed.
 
-    A content that holds media stays a list: texts, and the parts of media as they are (``brimful.sources.media``).
+    A content that holds media stays a list of texts and of media parts as they are (``brimful.sources.media``).
 
     Chat templates expect the arguments of a tool call as an object; OpenAI's API writes them as JSON text. Parts of
     type ``reasoning`` or ``thinking`` become ``reasoning_content``, parts of type ``tool_call`` become calls.
@@ -58,7 +58,7 @@ def as_message(value: Any, name: str) -> Message:
     for key in _WEIGHT_KEYS:
         if message.get(key) not in (None, 0, 1):
             raise MalformedRowError(f"{key} of {name} must be 0 or 1 and is {preview(message[key])}")
-    # Templates know the reasoning by one key; data sets write it under several.
+    # Templates read the reasoning from one key; data sets write it under several.
     for key in _REASONING_PARTS:
         if isinstance(message.get(key), str) and message.get("reasoning_content") is None:
             message["reasoning_content"] = message.pop(key)
@@ -68,7 +68,7 @@ def as_message(value: Any, name: str) -> Message:
     calls = list(calls)
     if message.get("function_call"):
         calls.append(message.pop("function_call"))
-    # The content: parts, nothing beside a call, or one text.
+    # The content: parts, nothing next to a call, or one text.
     content = value.get("content")
     if type(content) is not str and isinstance(content, Sequence) and not isinstance(content, str):
         message["content"], reasoning, part_calls = _join_parts(content, name)
@@ -103,11 +103,11 @@ def as_tools(value: Any) -> list[dict[str, Any]] | None:
 
 
 def from_json(text: str, name: str) -> Any:
-    """Return the value of a JSON text inside a row, or raise an error that gives the reason."""
+    """Return the value of a JSON text inside a row, or raise an error with the reason."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise MalformedRowError(f"{name} is text that is no JSON: {error}") from error
+        raise MalformedRowError(f"{name} is text that is not JSON: {error}") from error
     except RecursionError as error:
         raise MalformedRowError(f"{name} is JSON that is nested too deeply") from error
     except ValueError as error:  # a number of thousands of digits
@@ -136,7 +136,7 @@ def _as_call(value: Any, name: str) -> dict[str, Any]:
         try:
             arguments = from_json(arguments, f"the arguments of {function['name']!r} in {name}")
         except MalformedRowError as error:
-            # Text that is no JSON stays: the model has to write it as it is.
+            # Text that is not JSON stays: the model has to write it as it is.
             if not isinstance(error.__cause__, json.JSONDecodeError):
                 raise
         if isinstance(arguments, Mapping):
@@ -146,7 +146,7 @@ def _as_call(value: Any, name: str) -> dict[str, Any]:
 
 
 def _join_parts(parts: Sequence[Any], name: str) -> tuple[str | list[dict[str, Any]], str, list[Any]]:
-    """Return the text (or its parts, among media), the reasoning and the tool calls in the parts of one content."""
+    """Return the text (with media, its parts), the reasoning and the tool calls in the parts of one content."""
     content: list[dict[str, Any]] = []
     text, reasoning, calls = "", "", []
     for part in parts:
