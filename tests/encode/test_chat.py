@@ -192,7 +192,7 @@ def test_a_template_from_a_file(tmp_path):
     assert _chatml(chat_template=str(path)).fingerprint == _chatml().fingerprint
     with pytest.raises(SettingsError) as caught:
         _ = _chatml(chat_template="no.jinja").chat_template
-    assert str(caught.value) == 'chat_template="no.jinja": no such file, and no template either'
+    assert str(caught.value) == 'chat_template="no.jinja": no such file, and it is not a template'
 
 
 @pytest.mark.parametrize(("tokenizer", "template"), [(tokenizer_of(CHATML), "no.jinja"), (tiny_tokenizer(), None)])

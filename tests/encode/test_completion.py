@@ -128,13 +128,13 @@ def test_sources_side_by_side_get_one_encoder_for_all(put: Any) -> None:
 @pytest.mark.parametrize(
     ("rows", "options", "message"),
     [
-        ("texts", {"chat_template": "x"}, 'chat_template says nothing with mode="text": it is for mode="chat"'),
+        ("texts", {"chat_template": "x"}, 'chat_template has no effect in mode="text": it is for mode="chat"'),
         (
             "texts",
             {"train_on": "last"},
-            'train_on says nothing with mode="text": it is for mode="chat" or mode="completion"',
+            'train_on has no effect in mode="text": it is for mode="chat" or mode="completion"',
         ),
-        ("chats", {"separator": "x"}, 'separator says nothing with mode="chat": it is for mode="completion"'),
+        ("chats", {"separator": "x"}, 'separator has no effect in mode="chat": it is for mode="completion"'),
         (
             "chats",
             {"train_on": "completion"},

@@ -27,7 +27,7 @@ def test_shifted_labels_are_refused():
 
 def test_labels_of_another_length_are_refused():
     """Without it labels would be matched to the wrong tokens."""
-    with pytest.raises(EncodeError, match=r"input_ids \(3,\) and labels \(2,\) must be two rows of one length"):
+    with pytest.raises(EncodeError, match=r"input_ids \(3,\) and labels \(2,\) must be two rows of equal length"):
         EncodedSample.from_labels(np.array([5, 6, 7]), np.array([-100, 6]))
 
 

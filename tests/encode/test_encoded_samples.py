@@ -187,7 +187,7 @@ def test_other_targets_and_lengths_are_differences_too(chats, monkeypatch):
     for wrong, message in (
         (EncodedSample(right.input_ids, ~right.loss_mask), "target 0 is True, and False by the reference"),
         (EncodedSample(right.input_ids[1:], right.loss_mask[1:]), "tokens, and .* by the reference"),
-        (BadSampleError("too odd", sample_id=0), "refused .too odd., and not by the reference"),
+        (BadSampleError("too odd", sample_id=0), "refused .too odd., but not by the reference"),
     ):
         monkeypatch.setattr(samples.encoder, "encode_batch", lambda some, result=wrong: [result] * len(some))
         with pytest.raises(EncodersDifferError, match=message):

@@ -23,7 +23,7 @@ def test_an_encoder_without_faster_libraries_says_so():
     engine.load()
     engine.warm_up()
     assert engine.light is encoder
-    with pytest.raises(NotImplementedError, match="Engine has none"):
+    with pytest.raises(NotImplementedError, match="Engine has no faster libraries"):
         engine.distrust("a library 1.0", "planted")
 
 

@@ -50,7 +50,7 @@ def test_other_texts_in_a_copy():
         ({"content": "x" * 41}, f"'{'x' * 40}…'"),
         ({"content": " \n"}, "no text"),
         ({"content": [{"type": "text"}]}, "no text"),
-        ({"tool_calls": CALLS}, "calls of tools alone"),
+        ({"tool_calls": CALLS}, "tool calls only"),
         ({"content": "a", "tool_calls": CALLS}, "'a'"),
         ({"content": None, "tool_calls": []}, "no text"),
     ],

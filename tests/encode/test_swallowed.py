@@ -42,8 +42,8 @@ def why(sample: Sample, template: str = KNOWN_ROLES, **options: object) -> str:
 def test_a_role_that_the_template_does_not_know_is_refused() -> None:
     """Without it the answers of ``bot`` are neither seen nor trained, and nothing says so."""
     assert why(turns(("user", "q"), ("bot", "an answer"))) == (
-        "sample 4: the chat template leaves out messages[1] of role 'bot': its text ('an answer') is in none of what it "
-        "writes (rename the role, or use a template that knows it)"
+        "sample 4: the chat template leaves out messages[1] of role 'bot': its text ('an answer') is missing from the "
+        "text (rename the role, or use a template that knows it)"
     )
 
 
@@ -99,9 +99,9 @@ def test_calls_of_tools_and_tools_themselves_are_looked_for() -> None:
     """Without it a template without tools teaches empty answers."""
     call = {"type": "function", "function": {"name": "add", "arguments": {"x": 1}}}
     messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
-    assert "messages[1] of role 'assistant': its calls of tools are in none" in why(Sample(4, messages=messages))  # type: ignore[arg-type]
+    assert "messages[1] of role 'assistant': its tool calls are missing" in why(Sample(4, messages=messages))  # type: ignore[arg-type]
     tool = {"type": "function", "function": {"name": "add", "parameters": {}}}
-    assert "the tool 'add' is in none of what the chat template writes" in why(turns(("user", "q"), tools=[tool]))
+    assert "the tool 'add' is missing from what the chat template writes" in why(turns(("user", "q"), tools=[tool]))
 
 
 THOUGHTS = Sample(
@@ -111,7 +111,7 @@ THOUGHTS = Sample(
 
 def test_thoughts_that_the_template_does_not_know() -> None:
     """Without it reasoning data is trained without its reasoning, and nothing says so."""
-    assert "an answer has thoughts (reasoning_content), which the chat template does not write" in why(THOUGHTS)
+    assert "an answer has reasoning (reasoning_content), which the chat template does not write" in why(THOUGHTS)
     assert encoder(reasoning="inline").render(THOUGHTS).endswith("assistant\n<think>\nhm\n</think>\n\na<|im_end|>\n")
     assert encoder(reasoning="drop").render(THOUGHTS).endswith("assistant\na<|im_end|>\n")
     knows = KNOWN_ROLES.replace("{{ m.content }}", "{{ m.reasoning_content }}{{ m.content }}")
@@ -138,7 +138,7 @@ def test_the_day_that_a_template_writes_is_a_setting() -> None:
     """Without it the same command gives other tokens tomorrow, under the same fingerprint, and then a dead end."""
     sample = turns(("user", "q"))
     with pytest.raises(
-        SettingsError, match="writes today's date, so that tomorrow's tokens would be others: name the day"
+        SettingsError, match="writes today's date, so that tomorrow's tokens would differ: name the day"
     ):
         encoder(DATED).lengths([sample])
     for date in ("2026-01-31", datetime.date(2026, 1, 31)):
@@ -147,9 +147,9 @@ def test_the_day_that_a_template_writes_is_a_setting() -> None:
         assert pickle.loads(pickle.dumps(made)).render(sample) == made.render(sample)
     assert made.length_fingerprint != encoder(DATED, date="2026-02-01").length_fingerprint
     assert encoder(date="2026-01-31").length_fingerprint == encoder().length_fingerprint  # no template that asks
-    with pytest.raises(SettingsError, match=r'date="31\.1\.2026" is no day: write it as 2026-01-31'):
+    with pytest.raises(SettingsError, match=r'date="31\.1\.2026" is not a day: write it as 2026-01-31'):
         encoder(DATED, date="31.1.2026")
-    with pytest.raises(SettingsError, match="writes today's date in a form that is not known before"):
+    with pytest.raises(SettingsError, match="writes today's date in a form that is not a literal"):
         encoder("{{ strftime_now(form) }}", date="2026-01-31").lengths([sample])
 
 

@@ -65,7 +65,7 @@ def test_every_flipped_byte_of_stored_tokens_is_found_or_changes_nothing(tmp_pat
             tokens = [row.tolist() for row in stored.masked_runs([10, 11, 12])]
         except CorruptFileError as error:
             tokens, found = [[~5, 6, 7], [], [~8]], found + 1
-            assert str(error).endswith("run the same command again, it makes this file anew")  # noqa: PT017
+            assert str(error).endswith("run the same command again, which rebuilds this file")  # noqa: PT017
             assert not is_stored(path, 3)
         assert tokens == [[~5, 6, 7], [], [~8]], f"byte {at}"
     assert found > len(data) / 6
@@ -115,7 +115,7 @@ def test_kept_media_that_were_damaged_are_found(tmp_path):
     write_stored(tmp_path / "a", batch.ids, batch.loss_mask, {0: [KeptMedium(_picture("name", 0))]})
     data = (tmp_path / "a").read_bytes()
     (tmp_path / "a").write_bytes(data.replace(b'"start":0', b'"start":1'))
-    with pytest.raises(CorruptFileError, match="run the same command again, it makes this file anew"):
+    with pytest.raises(CorruptFileError, match="run the same command again, which rebuilds this file"):
         StoredSamples([(0, str(tmp_path / "a"))]).media([0])
     assert not is_stored(tmp_path / "a", 1)
 

@@ -67,7 +67,7 @@ def test_targets_are_measured_in_blocks_and_kept_with_the_table(put, tmp_path, m
     for found in (table, again):
         assert found.targets.counts.tolist() == [1, 0, 0, 2, 0]
         assert found.targets.within(np.array([3, 0]), np.array([1, 0]), np.array([2, 3])).tolist() == [1, 1]
-    assert again.account.no_target == {"it has one token, and the first of a segment is no target": 2}
+    assert again.account.no_target == {"it has one token, and the first of a segment is not a target": 2}
     assert again.fingerprint == LengthTable(table.budgets).fingerprint
 
 

@@ -67,7 +67,7 @@ def test_a_table_says_where_it_comes_from(source, tmp_path):
         "account": {
             "kinds": {"text": 6},
             "unread": {},
-            "no_target": {"it has one token, and the first of a segment is no target": 2},
+            "no_target": {"it has one token, and the first of a segment is not a target": 2},
         },
     }
 

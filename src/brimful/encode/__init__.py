@@ -1,4 +1,4 @@
-"""One sample to its tokens and its exact length: ``ChatEncoder``, ``CompletionEncoder``, ``TextEncoder``, ``TokenEncoder``."""
+"""Encoders of samples: ``ChatEncoder``, ``CompletionEncoder``, ``TextEncoder``, ``TokenEncoder``."""
 
 from brimful.encode.augmentation import check_augmentation, on_pictures
 from brimful.encode.chat import ChatEncoder, Reasoning, TrainOn

@@ -1,8 +1,8 @@
-"""A probe for random augmentation: lengths are promised exactly only where it does not change them.
+"""A probe for random augmentation: lengths are guaranteed only if it does not change them.
 
-A plan is made of lengths that were measured once. A transform that training applies to a sample each time it is served, such
-as a random crop or another wording of the prompt, may give it more tokens than its pack has room for. A few samples are
-transformed and encoded before anything is measured; the transform that changes a length is named.
+A plan is made from lengths that were measured once. A transform that training applies to a sample each time it is
+served, such as a random crop or a rephrased prompt, may give it more tokens than its pack has room for. A few samples
+are transformed and encoded before anything is measured; the error names the transform that changes a length.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 _ROWS_PER_SAMPLE = 16
-"""Rows that are looked at for each sample to probe: most may be texts, of which a transform of pictures says nothing."""
+"""Rows examined for each sample to probe: most may be texts, on which a transform of images has no effect."""
 
 
 def on_pictures(transform: Callable[[Image], Image]) -> Transform:
-    """Return the transform of samples that applies a transform of pictures to each of their pictures.
+    """Return the transform of samples that applies a transform of images to each of their images.
 
     Args:
-        transform: from a picture of Pillow to another, such as those of ``torchvision.transforms``.
+        transform: from a Pillow image to another, such as the transforms of ``torchvision.transforms``.
 
     >>> from brimful.testing.toys import toy_picture
     >>> sample = Sample(0, text="", media=(Medium(MediaKind.IMAGE, "a", data=toy_picture(4, 6)),))
@@ -43,13 +43,13 @@ def on_pictures(transform: Callable[[Image], Image]) -> Transform:
     (6, 4)
     """
     if not callable(transform):
-        check_type("transform", transform, (), "a function from a picture to a picture")
+        check_type("transform", transform, (), "a function from an image to an image")
 
     return _OnPictures(transform)
 
 
 class _OnPictures:
-    """Transform of the pictures of a sample. A class and not a function in a function, so that workers can have it."""
+    """Transform of the images of a sample. A class and not a nested function, so that it can be sent to workers."""
 
     def __init__(self, transform: Callable[[Image], Image]) -> None:
         self._transform = transform
@@ -72,21 +72,21 @@ def _transformed(medium: Medium, transform: Callable[[Image], Image]) -> Medium:
 def check_augmentation(
     source: Source, encoder: Encoder, transforms: Sequence[Transform], *, samples: int = 8, draws: int = 2
 ) -> dict[str, int]:
-    """Prove on a few samples that transforms change no length; name the transform that does.
+    """Check on a few samples that transforms change no length; name the transform that does.
 
-    Each transform is applied by itself, ``draws`` times to each sample, and the sample is encoded: it must have the tokens, and
-    take as much of every other budget, as without. A probe finds what happens often; a transform that changes one length in a
-    thousand passes it, and is refused when its pack is encoded.
+    Each transform is applied separately, ``draws`` times to each sample, and the sample is encoded: it must have as
+    many tokens, and take as much of every other budget, as without the transform. A probe finds frequent changes; a
+    transform that changes one length in a thousand passes it, and is refused when its pack is encoded.
 
     Args:
-        source: the samples; some from all over it are taken, those with media before others.
-        encoder: of the job.
-        transforms: functions from a sample to a sample; ``on_pictures`` makes one of a transform of pictures.
-        samples: samples to probe.
-        draws: times that each is transformed.
+        source: the samples; some from all over it are taken, samples with media first.
+        encoder: encoder of the job.
+        transforms: functions from a sample to a sample; ``on_pictures`` makes one from a transform of images.
+        samples: number of samples to probe.
+        draws: number of times that each is transformed.
 
     Returns:
-        Number of the probed samples that each transform changed, by its name: 0 says that nothing was proved of it.
+        Number of the probed samples that each transform changed, by its name: 0 says that nothing was checked.
 
     Raises:
         AugmentationError: names the transform, the sample and both lengths.
@@ -119,7 +119,7 @@ def check_augmentation(
 
 
 def _probes(source: Source, encoder: Encoder, number: int) -> Iterator[tuple[Sample, Mapping[str, int]]]:
-    """Yield samples from all over the source with what they take of each budget, those with media first."""
+    """Yield samples from all over the source with what they take of each budget, samples with media first."""
     rows = np.unique(np.linspace(0, len(source) - 1, min(len(source), number * _ROWS_PER_SAMPLE)).astype(int))
     samples = [sample for row in rows.tolist() for sample in source.read(row, row + 1) if isinstance(sample, Sample)]
     for sample in sorted(samples, key=lambda sample: not sample.media):
@@ -127,7 +127,7 @@ def _probes(source: Source, encoder: Encoder, number: int) -> Iterator[tuple[Sam
             return
         try:
             sizes = _sizes(encoder, sample)
-        except BadSampleError:  # measuring says what is wrong with it
+        except BadSampleError:  # measuring reports what is wrong with it
             continue
         number -= 1
         yield sample, sizes
@@ -146,7 +146,7 @@ def _compare(
     try:
         other_sizes = _sizes(encoder, other)
     except BadSampleError as error:
-        raise AugmentationError(f"{name} makes a sample of {place} that cannot be encoded: {error.reason}") from error
+        raise AugmentationError(f"{name} turns {place} into a sample that cannot be encoded: {error.reason}") from error
     for budget, size in sizes.items():
         if other_sizes[budget] != size:
             raise AugmentationError(

@@ -1,4 +1,4 @@
-"""Encoded samples side by side in flat arrays: the form in which many of them are counted and stored."""
+"""Encoded samples in flat arrays: the form in which many of them are counted and stored."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class EncodedBatch:
         ids: ``int32``; row ``i`` holds the tokens of sample ``i``, none if it cannot be encoded.
         loss_mask: ``bool[len(ids.values)]``, true where a token is a target of the loss.
         errors: the error of each sample that cannot be encoded, by its index.
-        media: those of each sample that has some, by its index.
+        media: the media of each sample that has any, by its index.
 
     >>> batch = EncodedBatch.of([EncodedSample(np.array([5, 6], np.int32), np.array([False, True]))])
     >>> batch.lengths.tolist(), batch.samples()[0].labels.tolist()
@@ -38,7 +38,7 @@ class EncodedBatch:
 
     @classmethod
     def of(cls, results: Sequence[EncodedSample | BadSampleError]) -> EncodedBatch:
-        """Lay samples side by side."""
+        """Concatenate samples."""
         samples = [None if isinstance(result, BadSampleError) else result for result in results]
         no_ids, no_mask = np.empty(0, dtype=np.int32), np.empty(0, dtype=bool)
         return cls(
@@ -56,7 +56,7 @@ class EncodedBatch:
 
     @property
     def lengths(self) -> Int64Array:
-        """Tokens of each sample, 0 for one that cannot be encoded."""
+        """Number of tokens of each sample, 0 for one that cannot be encoded."""
         return np.diff(self.ids.offsets)
 
     def samples(self) -> list[EncodedSample | BadSampleError]:

@@ -31,7 +31,7 @@ from brimful.sources.sample import Message, PlainMessages, Sample, unusual_messa
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _TODAY = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1\s*\)""")
 _NO_DATE = "brimful: no date"
-"""Text that a template raises in the place of today's date."""
+"""Text that a template raises instead of writing today's date."""
 _REASONING_VARIABLE = re.compile(r"\b(reasoning_content|reasoning|thinking)\b")
 
 
@@ -47,18 +47,18 @@ class TrainOn(str, Enum):
 
 
 class Reasoning(str, Enum):
-    """Treatment of the thoughts of an answer (``reasoning_content``) that the template does not know."""
+    """Treatment of an answer's reasoning (``reasoning_content``) that the template does not write."""
 
     ERROR = "error"
     """The conversation is refused."""
     INLINE = "inline"
-    """They are written in front of the answer, between ``<think>`` and ``</think>``."""
+    """The reasoning is written before the answer, between ``<think>`` and ``</think>``."""
     DROP = "drop"
-    """They are left out."""
+    """The reasoning is left out."""
 
 
 class _Rendering(NamedTuple):
-    """A prepared chat, its shape, and its text around the texts of its messages, if the template writes nothing else."""
+    """A prepared chat, its shape, and its text filled into the template, if the template writes exactly that."""
 
     chat: Sample
     shape: Shape
@@ -66,10 +66,10 @@ class _Rendering(NamedTuple):
 
 
 class ChatEncoder(RenderingEncoder):
-    """The tokens that ``tokenizer.apply_chat_template`` gives, one for one, and a loss mask beside them.
+    """The tokens that ``tokenizer.apply_chat_template`` gives, one for one, with a loss mask.
 
-    A conversation of which the template would leave something out is refused by name. Texts among the chats are encoded
-    as documents (``TextEncoder``), rows of tokens as they are.
+    A conversation is refused, with the name of the part, if the template would leave something out. Texts among the
+    chats are encoded as documents (``TextEncoder``), rows of tokens as they are.
 
     Args:
         tokenizer: a directory, a hub id, or a ``transformers`` tokenizer.
@@ -77,9 +77,9 @@ class ChatEncoder(RenderingEncoder):
         train_on: which tokens are targets.
         template_kwargs: further variables for the template, such as ``{"enable_thinking": False}``.
         system: a system prompt for the conversations that have none.
-        reasoning: treatment of thoughts that the template does not know.
-        date: the day that templates write which ask for today's (``strftime_now``), such as ``2026-01-31``; without it
-            they would give other tokens on another day, and are refused.
+        reasoning: treatment of reasoning that the template does not write.
+        date: the day that templates write if they ask for today's (``strftime_now``), such as ``2026-01-31``. Without
+            it such templates would give other tokens on another day, and are refused.
 
     Raises:
         TokenizerNotFoundError: nothing at that path or id.
@@ -87,7 +87,7 @@ class ChatEncoder(RenderingEncoder):
     """
 
     _is_slow_copy = False
-    """True for a copy of an encoder by slower libraries: Jinja renders, where it was found equal to Transformers."""
+    """True for a copy of an encoder with slower libraries: Jinja renders, if it was found equal to Transformers."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class ChatEncoder(RenderingEncoder):
 
     @cached_property
     def _documents(self) -> TextEncoder:  # type: ignore[override]
-        # Nobody asked for EOS behind documents among chats, so a tokenizer without one is no error.
+        # The user did not ask for EOS after documents among chats, so a tokenizer without one is not an error.
         return TextEncoder(self.tokenizer, eos=self.tokenizer.facts.eos_id is not None)
 
     @cached_property
@@ -127,7 +127,7 @@ class ChatEncoder(RenderingEncoder):
                     f"on prompts and completions as they are with {setting('mode', 'completion', python='CompletionEncoder')}"
                 )
             return self.tokenizer.facts.chat_template
-        # Every template has an expression in braces, and hardly a path has a brace.
+        # Every template has an expression in braces, and hardly any path has a brace.
         if "{" in template:
             return template
         try:
@@ -135,16 +135,16 @@ class ChatEncoder(RenderingEncoder):
                 return file.read()
         except OSError as error:
             raise SettingsError(
-                f"{setting('chat_template', template)}: no such file, and no template either"
+                f"{setting('chat_template', template)}: no such file, and it is not a template"
             ) from error
         except UnicodeDecodeError as error:
             raise SettingsError(
-                f"{setting('chat_template', template)} is no text: {error.reason} at byte {error.start}"
+                f"{setting('chat_template', template)} is not text: {error.reason} at byte {error.start}"
             ) from error
 
     @cached_property
     def _rendered_template(self) -> str:
-        """The template with the day of ``date`` in the place of today's."""
+        """The template with the day of ``date`` instead of today's."""
         date = self._date
 
         def fix_day(match: re.Match[str]) -> str:
@@ -155,14 +155,15 @@ class ChatEncoder(RenderingEncoder):
         template = _TODAY.sub(fix_day, self.chat_template)
         if "strftime_now(" in template:
             raise SettingsError(
-                "the chat template writes today's date in a form that is not known before: give it one that names the "
+                "the chat template writes today's date in a form that is not a literal: give it one that names the "
                 f"form in place, with {setting('chat_template')}"
             )
         return template
 
     @property
     def length_settings(self) -> dict[str, Any]:
-        # Settings that change nothing are left out: fingerprints of earlier versions, which lack them, stay valid.
+        # Settings that change nothing are left out, so that fingerprints of earlier versions, which lack them, stay
+        # valid.
         optional: dict[str, Any] = {}
         if self._system is not None:
             optional["system"] = self._system
@@ -197,11 +198,11 @@ class ChatEncoder(RenderingEncoder):
 
     @property
     def is_template_known(self) -> bool:
-        """True if an earlier job compared the template's engines, so that rendering need not load Transformers for it."""
+        """True if an earlier job compared the template's engines, so that rendering need not load Transformers."""
         return self._chat_template.is_known
 
     def _apply_template(self, messages: Sequence[Message], tools: Any, add_generation_prompt: bool) -> str:
-        """Return the text of a conversation by Transformers."""
+        """Return the text of a conversation from Transformers."""
         text: str = self.tokenizer.hf.apply_chat_template(
             list(messages),
             tools=list(tools) if tools else None,
@@ -227,7 +228,7 @@ class ChatEncoder(RenderingEncoder):
         return self.train_on is TrainOn.ALL
 
     def _prepare(self, sample: Sample) -> Sample:
-        """Return a chat with the system prompt of the settings, and with thoughts as the template can write them."""
+        """Return a chat with the system prompt of the settings, and with reasoning as the template can write it."""
         original = sample.messages or ()
         if self._system is None and type(original) is PlainMessages:
             return sample
@@ -238,7 +239,7 @@ class ChatEncoder(RenderingEncoder):
         if has_thoughts and not self._knows_reasoning:
             if self._reasoning is Reasoning.ERROR:
                 raise BadSampleError(
-                    f"an answer has thoughts (reasoning_content), which the chat template does not write: choose "
+                    f"an answer has reasoning (reasoning_content), which the chat template does not write: choose "
                     f"{setting('reasoning', 'inline')}, {setting('reasoning', 'drop')}, or another template",
                     sample_id=sample.sample_id,
                 )
@@ -254,17 +255,17 @@ class ChatEncoder(RenderingEncoder):
         """Return the text of a chat as the template writes it.
 
         Raises:
-            BadSampleError: no chat, a conversation that the template refuses (quotes its message), or one of which it
-                leaves something out.
+            BadSampleError: not a chat, a conversation that the template refuses (quotes its message), or one of which
+                the template leaves something out.
             SettingsError: the template asks for today's date and none was given.
         """
         return self._render_sample(sample)[1]
 
     def _render_sample(self, sample: Sample) -> tuple[_Rendering, str]:
-        """Return the prepared chat, with its turns if they are known already, and its text."""
+        """Return the prepared chat, with its turns if they are already known, and its text."""
         chat = self._prepare(sample)
         messages, tools = chat.messages or (), chat.tools
-        # Computed before the ``try``: a fault of the template itself is no fault of the sample.
+        # Computed before the ``try``: a fault of the template itself is not the sample's fault.
         template = self._chat_template
         try:
             shape = open_shape_of(messages, tools)
@@ -274,10 +275,10 @@ class ChatEncoder(RenderingEncoder):
                 text = template.render(messages, tools)
             else:
                 text = filled.text
-        except Exception as error:  # templates raise exceptions of any class, and the sample is to blame for all
+        except Exception as error:  # templates raise exceptions of any class; all count as the sample's fault
             if _NO_DATE in str(error):
                 raise SettingsError(
-                    f"the chat template writes today's date, so that tomorrow's tokens would be others: name the day "
+                    f"the chat template writes today's date, so that tomorrow's tokens would differ: name the day "
                     f"with {setting('date', datetime.date.today().isoformat())}"
                 ) from None
             message = (str(error).strip() or repr(error)).splitlines()[0]
@@ -285,7 +286,7 @@ class ChatEncoder(RenderingEncoder):
         self.tokenizer.check(sample, text)
         if filled is not None:
             return _Rendering(chat, shape, filled), text
-        # A text that is found exactly is a proof that every message is in it.
+        # A text that is matched exactly proves that every message is in it.
         filled = self._finder.fill_exactly(shape, messages, tools, text)
         if filled is not None:
             refusal = self._swallowed.missing_tool(tools, text)
@@ -296,21 +297,21 @@ class ChatEncoder(RenderingEncoder):
         return _Rendering(chat, shape, filled), text
 
     def _render_together(self, samples: Sequence[Sample]) -> Mapping[int, tuple[_Rendering, str]]:
-        # What is asked of one conversation of a shape is asked of all, once.
+        # Checks that depend only on the shape are made once for all its conversations.
         if self._system is not None:
             return {}
         renderings = {
             index: (_Rendering(samples[index], shape, filled), filled.text)
             for index, (shape, filled) in self._filling.fill_together(samples).items()
         }
-        # A text that is refused is looked for one by one.
+        # If a text is refused, the conversations are checked one by one.
         return renderings if self.tokenizer.takes([text for _, text in renderings.values()]) else {}
 
     def prompt_and_rival(self, sample: Sample) -> PromptAndRival:
         completion, original = sample.completion, sample.messages or ()
         assert completion is not None
         prepared = self._prepare(sample)
-        # A system prompt of the settings stands in front of the prompt of the row.
+        # A system prompt from the settings comes before the prompt of the row.
         num_prompt = completion.num_prompt + len(prepared.messages or ()) - len(original)
         prompt = list(prepared.messages or ())[:num_prompt]
         rival = None if completion.rival is None else self._prepare(replace(sample, messages=completion.rival)).messages
@@ -322,14 +323,14 @@ class ChatEncoder(RenderingEncoder):
         except Exception as error:  # as in ``_render_sample``
             message = (str(error).strip() or repr(error)).splitlines()[0]
             raise BadSampleError(
-                f"the chat template refuses its prompt or its other side: {message}", sample_id=sample.sample_id
+                f"the chat template refuses its prompt or its other conversation: {message}", sample_id=sample.sample_id
             ) from error
 
     def _check_completion(self, sample: Sample) -> None:
         super()._check_completion(sample)
         if sample.completion is not None and sample.completion.needs_no_template:
             raise BadSampleError(
-                f"has two texts and no prompt: what they have in common is no turn of a chat. Choose "
+                f"has two texts and no prompt: their common beginning is not a turn of a chat. Choose "
                 f"{setting('mode', 'completion', python='CompletionEncoder')}, or give the prompt",
                 sample_id=sample.sample_id,
             )
@@ -345,7 +346,7 @@ class ChatEncoder(RenderingEncoder):
     def _spans_of_batch(
         self, indices: Sequence[int], contexts: Sequence[Any], texts: Sequence[str], errors: dict[int, BadSampleError]
     ) -> TextSpans:
-        # Those whose text was filled are found together, which takes a tenth of the time; the others one by one.
+        # Spans of filled texts are found together, which takes a tenth of the time; the others one by one.
         own_indices = [index for index in indices if self._shows_turns(contexts[index])]
         filled_texts = [contexts[index].filled for index in own_indices]
         spans = spans_of_filled(own_indices, filled_texts, last_only=self.train_on is TrainOn.LAST)
@@ -355,7 +356,7 @@ class ChatEncoder(RenderingEncoder):
         return TextSpans.joined([spans, super()._spans_of_batch(other_indices, contexts, texts, errors)])
 
     def _shows_turns(self, rendering: _Rendering) -> bool:
-        """Return true if the pieces of the text tell its targets: no marks of the template, no weights, no empty answers."""
+        """Return true if the pieces of the text give its targets: no template marks, no weights, no empty answers."""
         if rendering.filled is None or self._marks_turns:
             return False
         messages = rendering.chat.messages or ()
@@ -374,7 +375,7 @@ class ChatEncoder(RenderingEncoder):
     def _target_spans(self, context: _Rendering, text: str) -> Sequence[Span]:
         try:
             return self._spans_to_train(context, text)
-        # Both are faults of this conversation alone, so the batch goes on without it.
+        # Both are faults of this conversation alone, so the batch continues without it.
         except (AssistantTurnsError, RecursionError) as error:
             reason = error.message if isinstance(error, AssistantTurnsError) else "it is nested too deeply"
             raise BadSampleError(reason, sample_id=context.chat.sample_id) from None
@@ -393,26 +394,26 @@ class ChatEncoder(RenderingEncoder):
             turns = self._finder.spans(rendering.shape, sample.messages or (), sample.tools, text)
         if self.train_on is TrainOn.LAST:
             turns, answers = turns[-1:], answers[-1:]
-        # Where no answer says anything, the ends of turns are nothing to train on.
+        # If all answers are empty, the ends of turns are not worth training on.
         if all(map(_is_empty, answers)):
             return []
         if any(_weight(message) == 0 for message in answers):
-            # Weights belong to answers, so each turn has to be that of a known answer.
+            # Weights belong to answers, so each turn has to belong to a known answer.
             if len(turns) != len(answers):
                 raise AssistantTurnsError(
                     f"an answer has weight 0, and the chat template marks {len(turns)} turns for {len(answers)} answers, so "
-                    f"that nobody knows which: leave the weights out, or use a template that marks each"
+                    f"that it is unclear which: leave the weights out, or use a template that marks each"
                 )
             turns = [turn for turn, message in zip(turns, answers, strict=True) if _weight(message) != 0]
         return [(start, end) for turn in turns for start, end in turn if start < end]
 
     @cached_property
     def _marks_turns(self) -> bool:
-        """True if the template itself says where turns are."""
+        """True if the template itself marks the turns."""
         return _GENERATION.search(self.chat_template) is not None
 
     def _generation_spans(self, sample: Sample) -> list[Span]:
-        """Return the spans that the template itself marks by ``{% generation %}``."""
+        """Return the spans that the template itself marks with ``{% generation %}``."""
         from transformers.utils.chat_template_utils import render_jinja_template
 
         variables = {**self.tokenizer.facts.special_tokens, **self._kwargs}
@@ -453,11 +454,11 @@ def _as_date(date: datetime.date | str | None) -> datetime.date | None:
     try:
         return datetime.date.fromisoformat(date)
     except ValueError as error:
-        raise SettingsError(f"{setting('date', date)} is no day: write it as 2026-01-31") from error
+        raise SettingsError(f"{setting('date', date)} is not a day: write it as 2026-01-31") from error
 
 
 def _without_reasoning(message: Message, is_inline: bool) -> Message:
-    """Return the message with its thoughts in front of its content, or without them."""
+    """Return the message with its reasoning before its content, or without it."""
     if not message.get("reasoning_content"):
         return message
     content = message.get("content") or ""

@@ -1,4 +1,4 @@
-"""A chat template, rendered by Jinja where it gives the text of Transformers."""
+"""A chat template, rendered by Jinja if that gives the same text as Transformers."""
 
 import contextlib
 from collections.abc import Mapping, Sequence
@@ -15,14 +15,14 @@ from brimful.sources.sample import Message, MixedMessages
 from brimful.versions import version_of
 
 _REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
-"""Names of an answer's thoughts, the one first that Transformers takes if there are several."""
+"""Names of an answer's reasoning; of several, Transformers takes the first."""
 
 _REASONING = frozenset(_REASONING_NAMES)
 
 _SCALARS = (str, int, float, bool, type(None))
 
 HARD_CONTENT = '\x1c\x85\u2003 <b>"é" {{ x }}</think>\n</think> 1e3 \\n\u200b\t\x1f \n'
-"""Text with white space of every kind at its ends, and with all that templates look for in an answer."""
+"""Text with every kind of white space at its ends, and with everything that templates look for in an answer."""
 
 _EXAMPLES: Sequence[tuple[Sequence[Message], Any]] = (
     ([{"role": "user", "content": "a"}], None),
@@ -65,17 +65,17 @@ _EXAMPLES: Sequence[tuple[Sequence[Message], Any]] = (
 class ChatTemplate:
     """One template with its variables.
 
-    Two engines give the same text: Transformers, whose text is the meaning of the template, and Jinja in a sandbox of
-    the same settings, without what Transformers does around each call. Jinja is taken after it gave the text of
-    Transformers on built-in conversations, which is kept for later jobs.
+    Two engines give the same text: Transformers, whose text defines the template's meaning, and Jinja in a sandbox with
+    the same settings, without what Transformers does around each call. Jinja is used once it has given the same text as
+    Transformers on built-in conversations; that result is kept for later jobs.
 
     Args:
         source: Jinja source.
         variables: special tokens by name, and the caller's own variables.
-        render: the way through Transformers.
-        aliases_reasoning: that Transformers gives thoughts under all of their names.
-        fast: fill conversations in where the template is proved to write their texts unseen.
-        jinja: take Jinja where it was found equal to Transformers; else Transformers alone.
+        render: renders with Transformers.
+        aliases_reasoning: Transformers gives reasoning under all of its names.
+        fast: fill in conversations if the template is proved to write their texts without examining them.
+        jinja: use Jinja if it was found equal to Transformers; otherwise Transformers alone.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class ChatTemplate:
         return self._by_jinja(messages, tools, add_generation_prompt)
 
     def trace(self, messages: Sequence[Message], tools: Any) -> Traced:
-        """Return the text of a conversation by Jinja, and which of it belongs to which message.
+        """Return the text of a conversation from Jinja, and which part belongs to which message.
 
         Raises:
             Exception: Jinja cannot compile the template, or it refuses the conversation; of any class.
@@ -118,7 +118,7 @@ class ChatTemplate:
     def load(self) -> None:
         """Compile the template, if Jinja renders it."""
         if self.is_known and not self.needs_transformers:
-            # One that cannot be compiled is refused with the first conversation, by name.
+            # A template that cannot be compiled is refused by name at the first conversation.
             with contextlib.suppress(Exception):
                 compile_template(self._source)
 
@@ -155,22 +155,22 @@ class ChatTemplate:
             self._reason_for_distrust = reason
 
     def proved_text(self, messages: Sequence[Message], tools: Any) -> str | None:
-        """Return the text of a conversation by Jinja, if the template is proved to write its texts unseen; else None."""
+        """Return the text from Jinja if the template is proved not to examine the conversation's texts; else None."""
         if not self.engine_id or self.needs_transformers:
             return None
-        # Thoughts stand under several names, and whether the template knows them is asked elsewhere.
+        # Reasoning has several names, and whether the template writes it is checked elsewhere.
         if any(not _REASONING.isdisjoint(message) for message in messages):
             return None
         return proved_text(self._source, self._variables, self._prepared(messages), tools)
 
     @property
     def needs_transformers(self) -> bool:
-        """True if conversations are rendered by Transformers."""
+        """True if Transformers renders conversations."""
         return not self._is_jinja_wanted or not self._jinja_is_equal
 
     @property
     def fills_plain_chats(self) -> bool:
-        """True if an ordinary conversation is filled in, so that its text takes little Python."""
+        """True if an ordinary conversation is filled in, so that its text needs little Python."""
         return self.proved_text(*_EXAMPLES[1]) is not None
 
     def _by_jinja(self, messages: Sequence[Message], tools: Any, add_generation_prompt: bool) -> str:
@@ -184,7 +184,8 @@ class ChatTemplate:
         return text
 
     def _prepared(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """Return messages as Transformers gives them to a template: no key without a value, thoughts under all names."""
+        """Return messages as Transformers gives them to a template: no keys without values, reasoning under all
+        names."""
         prepared = list(messages)
         for index in messages.others if type(messages) is MixedMessages else range(len(prepared)):
             message = prepared[index]
@@ -201,7 +202,7 @@ class ChatTemplate:
 
     @property
     def is_known(self) -> bool:
-        """True if Jinja was compared with Transformers on this template before."""
+        """True if Jinja has already been compared with Transformers on this template."""
         return self._is_known_to_be_equal or recall(self._jinja_subject) is not None
 
     @property
@@ -212,11 +213,11 @@ class ChatTemplate:
         with contextlib.suppress(Exception):
             compile_template(self._source)
             return True
-        return False  # Transformers has a tag of its own
+        return False  # a tag that only Transformers has
 
     @cached_property
     def _jinja_is_equal(self) -> bool:
-        """True if Jinja gives the text of Transformers on the built-in conversations; found once for each template."""
+        """True if Jinja gives Transformers' text on the built-in conversations; checked once for each template."""
         if self._is_known_to_be_equal:
             return True
         result = recall(self._jinja_subject)
@@ -234,7 +235,7 @@ class ChatTemplate:
 def _give_same_text(
     first: Render, second: Render, conversations: Sequence[tuple[Sequence[Message], Any]], prompts: Sequence[bool]
 ) -> bool:
-    """Return true if two engines give equal texts of all conversations, or refuse the same ones, in whatever words."""
+    """Return true if two engines give equal texts for all conversations, or refuse the same ones, with any message."""
     return all(
         _text_or_none(first, messages, tools, prompt) == _text_or_none(second, messages, tools, prompt)
         for messages, tools in conversations

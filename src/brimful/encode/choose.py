@@ -24,7 +24,7 @@ class Mode(str, Enum):
     """Choice of the way from rows to tokens."""
 
     AUTO = "auto"
-    """By the format of the rows: chats where there are any, else documents, else tokens as they are."""
+    """By the format of the rows: chats if any, else documents, else tokens as they are."""
     CHAT = "chat"
     """Through the chat template (``ChatEncoder``); texts and tokens among the chats as they are."""
     COMPLETION = "completion"
@@ -32,7 +32,7 @@ class Mode(str, Enum):
     TEXT = "text"
     """Documents (``TextEncoder``)."""
     TOKENS = "tokens"
-    """Rows that were tokenised before (``TokenEncoder``)."""
+    """Rows that are already tokenized (``TokenEncoder``)."""
 
 
 _SETTINGS = {
@@ -77,16 +77,17 @@ def encoder_for(
         source: the samples.
         tokenizer: a directory, a hub id, or a ``transformers`` tokenizer; None for rows of tokens.
         mode: the way from rows to tokens.
-        train_on: as of ``ChatEncoder`` or ``CompletionEncoder``; their default if None.
-        chat_template, template_kwargs, system, reasoning, date: as of ``ChatEncoder``.
-        separator: as of ``CompletionEncoder``.
-        bos, eos: as of ``TextEncoder``.
-        fast: encode with faster libraries where they give the same tokens; never changes the result.
-        media: sizes of pictures, videos and sounds to tokens (``media.families.open_family``), for chats with media.
-        compare_media: as of ``MediaChatEncoder``.
+        train_on: see ``ChatEncoder`` and ``CompletionEncoder``; their default if None.
+        chat_template, template_kwargs, system, reasoning, date: see ``ChatEncoder``.
+        separator: see ``CompletionEncoder``.
+        bos, eos: see ``TextEncoder``.
+        fast: encode with faster libraries if they give the same tokens; never changes the result.
+        media: the model family that turns the sizes of images, videos and audio into tokens
+            (``media.families.open_family``), for chats with media.
+        compare_media: see ``MediaChatEncoder``.
 
     Raises:
-        SettingsError: no tokenizer where one is needed, or a setting that this mode does not have.
+        SettingsError: no tokenizer, though one is needed, or a setting that this mode does not have.
 
     >>> from brimful.sources import open_source
     >>> encoder_for(open_source([{"input_ids": [5, 6]}]), None)
@@ -109,14 +110,14 @@ def encoder_for(
         "eos": None if eos else False,
     }
     settings = {name: value for name, value in values.items() if value is not None}
-    # A setting that this mode does not have would change nothing, and its user would never know.
+    # A setting that this mode does not have would change nothing, and the user would never know.
     stray = next((name for name in settings if name not in _SETTINGS[mode]), None)
     if stray is not None:
         mode_names = " or ".join(setting("mode", choice.value) for choice in _SETTINGS if stray in _SETTINGS[choice])
-        raise SettingsError(f"{setting(stray)} says nothing with {setting('mode', mode.value)}: it is for {mode_names}")
+        raise SettingsError(f"{setting(stray)} has no effect in {setting('mode', mode.value)}: it is for {mode_names}")
     if source is not None and source.group_size > 1 and train_on is not None:
         raise SettingsError(
-            f"{setting('train_on')} says nothing with preferences, whose targets are their completions: leave it out"
+            f"{setting('train_on')} has no effect on preferences, whose targets are their completions: leave it out"
         )
     if mode is Mode.TOKENS:
         return TokenEncoder(tokenizer)
@@ -139,7 +140,7 @@ def encoder_for(
 
 
 def as_encoder(source: Source, encoder: Encoder | str | os.PathLike[str] | Any) -> Encoder:
-    """Return an encoder as it is; for a tokenizer, or the name of one, the encoder for the source.
+    """Return an encoder as it is; for a tokenizer or its name, the encoder for the source.
 
     Raises:
         SettingsError: neither an encoder nor a tokenizer.

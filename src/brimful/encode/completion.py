@@ -20,13 +20,13 @@ class CompletionTargets(str, Enum):
     """Choice of the tokens of a prompt and its completion that are targets of the loss."""
 
     COMPLETION = "completion"
-    """The completion and the EOS behind it."""
+    """The completion and the EOS after it."""
     ALL = "all"
     """Every token."""
 
 
 class CompletionEncoder(RenderingEncoder):
-    """``[BOS] prompt separator completion [EOS]``: rows of one prompt and one completion, as base models are trained.
+    """``[BOS] prompt separator completion [EOS]``: rows of one prompt and one completion, for base models.
 
     ::
 
@@ -34,18 +34,18 @@ class CompletionEncoder(RenderingEncoder):
         input_ids    1 + 1 ? _2 </s>          int32[length]
         targets              _2 </s>          with train_on="all" every token
 
-    Prompt and completion are tokenised as one text, as the model will see them; a token that holds characters of both
+    Prompt and completion are tokenized as one text, as the model will see them; a token that holds characters of both
     is a target. Documents are encoded as ``TextEncoder`` does.
 
     Args:
         tokenizer: a directory, a hub id, or a ``transformers`` tokenizer.
         train_on: which tokens are targets.
-        separator: put between prompt and completion, on the prompt's side.
-        bos: put the tokenizer's BOS in front; None: if the tokenizer itself would.
-        eos: put its EOS behind.
+        separator: text between prompt and completion; it counts as part of the prompt.
+        bos: begin with the tokenizer's BOS; None: if the tokenizer itself does.
+        eos: end with its EOS.
 
     Raises:
-        SettingsError: a mark is asked for that the tokenizer does not have.
+        SettingsError: a requested mark that the tokenizer does not have.
     """
 
     _documents: TextEncoder
@@ -78,11 +78,11 @@ class CompletionEncoder(RenderingEncoder):
 
     @property
     def marks(self) -> tuple[list[int], list[int]]:
-        """Token ids in front of every prompt and behind its completion."""
+        """Token ids before every prompt and after its completion."""
         return self._documents.marks
 
     def _render_sample(self, sample: Sample) -> tuple[int, str]:
-        """Return the number of characters in front of the completion, and the whole text."""
+        """Return the number of characters before the completion, and the whole text."""
         messages = sample.messages or ()
         roles = [message["role"] for message in messages]
         is_pair = roles == ["user", "assistant"] and not any(message.get("tool_calls") for message in messages)
@@ -96,7 +96,7 @@ class CompletionEncoder(RenderingEncoder):
         if sample.completion is not None:
             completion = self._without_eos(completion)
         self.tokenizer.check(sample, prompt + completion)
-        # The separator is the same in all rows, so there is nothing to learn from it: it belongs to the prompt.
+        # The separator is the same in all rows and teaches nothing, so it belongs to the prompt.
         prompt += self._separator
         return len(prompt), prompt + completion
 
@@ -111,7 +111,7 @@ class CompletionEncoder(RenderingEncoder):
         return prompt, "" if rival is None else prompt + self._without_eos(str(rival[1]["content"]))
 
     def _without_eos(self, completion: str) -> str:
-        """Return the completion without an EOS that its text ends with: as in TRL it is written once."""
+        """Return the completion without an EOS at the end of its text: as in TRL, it is written once."""
         eos = self.tokenizer.facts.special_tokens.get("eos_token")
         return completion.removesuffix(eos) if eos and self.marks[1] else completion
 

@@ -1,4 +1,4 @@
-"""Targets of preferences: the tokens behind those that both sides have in common with their prompt."""
+"""Targets of preferences: the tokens after the common tokens of prompt, chosen and rejected."""
 
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
@@ -10,7 +10,7 @@ from brimful.tables import Ragged
 from brimful.typing import LossMask, TokenIds
 
 PromptAndRival: TypeAlias = tuple[str, str]
-"""Text of a preference's prompt alone, and of its other side; the second is empty where there is none."""
+"""Text of a preference's prompt alone, and of its other conversation; the second is empty if it has none."""
 
 
 def mark_completions(
@@ -20,22 +20,22 @@ def mark_completions(
     sides: Mapping[int, PromptAndRival],
     tokenizer: Tokenizer,
 ) -> None:
-    """Set the targets of samples that are sides of preferences, in place.
+    """Set the targets of chosen and rejected samples, in place.
 
     The completion begins at the first token in which prompt, chosen and rejected differ, as in TRL's ``DPOTrainer``::
 
-        prompt      Q : _        the blank merges with the answer of one side
+        prompt      Q : _        the space merges with one of the answers
         chosen      Q : _4       targets _4
-        rejected    Q : _ 5      targets _ 5: both completions begin behind the colon
+        rejected    Q : _ 5      targets _ 5: both completions begin after the colon
 
     Args:
         mask: ``bool[num_tokens]`` of all samples.
         ids: tokens of all texts, without marks.
         texts: of all samples.
-        sides: by the index of each such sample.
+        sides: prompt and other text, by the index of each such sample.
         tokenizer: of the texts.
     """
-    # The three texts of a preference are tokenised once where both of its sides are in the batch.
+    # The three texts of a preference are tokenized once if chosen and rejected are both in the batch.
     known_rows = {text: index for index, text in enumerate(texts)}
     further = list(dict.fromkeys(text for pair in sides.values() for text in pair if text and text not in known_rows))
     further_ids = tokenizer.tokenize(further).ids
@@ -56,7 +56,7 @@ def mark_completions(
 
 
 def _common_length(one: TokenIds, other: TokenIds) -> int:
-    """Return the number of tokens that both begin with.
+    """Return the number of leading tokens that both share.
 
     >>> _common_length(np.array([1, 2, 3]), np.array([1, 2, 4, 5]))
     2

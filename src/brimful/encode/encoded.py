@@ -1,4 +1,4 @@
-"""The tokens of one sample with the mask of its targets: the noun that leaves an encoder."""
+"""The tokens of one sample with the mask of its targets: the output of an encoder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class EncodedSample:
     Attributes:
         input_ids: ``int32[length]``.
         loss_mask: ``bool[length]``, true where the token itself is a target of the loss.
-        media: pictures, videos and sounds, in the order of their tokens.
+        media: images, videos and audio, in the order of their tokens.
 
     >>> sample = EncodedSample(np.array([5, 6, 7], np.int32), np.array([False, True, True]))
     >>> len(sample), sample.labels.tolist()
@@ -39,7 +39,7 @@ class EncodedSample:
         return np.where(self.loss_mask, self.input_ids, IGNORE_INDEX).astype(np.int64)
 
     def difference(self, reference: EncodedSample) -> str:
-        """Describe the first token or target that differs from those of a reference of equal length; empty if none does.
+        """Describe the first token or target that differs from a reference of equal length; empty if none does.
 
         >>> ids = np.array([5, 6], np.int32)
         >>> one, other = (EncodedSample(ids, np.array(mask)) for mask in ([False, True], [False, False]))
@@ -62,7 +62,7 @@ class EncodedSample:
 
     @classmethod
     def from_labels(cls, input_ids: TokenIds, labels: Labels) -> EncodedSample:
-        """Build a sample from ids and unshifted labels, as other encoders make them.
+        """Build a sample from ids and unshifted labels, as other encoders produce them.
 
         Raises:
             EncodeError: a label is neither its own token nor ``IGNORE_INDEX`` (shifted labels, for example), or an id does
@@ -70,7 +70,7 @@ class EncodedSample:
         """
         ids, targets = np.asarray(input_ids), np.asarray(labels)
         if ids.shape != targets.shape or ids.ndim != 1:
-            raise EncodeError(f"input_ids {ids.shape} and labels {targets.shape} must be two rows of one length")
+            raise EncodeError(f"input_ids {ids.shape} and labels {targets.shape} must be two rows of equal length")
         mask = targets != IGNORE_INDEX
         mismatch = mask & (targets != ids)
         if mismatch.any():

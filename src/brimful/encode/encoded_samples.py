@@ -1,7 +1,8 @@
-"""Samples of a source in their encoded form, made when they are asked for; a share of them by the reference too.
+"""Samples of a source, encoded on access; a share of them is also encoded by the reference.
 
-While lengths are measured some rows of every block are compared with the reference (``measure/comparison.py``). Whoever
-encodes later does it by this class, on the fly or to write packs: tokens of a right number may still be wrong.
+While lengths are measured, some rows of every block are compared with the reference (``measure/comparison.py``). All
+later encoding goes through this class, on the fly or to write packs, and compares again: tokens may be wrong even if
+their number is right.
 """
 
 from __future__ import annotations
@@ -23,27 +24,27 @@ from brimful.sources.sample import Sample
 from brimful.sources.source import Source
 
 _BATCH_SAMPLES = 256
-"""Samples in one call of the encoder: more are no faster, and need more memory."""
+"""Number of samples in one call of the encoder: more are not faster, and need more memory."""
 
 _COMPARED_ONE_OF = 1024
-"""One sample of so many is compared: the reference takes some ten times as long, which costs one or two percent."""
+"""One sample in this many is compared: the reference takes about ten times as long, which costs 1 or 2 %."""
 
 
 class EncodedSamples:
-    """Samples that are encoded at access, several together, for ``TokenBudgetBatches`` and any map-style loader.
+    """Samples that are encoded on access, several together, for ``TokenBudgetBatches`` and any map-style loader.
 
-    A loader asks for several at once by ``__getitems__``, as PyTorch's do, which is three times faster than one by one.
-    Iterating encodes some hundred ahead. Picklable, for the workers of a loader.
+    A loader that fetches several at once through ``__getitems__``, as PyTorch's does, is three times faster than one by
+    one. Iterating encodes some hundred ahead. Picklable, for the workers of a loader.
 
     Args:
         source: the samples, or anything that ``open_source`` takes.
         encoder: turns them into tokens; or a tokenizer, or its name.
-        transforms: functions from a sample to a sample, applied in their order at each access: random augmentation.
+        transforms: functions from a sample to a sample, applied in order at each access, for random augmentation.
 
     Raises:
-        AugmentationError: at access; a transform returned no sample.
-        BadSampleError: at access; the row cannot be read or encoded; names file, line and reason.
-        EncodersDifferError: at access; a fast library gave other tokens or targets than its reference.
+        AugmentationError: on access; a transform did not return a sample.
+        BadSampleError: on access; the row cannot be read or encoded; names file, line and reason.
+        EncodersDifferError: on access; a fast library gave other tokens or targets than its reference.
 
     >>> from brimful import open_source
     >>> from brimful.testing.toys import toy_chat_encoder
@@ -70,7 +71,7 @@ class EncodedSamples:
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[EncodedSample]:
-        """Return several samples, which are encoded together."""
+        """Return several samples, encoded together."""
         return list(self.read([position(index, len(self), "sample") for index in indices]))
 
     def __iter__(self) -> Iterator[EncodedSample]:
@@ -81,7 +82,7 @@ class EncodedSamples:
         for begin in range(0, len(sample_ids), _BATCH_SAMPLES):
             samples = [self._sample(sample_id) for sample_id in sample_ids[begin : begin + _BATCH_SAMPLES]]
             results = self.encoder.encode_batch(samples)
-            # Before the first of them leaves: one that differs puts all in doubt.
+            # Compared before any of them is yielded: one that differs puts all in doubt.
             if self._has_reference:
                 remedy = "measure, plan and begin again"
                 compare_share(self.encoder, samples, results, place=self.source.where, remedy=remedy)
@@ -99,7 +100,7 @@ class EncodedSamples:
 
     @cached_property
     def _has_reference(self) -> bool:
-        # Asked once: it takes as long as to encode ten samples.
+        # Computed once: it takes as long as encoding ten samples.
         return bool(self.encoder.engine.id)
 
 
@@ -114,8 +115,8 @@ def compare_share(
     """Compare a share of encoded samples with the reference of a faster encoder; remember a difference, and raise it.
 
     Args:
-        encoder: encoded them, by libraries that have a reference.
-        samples, results: what it was given, and made of each.
+        encoder: the encoder that encoded them, with libraries that have a reference.
+        samples, results: its inputs, and its output for each.
         place: file and line of a sample.
         remedy: what to do again, for the message.
 
@@ -134,9 +135,9 @@ def compare_share(
             name = engine.name
             engine.distrust(engine.id, f"it differed from the reference on {place(sample_id)}")
             raise EncodersDifferError(
-                f"{place(sample_id)} (sample {sample_id}): {name} encodes it otherwise than the libraries that it stands for: "
-                f"{difference}. It is not taken again for this tokenizer, and what it encoded may be wrong: {remedy}, "
-                f"which goes on without it, as with {setting('fast', False)}"
+                f"{place(sample_id)} (sample {sample_id}): {name} encodes it differently than its reference libraries: "
+                f"{difference}. It is not used again for this tokenizer, and what it encoded may be wrong: {remedy}, "
+                f"which continues without it, as with {setting('fast', False)}"
             )
 
 
@@ -146,14 +147,14 @@ def is_compared(sample_id: int) -> bool:
     >>> [sample_id for sample_id in range(2000) if is_compared(sample_id)]
     [0, 610, 1597]
     """
-    # Multiples of the golden ratio are spread evenly, and keep no step with rows of several kinds by turns.
+    # Multiples of the golden ratio are spread evenly, and do not align with rows of alternating kinds.
     return (sample_id * 2_654_435_769 & 0xFFFF_FFFF) < (1 << 32) // _COMPARED_ONE_OF
 
 
 def _difference(result: EncodedSample | BadSampleError, reference: EncodedSample | BadSampleError) -> str:
-    """Describe the difference between a sample and that of the reference; empty if there is none."""
+    """Describe the difference between a sample and the reference's sample; empty if they are equal."""
     if isinstance(result, BadSampleError):
-        return "" if isinstance(reference, BadSampleError) else f"refused ({result.reason}), and not by the reference"
+        return "" if isinstance(reference, BadSampleError) else f"refused ({result.reason}), but not by the reference"
     if isinstance(reference, BadSampleError):
         return f"the reference refuses it: {reference.reason}"
     if len(result) != len(reference):

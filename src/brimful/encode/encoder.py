@@ -15,7 +15,7 @@ from brimful.sources.sample import Sample
 from brimful.typing import Fingerprint, Lengths
 
 MeasuredLengths: TypeAlias = tuple[Lengths, list[BadSampleError]]
-"""``int32[num_samples]`` tokens, -1 for a sample among the errors; and the errors, in the order of the samples."""
+"""``int32[num_samples]`` numbers of tokens, -1 for a sample with an error; and the errors, in sample order."""
 
 PendingBatch: TypeAlias = Callable[[], EncodedBatch]
 PendingLengths: TypeAlias = Callable[[], MeasuredLengths]
@@ -23,33 +23,33 @@ PendingLengths: TypeAlias = Callable[[], MeasuredLengths]
 
 
 class MediaReference(Protocol):
-    """The way from a sample with media to tokens by which an encoder is compared."""
+    """The reference from a sample with media to tokens, with which an encoder is compared."""
 
     @property
     def id(self) -> Fingerprint:
-        """Fingerprint of all that decides what it makes."""
+        """Fingerprint of everything that decides its output."""
 
     @property
     def obstacle(self) -> str:
-        """The reason why nothing can be compared here; empty if there is none."""
+        """The reason why nothing can be compared here; empty without one."""
 
     def difference(self, sample: Sample, length: int) -> str | None:
-        """Describe in what a sample of a measured length differs: empty if in nothing, None if it cannot be compared.
+        """Describe how a sample of a measured length differs; empty if it does not, None if it cannot be compared.
 
         Raises:
-            BadSampleError: it cannot be encoded any more, or a medium of it cannot be decoded.
+            BadSampleError: it can no longer be encoded, or one of its media cannot be decoded.
         """
 
 
 class Encoder(abc.ABC):
-    """Turns samples into tokens. Encoders are picklable: worker processes load the same one."""
+    """Conversion of samples into tokens. Encoders are picklable: worker processes load the same one."""
 
     takes_media = False
-    """True if it encodes pictures, videos and sounds; else samples with media are refused."""
+    """True if it encodes images, videos and audio; else samples with media are refused."""
 
     @property
     def budgets(self) -> tuple[str, ...]:
-        """Names of what it measures beside tokens: ``patches``, ``images``, …."""
+        """Names of what it measures in addition to tokens: ``patches``, ``images``, …."""
         return ()
 
     def sizes_of_media(self, media: Sequence[PlacedMedium]) -> dict[str, int]:
@@ -58,18 +58,18 @@ class Encoder(abc.ABC):
 
     @property
     def media_reference(self) -> MediaReference | None:
-        """The model's own way from a sample with media to tokens; None if there is none to compare with."""
+        """The model's own processor of samples with media; None without one to compare with."""
         return None
 
     @property
     @abc.abstractmethod
     def length_settings(self) -> dict[str, Any]:
-        """Everything that changes a length, and nothing else; named, so that a mismatch can say what differs."""
+        """Everything that changes a length, and nothing else; with names, so that a mismatch can say what differs."""
 
     @property
     @abc.abstractmethod
     def label_settings(self) -> dict[str, Any]:
-        """Everything that changes labels, but no length; named like ``length_settings``."""
+        """Everything that changes labels but no length, with names as in ``length_settings``."""
 
     @property
     def length_fingerprint(self) -> Fingerprint:
@@ -92,14 +92,14 @@ class Encoder(abc.ABC):
     def begin_encoding(self, samples: Sequence[Sample]) -> PendingBatch:
         """Do the half of ``encode_together`` that needs Python, and return a function that does the other half.
 
-        The second half may run in another thread, beside the first half of the next samples.
+        The second half may run in another thread, during the first half of the next samples.
         """
         batch = self.encode_together(samples)
         return lambda: batch
 
     @property
     def engine(self) -> Engine:
-        """The libraries that encode; an encoder with faster ones than its reference says so here."""
+        """The libraries that encode; an encoder with faster ones than its reference overrides this."""
         return Engine(lambda: self)
 
     @abc.abstractmethod
@@ -107,8 +107,8 @@ class Encoder(abc.ABC):
         """Measure samples exactly, without labels.
 
         Returns:
-            ``int32[len(samples)]`` tokens, always ``len(encode(sample).input_ids)``, and -1 for a sample that cannot be
-            encoded; and the errors of those samples.
+            ``int32[len(samples)]``: each ``len(encode(sample).input_ids)``, or -1 for a sample that cannot be encoded;
+            and the errors of the latter.
         """
 
     @property
@@ -120,22 +120,22 @@ class Encoder(abc.ABC):
         """Return the reason why an encoded sample has no target, in a few words that many samples share."""
         if sample.kind == "tokens":
             return "all its labels are -100"
-        return "it has one token, and the first of a segment is no target"
+        return "it has one token, and the first of a segment is not a target"
 
     def begin_lengths(self, samples: Sequence[Sample]) -> PendingLengths:
         """Do the half of ``lengths`` that needs Python, and return a function that does the other half.
 
-        The second half may run in another thread, beside the first half of the next samples.
+        The second half may run in another thread, during the first half of the next samples.
         """
         result = self.lengths(samples)
         return lambda: result
 
     @abc.abstractmethod
     def decode(self, input_ids: Sequence[int]) -> str:
-        """Return the text of tokens, special ones included, for people to read."""
+        """Return the text of tokens, including special tokens, for display."""
 
     def __repr__(self) -> str:
-        # A debugger asks for this, so it must not load a tokenizer.
+        # Debuggers call this, so it must not load a tokenizer.
         tokenizer = getattr(self, "tokenizer", None)
         parts = [] if tokenizer is None else [repr(tokenizer)]
         parts += [f"{name} {value}" for name, value in self.label_settings.items()]
@@ -146,7 +146,7 @@ class Encoder(abc.ABC):
 
         Raises:
             BadSampleError: it cannot be encoded; says why.
-            WrongTypeError: it is no ``Sample``.
+            WrongTypeError: it is not a ``Sample``.
         """
         check_type(
             "sample", sample, Sample, "a Sample", "take it from open_source(…), or make one by Sample(0, text=…)"

@@ -1,6 +1,6 @@
-"""The libraries with which an encoder encodes: their names, whether they are trusted, and the reference behind them.
+"""The libraries with which an encoder encodes: their names, whether they are trusted, and their reference.
 
-An encoder that has no faster libraries needs nothing of this: the ``Engine`` that it has by default says so.
+An encoder without faster libraries needs none of this: its default ``Engine`` says so.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class Engine:
-    """The libraries of an encoder; this one is of encoders that have no faster ones.
+    """The libraries of an encoder; this base class is for encoders without faster ones.
 
     Args:
-        make_reference: returns the same encoder by the libraries that define its tokens; called once, when it is needed.
+        make_reference: returns the same encoder with the libraries that define its tokens; called once, when needed.
         make_light: returns the same encoder without libraries that take long to load; the reference if None.
     """
 
@@ -26,43 +26,43 @@ class Engine:
 
     @cached_property
     def reference(self) -> Encoder:
-        """The same encoder by the libraries that define its tokens; the encoder itself if it uses no faster ones."""
+        """The same encoder with the libraries that define its tokens; the encoder itself if it uses no faster ones."""
         return self._make_reference()
 
     @cached_property
     def light(self) -> Encoder:
-        """The same encoder for few samples: by no library that takes longer to load than they take to encode."""
+        """The same encoder for few samples, without libraries that take longer to load than the encoding."""
         return self.reference if self._make_light is None else self._make_light()
 
     @property
     def name(self) -> str:
-        """Names and versions of the libraries that encode, for people; empty if there is nothing to say."""
+        """Names and versions of the libraries that encode, for display; empty if there is nothing to report."""
         return ""
 
     @property
     def id(self) -> str:
-        """Versions of the faster libraries that encode; empty if there are none."""
+        """Versions of the faster libraries that encode; empty without any."""
         return ""
 
     @property
     def uses_threads(self) -> bool:
-        """True if one process keeps several cores busy for most of its time: threads of a library encode, and little Python."""
+        """True if one process keeps several cores busy most of the time: library threads encode, with little Python."""
         return False
 
     def trusts(self, engine_id: str) -> bool:
-        """Return false for faster libraries that were found to encode otherwise than the reference."""
+        """Return false for faster libraries that were found to encode differently than the reference."""
         return True
 
     def distrust(self, engine_id: str, reason: str) -> None:
         """Never encode with faster libraries of these versions again, nor use what they encoded."""
-        raise NotImplementedError(f"{type(self).__name__} has none")
+        raise NotImplementedError(f"{type(self).__name__} has no faster libraries")
 
     def load(self) -> None:
         """Load what encoding needs, now."""
         return
 
     def warm_up(self) -> None:
-        """Begin to load what encoding needs, if that can be done beside other work."""
+        """Begin to load what encoding needs, if that can run during other work."""
         return
 
     @property

@@ -1,4 +1,4 @@
-"""Engines of encoders that have a tokenizer, and of those that have a chat template too."""
+"""Engines of encoders with a tokenizer, and of encoders with a chat template too."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class TokenizerEngine(Engine):
-    """The libraries that tokenise.
+    """The libraries that tokenize.
 
     Args:
-        make_reference, make_light: as of ``Engine``.
-        tokenizer: that of the encoder.
+        make_reference, make_light: see ``Engine``.
+        tokenizer: the encoder's tokenizer.
     """
 
     def __init__(
@@ -59,11 +59,11 @@ class TokenizerEngine(Engine):
 
 
 class ChatEngine(TokenizerEngine):
-    """The libraries that render chats and tokenise them.
+    """The libraries that render chats and tokenize them.
 
     Args:
-        make_reference, make_light, tokenizer: as of ``TokenizerEngine``.
-        template: returns the template of the encoder, which is made when it is needed.
+        make_reference, make_light, tokenizer: see ``TokenizerEngine``.
+        template: returns the encoder's template, which is made when needed.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class ChatEngine(TokenizerEngine):
         )
 
     def distrust(self, engine_id: str, reason: str) -> None:
-        # Nobody knows which of them is to blame.
+        # Either of them may be to blame.
         for name in engine_id.split("; "):
             if _is_of_templates(name):
                 self._template().distrust(name, reason)

@@ -1,4 +1,4 @@
-"""Tokenising by ``fastokens``: byte-level BPE tens of times faster than the ``tokenizers`` library, with the same ids.
+"""Tokenizing with ``fastokens``: byte-level BPE, tens of times faster than ``tokenizers``, with the same ids.
 
 ``docs/adr/0024-fast-encoding.md`` says why this library.
 """

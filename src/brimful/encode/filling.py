@@ -1,4 +1,4 @@
-"""Conversations filled into their template's own text, where it is proved that this is their whole text."""
+"""Conversations filled into their template's own text, if this is proved to be their whole text."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
@@ -11,25 +11,25 @@ from brimful.encode.turns import TurnFinder
 from brimful.sources.sample import Message, MixedMessages, PlainMessages, Sample
 
 _READ_MESSAGES = (PlainMessages, MixedMessages)
-"""Messages that were looked at when they were read."""
+"""Types of messages that were checked when they were read."""
 
 _HARD_SHAPES = 32
-"""Shapes that are filled with hard texts, too: enough to show a fault in the proof."""
+"""Number of shapes that are also filled with hard texts: enough to show a fault in the proof."""
 
 _HARD_CALL = {"name": HARD_CONTENT, "arguments": {HARD_CONTENT: HARD_CONTENT, "": [1, None, {}]}}
 _HARD_TOOL = {HARD_CONTENT: [HARD_CONTENT, 1.5, None, {"": {}}]}
 
 
 class Filling:
-    """Fills conversations in, shape by shape.
+    """Text of conversations by filling in, shape by shape.
 
-    A shape is filled where ``proved_text`` proves that the template looks at none of its texts, and where the text filled
-    in is the one that Jinja gives for the first conversation of the shape. The first shapes are asked for a text of hard
-    characters too, which would show a fault in the proof itself.
+    A shape is filled in if ``proved_text`` proves that the template examines none of its texts, and if the filled text
+    equals the one that Jinja gives for the first conversation of the shape. The first shapes are also tested with a
+    text of hard characters, which would show a fault in the proof itself.
 
     Args:
-        template: of the chats.
-        finder: gives its own text around a conversation.
+        template: chat template.
+        finder: gives the template's own text around a conversation.
     """
 
     def __init__(self, template: ChatTemplate, finder: TurnFinder) -> None:
@@ -40,16 +40,16 @@ class Filling:
         """Return the text of a conversation; None if it has to be rendered.
 
         Args:
-            shape: that of ``open_shape_of``.
+            shape: from ``open_shape_of``.
             messages, tools: of the conversation, as they are given to the template.
         """
-        is_filled = self._is_filled.get(shape)  # a function is made only for a shape that is new
+        is_filled = self._is_filled.get(shape)  # the closure is made only for a new shape
         if is_filled is None:
             is_filled = examined(self._is_filled, shape, lambda: self._may_fill(shape, messages, tools))
         return self._finder.fill(shape, messages, tools) if is_filled else None
 
     def fill_together(self, samples: Sequence[Sample]) -> Mapping[int, tuple[Shape, FilledText]]:
-        """Return shape and text of the conversations whose shape was met before, by their index in a batch."""
+        """Return shape and text of the conversations whose shape is already known, by their index in a batch."""
         skeletons: dict[Shape, Skeleton | None] = {}
         texts = {}
         for index, sample in enumerate(samples):
@@ -68,7 +68,7 @@ class Filling:
         return texts
 
     def _may_fill(self, shape: Shape, messages: Sequence[Message], tools: Any) -> bool:
-        """Return true if conversations of a shape are texts around their own texts: proved, and seen on this one."""
+        """Return true if conversations of a shape can be filled in: proved, and confirmed on this one."""
         text = self._template.proved_text(messages, tools)
         filled = None if text is None else self._finder.fill(shape, messages, tools)
         if filled is None or filled.text != text:

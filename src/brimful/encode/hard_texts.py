@@ -1,11 +1,11 @@
-"""Texts on which tokenizers differ, if they differ at all: what a fast one is compared with the reference on."""
+"""Texts on which tokenizers differ, if they differ at all: a fast one is compared with the reference on them."""
 
 import unicodedata
 from collections.abc import Iterator
 from itertools import product
 
 _MARKS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "</s>", "<s>", "[INST]", "<tool_call>", "<|eot_id|>", "<pad>")
-"""Added tokens of well-known tokenizers; to others they are plain text."""
+"""Added tokens of well-known tokenizers; for others they are plain text."""
 
 _PIECES = ("", " ", "  ", "\n", "a", "1", "é", "漢", "'", ".")
 
@@ -61,26 +61,26 @@ def hard_texts() -> Iterator[str]:
     yield from (first + second for first, second in product(_MARKS, _MARKS))
     yield from _runs()
     yield from _categories()
-    yield "ab" * 500_000  # a megabyte without a blank
+    yield "ab" * 500_000  # a megabyte without a space
     yield "0123456789" * 10_000
 
 
 def _runs() -> Iterator[str]:
-    """Yield long runs of one kind: blanks, digits, letters, signs."""
+    """Yield long runs of one kind: spaces, digits, letters, punctuation."""
     for character in (" ", "\n", "\t", "1", "a", "é", "漢", ".", "-", "\u3000", "\u0301"):
         yield from (character * count for count in (2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 64, 129, 1000))
         yield f"x{character * 9}y {character * 4}\n{character * 6}"
 
 
 def _categories() -> Iterator[str]:
-    """Yield characters of every category of Unicode, alone and beside letters, blanks, digits and apostrophes."""
+    """Yield characters of every category of Unicode, alone and next to letters, spaces, digits and apostrophes."""
     members: dict[str, list[str]] = {}
     for code in range(0x110000):
-        # Every character of the first plane's beginning, and a share of the others.
+        # Every character at the beginning of the first plane, and a share of the others.
         if code < 0x3000 or code % 37 == 0:
             character = chr(code)
             members.setdefault(unicodedata.category(character), []).append(character)
-    members.pop("Cs")  # half of a pair is refused before it comes to a tokenizer
+    members.pop("Cs")  # half of a pair is refused before it reaches a tokenizer
     for characters in members.values():
         for start in range(0, len(characters), 16):
             group = characters[start : start + 16]

@@ -1,4 +1,4 @@
-"""Chat templates compiled by Jinja, in a sandbox as in Transformers, and called without what it does around each call."""
+"""Chat templates compiled by Jinja in a sandbox, as in Transformers, but called without its work around each call."""
 
 import datetime
 import json
@@ -9,7 +9,7 @@ _ATTRIBUTES_OF_DICT = frozenset(dir(dict))
 
 
 def raise_exception(message: str) -> None:
-    """Refuse a conversation: the function that templates call for it."""
+    """Refuse a conversation; templates call this function."""
     import jinja2
 
     raise jinja2.exceptions.TemplateError(message)
@@ -23,7 +23,7 @@ def to_json(
 
 
 def strftime_now(form: str) -> str:
-    """Return the present time."""
+    """Return the current time."""
     return datetime.datetime.now().strftime(form)
 
 
@@ -45,8 +45,8 @@ def environment() -> Any:
 
     class Sandbox(ImmutableSandboxedEnvironment):
         def getattr(self, obj: Any, attribute: str) -> Any:
-            # Nearly every question is for a key of a message. Jinja looks for an attribute first, and raises and catches
-            # an error to find none: two thirds of the time of a template.
+            # Nearly every lookup is for a key of a message. Jinja first looks for an attribute, and raises and catches
+            # an error if it finds none: two thirds of a template's time.
             if type(obj) is dict and attribute not in _ATTRIBUTES_OF_DICT:
                 return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
             return super().getattr(obj, attribute)
@@ -59,12 +59,12 @@ def environment() -> Any:
 
 
 def _namespace_class() -> Any:
-    """Return the class of namespaces of a template, which hold no name that begins with an underscore."""
+    """Return the class of template namespaces, which refuse names that begin with an underscore."""
     import jinja2
 
     class SafeNamespace(jinja2.utils.Namespace):
         def __init__(*arguments: Any, **attributes: Any) -> None:
-            # As of Jinja's own class: a template may call an attribute ``self``.
+            # As in Jinja's own class: a template may name an attribute ``self``.
             self, *values = arguments
             jinja2.utils.Namespace.__init__(self)
             for name, value in dict(*values, **attributes).items():

@@ -1,4 +1,4 @@
-"""JSON of the arguments of a tool call, as chat templates write it."""
+"""JSON of a tool call's arguments, as chat templates write it."""
 
 import json
 from json.encoder import encode_basestring
@@ -7,11 +7,11 @@ from typing import Any
 _TEXTS = {str}
 
 _encode = json.JSONEncoder(ensure_ascii=False).encode
-"""``json.dumps`` makes an encoder for each call."""
+"""One encoder for all calls: ``json.dumps`` makes one for each."""
 
 
 def json_text(value: Any) -> str:
-    """Return ``json.dumps(value, ensure_ascii=False)``; an object of texts, as arguments mostly are, in a third of its time.
+    """Return ``json.dumps(value, ensure_ascii=False)``, in a third of its time for an object of texts, as most are.
 
     >>> json_text({"city": "Köln", "note": "a \\"b\\""})
     '{"city": "Köln", "note": "a \\\\"b\\\\""}'

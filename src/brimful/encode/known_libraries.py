@@ -1,4 +1,4 @@
-"""Libraries that were compared with brimful when it was released, by the digests of their source."""
+"""Libraries that were compared with brimful at its release, by the digests of their source."""
 
 import importlib.util
 from functools import cache
@@ -10,28 +10,28 @@ _FILES = (
     *("models/auto/tokenization_auto.py", "models/qwen2/tokenization_qwen2.py", "tokenization_utils_base.py"),
     *("tokenization_utils_tokenizers.py", "utils/chat_template_utils.py"),
 )
-"""Files of Transformers that make a tokenizer of its files, and a text of a conversation."""
+"""Files of Transformers that load a tokenizer and render a conversation."""
 
 _TRANSFORMERS = {
     "579029cc85788a78019232db2ae24063": "5.23.0",
 }
 """Fingerprints of these files, and the newest version that has them.
 
-``tests/encode/test_tokenizer_files.py`` says of an installed version whether it belongs here.
+``tests/encode/test_tokenizer_files.py`` checks whether an installed version belongs here.
 """
 
 RELEASED_PROOFS = {
     "99f3ca8dec726038ba7fabfb7d11569e": "Qwen2.5, fastokens 0.3.5, tokenizers 0.23.3",
 }
-"""Tokenizers that the fast library was found to tokenise as the reference does, by the fingerprint of what was compared.
+"""Tokenizers for which the fast library was found equal to the reference, by the fingerprint of what was compared.
 
-It is that of ``proofs``: of the tokenizer's state and the versions of both libraries.
+The fingerprint is the one in ``proofs``: of the tokenizer's state and the versions of both libraries.
 """
 
 
 @cache
 def transformers_digest() -> str:
-    """Return the fingerprint of the files of the installed Transformers, which is not imported; empty if it lacks one."""
+    """Return the fingerprint of the installed Transformers' files, without importing it; empty if a file is missing."""
     spec = importlib.util.find_spec("transformers")
     if spec is None or spec.origin is None:
         return ""

@@ -1,4 +1,4 @@
-"""Chats with pictures, videos and sounds: text through the chat template, media by their headers."""
+"""Chats with images, videos and audio: text through the chat template, media by their headers."""
 
 import os
 from collections.abc import Hashable, Iterator, Sequence
@@ -26,20 +26,20 @@ _TEMPLATE_OF_MODEL = f"name the template of the model with {setting('chat_templa
 
 
 class MediaChatEncoder(ChatEncoder):
-    """The tokens that a model's processor gives for chats with media, one for one, without opening more than headers.
+    """The tokens that a model's processor gives for chats with media, one for one, from the headers of media alone.
 
     A chat template writes one placeholder for a medium, and the processor replaces it by as many tokens as the medium
-    has features. Here the placeholder is written into the text, which then is a chat like any other; its token is
-    replaced by those of the medium behind the tokenizer. Tokens of media are no targets.
+    has features. Here the placeholder is written into the text, which then is a chat like any other; after tokenizing,
+    the tokens of the medium replace the placeholder's token. Tokens of media are not targets.
 
     Args:
-        tokenizer: as of ``ChatEncoder``.
-        family: sizes of media to tokens, as the model's processor makes them (``media.families.open_family``).
-        compare_media: compare a share of the samples of a job with the model's own processor, where the family has one.
+        tokenizer: see ``ChatEncoder``.
+        family: maps sizes of media to tokens, as the model's processor does (``media.families.open_family``).
+        compare_media: compare a share of the samples of a job with the model's own processor, if the family has one.
         settings: further arguments of ``ChatEncoder``.
 
     Raises:
-        SettingsError: as of ``ChatEncoder``.
+        SettingsError: see ``ChatEncoder``.
 
     >>> from brimful.media.families import open_family
     >>> from brimful.sources import open_source
@@ -112,14 +112,14 @@ class MediaChatEncoder(ChatEncoder):
 
     @cached_property
     def _written(self) -> dict[Hashable, list[str]]:
-        """Texts that the template writes for the media of conversations, by their shape."""
+        """Texts that the template writes for the media of conversations, by shape."""
         return {}
 
     def _write_placeholders(self, messages: Sequence[Message], tools: Any) -> list[str]:
         """Return what the template writes for each medium of a conversation.
 
         Raises:
-            SettingsError: the template knows no media, or does not write texts around them as they are.
+            SettingsError: the template does not write media, or changes the texts around them.
         """
         render = self._chat_template.render
         marks: list[str] = []
@@ -135,10 +135,12 @@ class MediaChatEncoder(ChatEncoder):
             raise SettingsError(f"the chat template cannot write media ({error}): {_TEMPLATE_OF_MODEL}") from error
         tokens = [placeholder.token for placeholder in self.family.placeholders.values()]
         if any(sum(map(text.count, tokens)) != 1 for text in placeholder_texts):
-            raise SettingsError(f"the chat template writes no {' or '.join(tokens)} for a medium: {_TEMPLATE_OF_MODEL}")
+            raise SettingsError(
+                f"the chat template does not write {' or '.join(tokens)} for a medium: {_TEMPLATE_OF_MODEL}"
+            )
         if not is_same:
             raise SettingsError(
-                "the chat template writes a text otherwise beside media, so that they cannot be told apart: "
+                "the chat template changes texts next to media, so that it is unclear what it writes: "
                 f"{_TEMPLATE_OF_MODEL}"
             )
         return placeholder_texts
@@ -160,12 +162,12 @@ class MediaChatEncoder(ChatEncoder):
         begun = super()._begin_rendered(samples)
         if not any(sample.media for sample in samples):
             return begun
-        # Media are opened here, by the thread that reads the source.
+        # Media are opened here, in the thread that reads the source.
         batch = self._filled_in(begun(), samples)
         return lambda: batch
 
     def _filled_in(self, batch: EncodedBatch, samples: Sequence[Sample]) -> EncodedBatch:
-        """Return a batch with the tokens of all media in the place of their placeholders."""
+        """Return a batch with the tokens of all media in place of their placeholders."""
         rows: list[TokenIds] = []
         masks: list[LossMask] = []
         errors = dict(batch.errors)
@@ -187,7 +189,7 @@ class MediaChatEncoder(ChatEncoder):
     def _with_media(
         self, sample: Sample, ids: TokenIds, mask: LossMask
     ) -> tuple[TokenIds, LossMask, tuple[PlacedMedium, ...]]:
-        """Return a sample's tokens and mask with those of its media in the place of their placeholders."""
+        """Return a sample's tokens and mask, with its media's in place of their placeholders."""
         places = self._places(sample, ids)
         pieces: list[TokenIds] = []
         masks: list[LossMask] = []
@@ -205,7 +207,7 @@ class MediaChatEncoder(ChatEncoder):
         return np.concatenate([*pieces, ids[begin:]]), np.concatenate([*masks, mask[begin:]]), tuple(media)
 
     def _places(self, sample: Sample, ids: TokenIds) -> AnyIntArray:
-        """Return the places of the placeholders' tokens; refuse a sample that has others than its media."""
+        """Return the places of the placeholder tokens; refuse a sample whose placeholders do not match its media."""
         places = np.flatnonzero(np.isin(ids, list(self._token_ids)))
         kinds = [self._token_ids[token] for token in ids[places].tolist()]
         if kinds != [medium.kind for medium in sample.media]:
@@ -223,7 +225,7 @@ class MediaChatEncoder(ChatEncoder):
             ) from error
 
     def _ids_of(self, expansion: Expansion, token: str) -> tuple[TokenIds, tuple[int, ...]]:
-        """Return the tokens of a medium, and where each run of its placeholder's token begins among them."""
+        """Return the tokens of a medium, and the start of each run of its placeholder's token in them."""
         parts = [self._ids_of_piece(piece) for piece in expansion.pieces]
         starts = offsets_of([len(part) for part in parts]).tolist()
         runs = [start for start, piece in zip(starts, expansion.pieces, strict=False) if piece.text == token]
@@ -255,7 +257,7 @@ def _kinds_of_parts(message: Message) -> tuple[str, ...] | None:
 
 
 def _as_text(message: Message, written: Iterator[str]) -> Message:
-    """Return a message whose content is a text, with the next written placeholders in the place of its media."""
+    """Return a message whose content is a text, with the next written placeholders in place of its media."""
     content = message.get("content")
     if not isinstance(content, list):
         return message
@@ -264,7 +266,7 @@ def _as_text(message: Message, written: Iterator[str]) -> Message:
 
 
 def _between_marks(message: Message, marks: list[str]) -> Any:
-    """Return a content with a mark on each side of every medium, which are appended to ``marks``."""
+    """Return a content with a mark on each side of every medium; the marks are appended to ``marks``."""
     content = message.get("content")
     if not isinstance(content, list):
         return content
@@ -302,12 +304,12 @@ def media_sizes(media: Sequence[PlacedMedium], family: Family) -> dict[str, int]
 
     ==================  ============================================================================================
     ``patches``         of the vision tower, before any merging
-    ``images``          pictures
+    ``images``          images
     ``frames``          frames taken from videos
-    ``patch_blocks``    pairs of patches that look at each other, in blocks of 64 · 64: the square of the patches of each
-                        picture, frame or tile by itself, rounded up for each medium
+    ``patch_blocks``    pairs of patches that attend to each other, in blocks of 64 · 64: the square of the patches of
+                        each separate image, frame or tile, rounded up for each medium
     ``audio_frames``    columns of spectrograms
-    ``sounds``          sounds
+    ``sounds``          audio clips
     ==================  ============================================================================================
 
     >>> from brimful.media.families import open_family

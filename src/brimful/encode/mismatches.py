@@ -11,25 +11,25 @@ from brimful.errors import BadSampleError
 from brimful.sources.sample import Sample
 
 MISMATCH_REASON = "it is a mismatch, for the KL term of KTO"
-"""Reason why a sample without a target is as it should be."""
+"""Reason why a sample rightly has no target."""
 
 
 def has_mismatch(sample: Sample) -> bool:
-    """Return true for a sample whose completion is that of another one."""
+    """Return true for a sample with the completion of another one."""
     return sample.completion is not None and sample.completion.mismatched is not None
 
 
 def encode_mismatched(samples: Sequence[Sample], encode: Callable[[Sequence[Sample]], EncodedBatch]) -> EncodedBatch:
-    """Encode samples of which some have the completion of another one.
+    """Encode samples, some of which have the completion of another one.
 
-    Such a sample has the tokens of its own prompt, then those of the other completion, and no target: its log probability
-    is estimated from, and never trained. This is what TRL's ``KTOTrainer`` joins for the KL term::
+    Such a sample has the tokens of its own prompt, then the tokens of the other completion, and no target: the KL term
+    is estimated from its log probability, which is never trained. TRL's ``KTOTrainer`` joins the same tokens::
 
         own        Q  :  4        prompt Q :
         other      W  h  y  ?  5  completion 5
         joined     Q  :  5
 
-    A conversation that is an answer, gives a prompt and lends its completion is encoded once.
+    A conversation is encoded once, even if it is a sample, gives its prompt and lends its completion.
     """
     parts: dict[str, Sample] = {}
     keys: list[list[str]] = []
@@ -62,7 +62,7 @@ def _content(sample: Sample) -> str:
 
 
 def _of_sample(result: EncodedSample | BadSampleError, sample_id: int) -> EncodedSample | BadSampleError:
-    """Return the result of an equal conversation, whose error names this sample."""
+    """Return the result of an equal conversation; its error names this sample."""
     return result.of_sample(sample_id) if isinstance(result, BadSampleError) else result
 
 

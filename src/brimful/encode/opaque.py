@@ -1,10 +1,10 @@
-"""Proof that a template writes the texts of messages as they are, and looks at none of them.
+"""Proof that a template writes the texts of messages as they are, without examining any of them.
 
-Such a template's text is the same for all conversations of a shape, but for those texts: it need not be rendered, only
-filled in. The proof is a rendering by Jinja with texts that refuse every question: what a template may do with a content
-or with the name of a call is write it, put it beside other texts, and ask whether it is empty (which belongs to the
-shape); with the arguments of a call and with a tool, write them as JSON. What is left of a message, such as the number of a call, it may
-not even write. Steps by which a text would come out of sight (``~``, macros, ``in`` a text, methods) are not proved.
+Except for these texts, such a template's text is the same for all conversations of a shape: it need not be rendered,
+only filled in. The proof is a rendering by Jinja with texts that refuse every operation but a few. A template may write
+a content or the name of a call, join it to other texts, and test whether it is empty (which belongs to the shape). It
+may write the arguments of a call and a tool as JSON. It may not even write other parts of a message, such as the number
+of a call. Steps that would lose track of a text (``~``, macros, ``in`` a text, methods) are not proved.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,7 +20,7 @@ _KEPT = frozenset(
         *("__init_subclass__", "__subclasshook__", "__reduce__", "__reduce_ex__", "__getstate__", "__sizeof__"),
     )
 )
-"""Attributes of ``str`` that say nothing about a text, or that Python needs."""
+"""Attributes of ``str`` that reveal nothing about a text, or that Python needs."""
 
 _CONTAINER_FILTERS = frozenset(("length", "count", "first", "last", "list", "default", "d"))
 """Filters of a list of messages that do not look into them."""
@@ -28,20 +28,20 @@ _CONTAINER_FILTERS = frozenset(("length", "count", "first", "last", "list", "def
 _TYPE_TESTS = frozenset(
     ("defined", "undefined", "none", "string", "mapping", "boolean", "number", "integer", "float", "true", "false")
 )
-"""Tests that all texts answer alike."""
+"""Tests with the same result for all texts."""
 
 _PRESENCE_TESTS = frozenset(("defined", "undefined", "none"))
-"""Tests that say whether there is a value, and nothing of it."""
+"""Tests that tell only whether a value exists."""
 
 _FUNCTIONS = frozenset(("namespace", "range", "raise_exception"))
 
 
 class OpaqueError(Exception):
-    """A template asks something about a content."""
+    """The template examines a content."""
 
 
 class _Opaque(str):
-    """A text that is written, joined to others, and not empty; every other question is refused."""
+    """A nonempty text that may be written and joined to others; every other operation is refused."""
 
     def __str__(self) -> str:
         return str.__str__(self)
@@ -57,7 +57,7 @@ class _Opaque(str):
 
 
 class _OpaqueObject(dict[str, Any]):
-    """A tool, or the arguments of a call: they are written as JSON; every other question is refused."""
+    """A tool, or the arguments of a call: may be written as JSON; every other operation is refused."""
 
     __slots__ = ("_value",)  # the sandbox shows no template a name that begins with an underscore
 
@@ -66,7 +66,7 @@ class _OpaqueObject(dict[str, Any]):
 
 
 class _Hidden:
-    """A value that is there; every question is refused."""
+    """A value that exists; every operation is refused."""
 
 
 def _refuse(*_: Any, **__: Any) -> Any:
@@ -87,13 +87,13 @@ _VEILS = (_Opaque, _OpaqueObject, _Hidden)
 def proved_text(
     source: str, variables: Mapping[str, Any], messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None
 ) -> str | None:
-    """Return the text of a conversation by Jinja, if the template writes its texts without looking at them; else None.
+    """Return the text of a conversation from Jinja if the template writes its texts without examining them; else None.
 
     Then it does so for every conversation of its shape (``open_shape_of``).
 
     Args:
         source: the template.
-        variables: its variables beside the conversation.
+        variables: its variables other than the conversation.
         messages, tools: as they are given to the template.
 
     >>> proved_text("{% for m in messages %}<{{ m.content }}>{% endfor %}", {}, [{"role": "user", "content": "a"}], None)
@@ -111,14 +111,14 @@ def proved_text(
             documents=None,
             add_generation_prompt=False,
         )
-    # Whatever goes wrong, nothing is proved: the template is rendered.
+    # After any error nothing is proved, and the template is rendered.
     except Exception:
         return None
     return text
 
 
 def _veiled(message: Message) -> dict[str, Any]:
-    """Return a message of the same shape whose texts refuse questions."""
+    """Return a message of the same shape whose texts refuse operations."""
     values: dict[str, Any] = {}
     for key, value in message.items():
         if key == "role" or value is None or value == "":
@@ -143,7 +143,7 @@ def _veiled_call(call: Mapping[str, Any]) -> dict[str, Any]:
 
 @lru_cache(maxsize=8)
 def _guarded_template(source: str) -> Any:
-    """Compile a template whose filters and tests refuse contents; None if it has steps by which one gets out of sight."""
+    """Compile a template whose filters and tests refuse contents; None if it has steps that lose track of one."""
     guarded = environment().overlay()
     guarded.filters = {name: _guarded(name, function, _CONTAINER_FILTERS) for name, function in guarded.filters.items()}
     guarded.tests = {name: _guarded(name, function, _TYPE_TESTS) for name, function in guarded.tests.items()}
@@ -161,7 +161,7 @@ def _keeps_track(tree: Any) -> bool:
     for call in tree.find_all(nodes.Call):
         if not isinstance(call.node, nodes.Name) or call.node.name not in _FUNCTIONS:
             return False
-    # A text finds another one in itself without asking it: only roles and constants may be looked for.
+    # A text can search itself for another text unseen by the latter: only roles and constants may be searched for.
     for comparison in tree.find_all(nodes.Compare):
         is_search = any(operand.op in ("in", "notin") for operand in comparison.ops)
         if is_search and not (isinstance(comparison.expr, nodes.Const) or _is_role(comparison.expr)):
@@ -182,7 +182,7 @@ def _is_role(expression: Any) -> bool:
 
 
 def _guarded(name: str, function: Callable[..., Any], harmless: Iterable[str]) -> Callable[..., Any]:
-    """Return a filter or test that refuses contents and what holds one, unless it is harmless."""
+    """Return a filter or test that refuses contents and values that hold one, unless it is harmless."""
     is_harmless = name in harmless
 
     def guard(*arguments: Any, **options: Any) -> Any:
@@ -191,12 +191,12 @@ def _guarded(name: str, function: Callable[..., Any], harmless: Iterable[str]) -
         for argument in (*arguments, *options.values()):
             if isinstance(argument, _Hidden) and name not in _PRESENCE_TESTS:
                 raise OpaqueError
-            # Of a text itself a harmless filter learns nothing either: its length, say, is refused by the text.
+            # A harmless filter learns nothing from a text itself either: the text refuses its length, for example.
             if not is_harmless and _holds_opaque(argument):
                 raise OpaqueError
         return function(*arguments, **options)
 
-    # Jinja passes its environment or context to functions that carry a mark.
+    # Jinja passes its environment or context to functions with certain attributes.
     guard.__dict__.update(getattr(function, "__dict__", {}))
     return guard
 

@@ -1,4 +1,4 @@
-"""Messages with placeholders for their texts, by which chat templates are examined."""
+"""Messages with placeholders for their texts, used to examine chat templates."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
@@ -12,7 +12,7 @@ Render: TypeAlias = Callable[[Sequence[Message], Any, bool], str]
 Kept = TypeVar("Kept")
 
 _MAX_SHAPES = 4096
-"""Shapes of conversations whose examination is kept; data sets have few, so more are a sign of shapes that never recur."""
+"""Maximum number of shapes whose examination is kept; data sets have few, so more means that shapes do not recur."""
 
 
 def examined(results: dict[Any, Kept], shape: Any, examine: Callable[[], Kept]) -> Kept:
@@ -29,9 +29,8 @@ def replace_texts(message: Message, content: str | None, call_fields: Iterable[M
 
     Args:
         message: the original, which stays as it is.
-        content: the new content; None leaves the old.
-        call_fields: for each tool call, the new values of fields of its function, such as ``name``; None
-            leaves the old.
+        content: the new content; None keeps the old.
+        call_fields: for each tool call, the new values of fields of its function, such as ``name``; None keeps the old.
     """
     copy = dict(message)
     if content is not None:
@@ -52,6 +51,6 @@ def excerpt_of(message: Message) -> str:
     """Return the beginning of a message's text, quoted, for an error."""
     content = message.get("content")
     if not isinstance(content, str) or not content.strip():
-        return "calls of tools alone" if message.get("tool_calls") else "no text"
+        return "tool calls only" if message.get("tool_calls") else "no text"
     content = content.strip()
     return repr(content if len(content) <= 40 else f"{content[:40]}…")

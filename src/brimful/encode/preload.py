@@ -1,6 +1,6 @@
 """Loading of what worker processes need, once, in the server from which they are forked.
 
-A tokenizer that cannot be loaded is no error here: the job says so, in its own words.
+A tokenizer that cannot be loaded is not an error here: the job reports it.
 """
 
 import contextlib
@@ -26,15 +26,16 @@ def _load_tokenizer() -> None:
             facts = TokenizerFacts.recall(name) or (read_facts(name) or (None,))[0]
             if facts is not None:
                 tokenizer.facts = facts
-        # The first job with some tokenizers loads them by Transformers: not here too, at the same time.
+        # The first job with some tokenizers loads them with Transformers: do not do it here too, at the same time.
         if not os.path.isdir(name) or "facts" in vars(tokenizer):
             encoder = ChatEncoder(tokenizer)
             with contextlib.suppress(BrimfulError):
-                # A template that no job rendered yet takes Transformers to compare it, and documents need no template.
+                # A template that no job has rendered needs Transformers for the comparison, and documents need no
+                # template.
                 if encoder.is_template_known:
                     # Compiles the template, and imports the engines that render it.
                     encoder.render(_CHAT)
-                    # Worker processes would each import Transformers, if its own template needs that.
+                    # Otherwise each worker would import Transformers, if the template needs it.
                     if any(TRANSFORMERS in variables for variables in encoder.engine.preload.values()):
                         _import_transformers()
             tokenizer.tokenize(["a"])
@@ -46,7 +47,7 @@ def _import_transformers() -> None:
 
 
 if os.environ.get(TOKENIZER):
-    # Not in a thread: no process is forked before this is loaded, so that a fork waits for no lock that is held here.
+    # Not in a thread: no process is forked until this is loaded, so a fork never inherits a lock held here.
     _load_tokenizer()
 
 if os.environ.get(TRANSFORMERS):

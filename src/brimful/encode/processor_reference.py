@@ -1,7 +1,7 @@
-"""The model's own processor, by which an encoder of media is compared while a job runs.
+"""The model's own processor, with which an encoder of media is compared while a job runs.
 
-A family of models sizes a header to tokens; here the same sample goes the whole way: the template on the conversation as it
-is, decoded pixels and waveforms, and ``processor(text=…, images=…)`` of Transformers.
+A model family computes tokens from the sizes in a header. Here the same sample is fully processed: the template on the
+conversation as it is, decoded pixels and waveforms, and ``processor(text=…, images=…)`` of Transformers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from brimful.sources.sample import Message, Sample
 from brimful.typing import Fingerprint
 
 _MAX_FRAME_BYTES = 1 << 28
-"""Bytes of a video's frames that are decoded for a comparison: of a longer one, only the text around it is compared."""
+"""Maximum bytes of video frames to decode for a comparison; of a longer video, only the text around it is compared."""
 
 
 @dataclass
@@ -39,9 +39,9 @@ class ProcessorOutput:
     """The result of a processor for one sample.
 
     Attributes:
-        ids: ``[num_tokens]``; None where no whole processor could be made.
-        grids: patches along time, height and width of pictures and videos, in the order of each kind.
-        mel_frames: columns of sounds.
+        ids: ``[num_tokens]``; None if no complete processor could be made.
+        grids: patches along time, height and width of images and videos, in the order of each kind.
+        mel_frames: spectrogram columns of audio clips.
     """
 
     ids: list[int] | None = None
@@ -50,14 +50,14 @@ class ProcessorOutput:
 
 
 class ProcessorReference:
-    """The processor of Transformers for a family, made of the files in its directory and of the encoder's tokenizer.
+    """The processor of Transformers for a family, made from the files in its directory and the encoder's tokenizer.
 
     Args:
-        family: of the encoder; one with a ``directory`` and a ``processor_class``.
+        family: family of the encoder, with a ``directory`` and a ``processor_class``.
         tokenizer: of the encoder.
-        prepare: returns a sample with the messages that the template is given, before placeholders are written into them.
-        render: returns the text of a conversation by Transformers, as the template writes it.
-        encode: returns the tokens and media of a sample by the encoder.
+        prepare: returns a sample with the messages that the template gets, before placeholders are written into them.
+        render: returns the text of a conversation from Transformers, as the template writes it.
+        encode: returns the encoder's tokens and media of a sample.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class ProcessorReference:
 
     @cached_property
     def id(self) -> Fingerprint:
-        """Fingerprint of all that decides what it makes beside tokenizer and template."""
+        """Fingerprint of everything that decides its output, other than tokenizer and template."""
         files = sorted(Path(self._family.directory or "").glob("*processor*.json"))
         contents = {path.name: fingerprint_bytes(path.read_bytes()) for path in files}
         versions = {name: version(name) for name in ("transformers", "pillow")}
@@ -87,23 +87,23 @@ class ProcessorReference:
 
     @cached_property
     def obstacle(self) -> str:
-        """The reason why nothing can be compared here; empty if there is none."""
+        """The reason why nothing can be compared here; empty without one."""
         try:
             return "" if self._parts else "it has no parts"
         except MissingExtraError as error:
             return error.message
-        except Exception as error:  # of files that name no class, or another version's
+        except Exception as error:  # the files name no class, or a class of another version
             return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
     def difference(self, sample: Sample, length: int) -> str | None:
-        """Describe the difference between an encoded sample and what the processor makes of it; empty if there is none.
+        """Describe the difference between an encoded sample and the processor's output; empty if they are equal.
 
         Args:
-            sample: as the encoder is given it.
-            length: tokens that were measured.
+            sample: as given to the encoder.
+            length: number of tokens that was measured.
 
         Returns:
-            None if a library to decode a medium of the sample is missing: then there is nothing to compare with.
+            None if a library to decode a medium of the sample is missing, so that nothing can be compared.
 
         Raises:
             BadSampleError: a medium cannot be decoded, though its header could be read.
@@ -151,7 +151,7 @@ class ProcessorReference:
         return ""
 
     def _output(self, messages: Sequence[Message], tools: Any, media: Sequence[PlacedMedium]) -> ProcessorOutput:
-        """Return what the processor makes of a sample.
+        """Return the processor's output for a sample.
 
         Raises:
             BadMediumError: a medium cannot be decoded.
@@ -186,7 +186,7 @@ class ProcessorReference:
         )
 
     def _output_of_parts(self, arguments: Mapping[str, Any]) -> ProcessorOutput:
-        """Return grids and columns alone, of pictures and sounds."""
+        """Return only grids of images and columns of audio."""
         result = ProcessorOutput()
         if "images" in arguments:
             output = self._parts["image_processor"](images=arguments["images"], return_tensors="np")
@@ -204,7 +204,7 @@ class ProcessorReference:
         return result
 
     def _videos(self, items: Sequence[PlacedMedium]) -> dict[str, Any]:
-        """Return the frames that the family takes of videos, with the facts by which the processor writes their times."""
+        """Return the frames that the family takes from videos, with the metadata for the processor's timestamps."""
         from transformers.video_utils import VideoMetadata
 
         videos, facts = [], []
@@ -217,7 +217,7 @@ class ProcessorReference:
 
     @cached_property
     def _parts(self) -> dict[str, Any]:
-        """Parts of the processor by the names of its arguments; None for one that cannot be made here."""
+        """Parts of the processor by argument name; None for a part that cannot be made here."""
         with optional("transformers", "text", "the processor of the model"):
             from transformers import AutoFeatureExtractor, AutoImageProcessor
         directory, settings = self._family.directory, self._family.settings
@@ -227,7 +227,7 @@ class ProcessorReference:
             limits = {
                 name: settings["image"][name] for name in ("min_pixels", "max_pixels") if name in settings["image"]
             }
-            # Pillow's resampling: that of torch needs torchvision, and makes the same grids.
+            # Pillow's resampling: torch's needs torchvision, and gives the same grids.
             parts["image_processor"] = AutoImageProcessor.from_pretrained(directory, backend="pil", **limits)
         if MediaKind.AUDIO in kinds:
             parts["feature_extractor"] = AutoFeatureExtractor.from_pretrained(directory, **settings["audio"])
@@ -242,12 +242,12 @@ class ProcessorReference:
             limits = {name: settings[name] for name in ("min_pixels", "max_pixels")}
             size = {"shortest_edge": limits["min_pixels"], "longest_edge": limits["max_pixels"]}
             return AutoVideoProcessor.from_pretrained(self._family.directory, size=size)
-        except (ImportError, OSError, ValueError):  # it needs torchvision, and a file that says its class
+        except (ImportError, OSError, ValueError):  # it needs torchvision, and a file that names its class
             return None
 
     @cached_property
     def _processor(self) -> Any:
-        """The processor of its parts; None if it cannot be made of them, and then the parts alone are compared with."""
+        """The processor made from its parts; None if that fails, and then only the parts are compared."""
         import transformers
 
         try:
@@ -259,12 +259,12 @@ class ProcessorReference:
                 name: self._parts.get(name) for name in names if name in self._parts or name.endswith("_processor")
             }
             return _lenient(kind)(**settings | parts)
-        except Exception:  # of a tokenizer without the names that some processors ask for, or another version
+        except Exception:  # the tokenizer lacks names that some processors need, or another version
             return None
 
 
 def _lenient(kind: type) -> type:
-    """Return a class of processors to which a part may be None that a sample does not need, as videos without torchvision."""
+    """Return a processor class that accepts None for parts that a sample does not need (videos without torchvision)."""
 
     class Lenient(kind):  # type: ignore[misc]
         def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
@@ -275,7 +275,7 @@ def _lenient(kind: type) -> type:
 
 
 def _are_decodable(items: Sequence[PlacedMedium]) -> bool:
-    """Return whether the frames of videos fit in the memory that a comparison may take."""
+    """Return whether the frames of videos fit in the memory that a comparison may use."""
     headers = [video_header(item.medium) for item in items]
     num_bytes = sum(
         3 * item.num_frames * header.width * header.height for item, header in zip(items, headers, strict=True)
@@ -284,10 +284,10 @@ def _are_decodable(items: Sequence[PlacedMedium]) -> bool:
 
 
 def _check_frames(items: Sequence[PlacedMedium], family: Family) -> None:
-    """Decode the last frame that is taken of each video: a header may promise frames that are not there.
+    """Decode the last frame that is taken from each video: a header may promise frames that do not exist.
 
     Raises:
-        BadMediumError: it is not there.
+        BadMediumError: the frame is missing.
     """
     for item in items:
         load_frames(item.medium, family.frame_indices(video_header(item.medium))[-1:])

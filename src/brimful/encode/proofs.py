@@ -1,6 +1,6 @@
-"""Memory of comparisons: what was found equal to its reference once need not be compared again, nor trusted after a difference.
+"""Memory of comparisons: what equaled its reference is not compared again, what differed is not trusted again.
 
-One small file in the cache for each tokenizer or template, named by the content and by the versions that were compared.
+One small file in the cache for each tokenizer or template, named by its content and by the versions compared.
 """
 
 import json
@@ -18,7 +18,7 @@ def _path(subject: Any) -> Path:
 
 
 def recall(subject: Any) -> Any:
-    """Return the result of an earlier comparison, here or before the release; None if there was none.
+    """Return the result of an earlier comparison, here or before the release; None without one.
 
     Args:
         subject: what was compared, with versions: anything that JSON can hold.

@@ -1,4 +1,4 @@
-"""The base of encoders that render a sample as one text and tokenise the texts of a batch together."""
+"""The base of encoders that render a sample as one text and tokenize the texts of a batch together."""
 
 from __future__ import annotations
 
@@ -33,43 +33,43 @@ _NO_MEDIA = f"holds media, which takes the processor of a model: name it with {s
 class RenderingEncoder(Encoder):
     """An encoder whose tokens are ``prefix + tokenizer(text) + suffix``, with one text for each sample.
 
-    Subclasses say how a sample becomes a text, and which of its tokens are targets. Rows of tokens stay as they are, and
-    documents among chats are for ``_documents``.
+    Subclasses define how a sample becomes a text, and which of its tokens are targets. Rows of tokens stay as they are,
+    and ``_documents`` encodes documents among chats.
     """
 
     tokenizer: Tokenizer
 
     _documents: RenderingEncoder | None = None
-    """Encoder of texts; None renders them here."""
+    """Encoder of documents; None renders them here."""
 
     @abc.abstractmethod
     def _render_sample(self, sample: Sample) -> tuple[Any, str]:
-        """Return a sample's text, and in front of it the value that ``_target_spans`` needs to know.
+        """Return the value that ``_target_spans`` needs, and a sample's text.
 
         Raises:
             BadSampleError: the sample has no such text.
         """
 
     def _render_together(self, samples: Sequence[Sample]) -> Mapping[int, tuple[Any, str]]:
-        """Return what ``_render_sample`` gives for the samples that need no further question, by their index."""
+        """Return the results of ``_render_sample`` for the samples that need no further checks, by their index."""
         return {}
 
     def _target_spans(self, context: Any, text: str) -> Sequence[tuple[int, int]]:
         """Return the characters ``[start, end)`` that are targets; called unless ``all_are_targets``.
 
         Raises:
-            BadSampleError: nobody knows which.
+            BadSampleError: the targets cannot be determined.
         """
         raise NotImplementedError
 
     def prompt_and_rival(self, sample: Sample) -> PromptAndRival:
-        """Return the text of a preference's prompt alone, and that of its other side (empty without one).
+        """Return the text of a preference's prompt alone, and the text of its other conversation (empty without one).
 
         Raises:
             BadSampleError: the encoder has no prompts.
         """
         raise BadSampleError(
-            f"is one side of a preference, and {type(self).__name__} has no prompts: choose {setting('mode', 'chat')} or "
+            f"belongs to a preference, and {type(self).__name__} has no prompts: choose {setting('mode', 'chat')} or "
             f"completion",
             sample_id=sample.sample_id,
         )
@@ -77,7 +77,7 @@ class RenderingEncoder(Encoder):
     def _spans_of_batch(
         self, indices: Sequence[int], contexts: Sequence[Any], texts: Sequence[str], errors: dict[int, BadSampleError]
     ) -> TextSpans:
-        """Return the characters that are targets in the texts of these indices, and add the errors of those without."""
+        """Return the target characters in the texts of these indices, and add the errors of texts without any."""
         spans: dict[int, Sequence[Span]] = {}
         for index in indices:
             try:
@@ -87,16 +87,16 @@ class RenderingEncoder(Encoder):
         return TextSpans.of_lists(spans)
 
     def _check_completion(self, sample: Sample) -> None:
-        """Refuse a sample with a completion where other tokens are asked for as targets."""
+        """Refuse a sample with a completion if other tokens are requested as targets."""
         if self.all_are_targets:
             raise BadSampleError(
-                f"is one side of a preference, whose targets are its completion: leave {setting('train_on', 'all')} out",
+                f"belongs to a preference, whose targets are its completion: leave {setting('train_on', 'all')} out",
                 sample_id=sample.sample_id,
             )
 
     @property
     def marks(self) -> tuple[list[int], list[int]]:
-        """Token ids in front of every text and behind it; those behind are targets."""
+        """Token ids before and after every text; the ids after it are targets."""
         return [], []
 
     @cached_property
@@ -104,7 +104,7 @@ class RenderingEncoder(Encoder):
         return TokenizerEngine(self._by_reference, self._light, self.tokenizer)
 
     def _by_reference(self) -> RenderingEncoder:
-        """Return the same encoder by the libraries that define its tokens; itself if it uses no faster ones."""
+        """Return the same encoder with the libraries that define its tokens; itself if it uses no faster ones."""
         return self._with_tokenizer(self.tokenizer.reference) if self.tokenizer.may_differ else self
 
     def _light(self) -> RenderingEncoder:
@@ -120,7 +120,7 @@ class RenderingEncoder(Encoder):
         return copy
 
     def __getstate__(self) -> dict[str, Any]:
-        # Only settings travel to worker processes, and the tokenizer, which is loaded there by its name.
+        # Worker processes get only settings, and the tokenizer, which they load by its name.
         return {
             name: value
             for name, value in vars(self).items()
@@ -128,7 +128,7 @@ class RenderingEncoder(Encoder):
         }
 
     def _indices_by_encoder(self, samples: Sequence[Sample]) -> list[tuple[Encoder | None, list[int]]]:
-        """Return the indices of the samples for each encoder; None stands for those that are rendered here."""
+        """Return the indices of the samples for each encoder; None means that they are rendered here."""
         indices: dict[str, list[int]] = {}
         for index, sample in enumerate(samples):
             indices.setdefault(sample.kind, []).append(index)
@@ -174,7 +174,7 @@ class RenderingEncoder(Encoder):
             return halves[0][1]
 
         def finish() -> MeasuredLengths:
-            # The errors of all kinds are merged, so their order has to be made again.
+            # The errors of all kinds are merged, so they have to be sorted again.
             lengths = np.empty(len(samples), dtype=np.int32)
             errors: list[BadSampleError] = []
             for indices, finish_kind in halves:
@@ -190,9 +190,9 @@ class RenderingEncoder(Encoder):
     def _render_batch(
         self, samples: Sequence[Sample]
     ) -> tuple[list[Any], list[str], dict[int, BadSampleError], dict[int, PromptAndRival]]:
-        """Render all samples; one that cannot be rendered has an empty text, and its error under its index.
+        """Render all samples; a failed one has an empty text, and its error under its index.
 
-        Sides of preferences have their prompt and their other side under their index.
+        Chosen and rejected samples have their prompt and other conversation under their index.
         """
         sides: dict[int, PromptAndRival] = {}
         contexts: list[Any] = []
@@ -240,7 +240,7 @@ class RenderingEncoder(Encoder):
         return finish
 
     def _with_marks(self, ids: Ragged, mask: LossMask, errors: Mapping[int, BadSampleError]) -> tuple[Ragged, LossMask]:
-        """Put the marks in front of each text and behind it, but for samples that cannot be encoded."""
+        """Put the marks before and after each text, except for samples that cannot be encoded."""
         prefix, suffix = self.marks
         if not prefix and not suffix:
             return ids, mask
@@ -256,7 +256,7 @@ class RenderingEncoder(Encoder):
         for position, token in enumerate(prefix):
             values[starts + position] = token
             full_mask[starts + position] = self.all_are_targets
-        # The suffix stays a target: its token ends the text, and ending is worth learning.
+        # The suffix stays a target: the model should learn to end the text.
         for position, token in enumerate(reversed(suffix), 1):
             values[ends - position] = token
         return Ragged(values, offsets), full_mask

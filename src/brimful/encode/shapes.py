@@ -1,4 +1,4 @@
-"""Shapes of conversations: what a chat template looks at beside the texts that it writes."""
+"""Shapes of conversations: what a chat template examines, other than the texts that it writes."""
 
 import json
 from collections.abc import Hashable, Mapping, Sequence
@@ -8,11 +8,11 @@ from brimful.fingerprint import fingerprint_bytes
 from brimful.sources.sample import Message, MixedMessages, PlainMessages
 
 Shape: TypeAlias = tuple[tuple[Hashable, ...], str | int | None]
-"""Turns, each a role alone or with its keys and the kinds of their values, and the tools: their fingerprint or number."""
+"""Turns, each a role alone or with its keys and the kinds of their values, and the fingerprint or number of tools."""
 
 
 def shape_of(messages: Sequence[Message], tools: Any) -> Shape:
-    """Return roles, the keys with the kinds of their values, the calls of tools, and the tools.
+    """Return roles, keys with the kinds of their values, tool calls, and tools.
 
     >>> shape_of([{"role": "user", "content": "a"}, {"role": "assistant", "content": "", "name": "b"}], None)
     (('user', ('assistant', ('content', ''), 'name')), None)
@@ -21,7 +21,7 @@ def shape_of(messages: Sequence[Message], tools: Any) -> Shape:
 
 
 def open_shape_of(messages: Sequence[Message], tools: Any) -> Shape:
-    """Return the shape for a template that writes each tool as JSON and asks nothing of it: the tools count by number.
+    """Return the shape for a template that writes each tool as JSON unexamined: only the number of tools matters.
 
     >>> open_shape_of([{"role": "user", "content": "a"}], [{"name": "f"}, {"name": "g"}])
     (('user',), 2)
@@ -30,7 +30,7 @@ def open_shape_of(messages: Sequence[Message], tools: Any) -> Shape:
 
 
 def _turns(messages: Sequence[Message]) -> tuple[Hashable, ...]:
-    # Of a role and a text the role alone is told.
+    # For a role and a text, the role alone is the shape.
     if type(messages) is PlainMessages:
         return messages.roles
     if type(messages) is MixedMessages:
@@ -49,7 +49,7 @@ def _turn(message: Message) -> Hashable:
 
 
 def _kind(key: str, value: Any) -> Hashable:
-    """Return what is told of a value: its key alone for a text, nothing of it but its type for most others."""
+    """Return the kind of a value: only the key for a text, only the type for most others."""
     if type(value) is str:
         return key if value else (key, "")
     if key == "tool_calls" and type(value) is list:

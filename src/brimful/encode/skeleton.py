@@ -1,4 +1,4 @@
-"""A template's own text around the texts of a conversation: its skeleton, filled in, and the turns in it."""
+"""A template's own text around the texts of a conversation: its skeleton, the filled text, and the turns in it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ from brimful.typing import Int64Array
 
 
 class Turn(NamedTuple):
-    """One assistant turn of a skeleton: its slots, and its own characters around them.
+    """One assistant turn of a skeleton: its slots, and the characters around them that belong to it.
 
     Attributes:
         first: index of its first slot.
         last: index of its last slot.
-        head: characters in front of the first slot that belong to the turn.
-        tail: characters behind the last slot that belong to the turn.
+        head: number of characters before the first slot that belong to the turn.
+        tail: number of characters after the last slot that belong to the turn.
     """
 
     first: int
@@ -36,9 +36,9 @@ class Skeleton:
     """The template's own text around slots for values: ``literals[0] v0 literals[1] v1 … literals[n]``.
 
     Attributes:
-        literals: one more than slots.
-        turns: those of the assistant.
-        order: value of each slot, by its index among those of messages and tools; None if they stand in that order.
+        literals: texts around the slots, one more than slots.
+        turns: turns of the assistant.
+        order: index of each slot's value among the values of messages and tools; None if they are in that order.
     """
 
     literals: tuple[str, ...]
@@ -47,17 +47,17 @@ class Skeleton:
 
     @cached_property
     def places(self) -> Int64Array:
-        """``int64[num_turns, 4]``: the piece in front of a turn's first slot, that of its last slot, its head and tail."""
+        """``int64[num_turns, 4]``: piece before a turn's first slot, piece of its last slot, head, tail."""
         places = [(2 * turn.first, 2 * turn.last + 1, turn.head, turn.tail) for turn in self.turns]
         return np.array(places, dtype=np.int64).reshape(-1, 4)
 
     @cached_property
     def _blank(self) -> list[str]:
-        """The literals, and an empty text in the place of each value."""
+        """The literals, and an empty text in place of each value."""
         return [*chain.from_iterable(zip(self.literals, repeat(""), strict=False))][:-1]
 
     def filled(self, values: Sequence[str]) -> "FilledText":
-        """Return the text with a value in every slot: those of the messages, then those of the tools."""
+        """Return the text with a value in every slot; ``values`` has the messages' values, then the tools'."""
         pieces = self._blank.copy()
         pieces[1::2] = values if self.order is None else [values[index] for index in self.order]
         return FilledText("".join(pieces), pieces, self)
@@ -68,8 +68,8 @@ class FilledText(NamedTuple):
 
     Attributes:
         text: of the whole conversation.
-        pieces: of it: piece 2 i is literal i of the template, piece 2 i + 1 is value i.
-        skeleton: that was filled.
+        pieces: its parts: piece 2 i is literal i of the template, piece 2 i + 1 is value i.
+        skeleton: the filled skeleton.
     """
 
     text: str
@@ -89,12 +89,12 @@ def spans_of_filled(rows: Sequence[int], texts: Sequence[FilledText], *, last_on
     Args:
         rows: index in the batch of each text.
         texts: the filled texts.
-        last_only: return the last turn of each text alone.
+        last_only: return only the last turn of each text.
     """
     pieces = [one.pieces for one in texts]
     first_pieces = offsets_of(np.fromiter(map(len, pieces), dtype=np.int64))[:-1]
     sizes = np.fromiter(map(len, chain.from_iterable(pieces)), dtype=np.int64)
-    # All texts lie one behind the other: piece i is the characters edges[i] … edges[i + 1].
+    # All texts are concatenated: piece i has the characters edges[i] … edges[i + 1].
     edges = offsets_of(sizes)
     places = [one.skeleton.places[-1:] if last_only else one.skeleton.places for one in texts]
     owners = np.repeat(np.arange(len(texts)), np.fromiter(map(len, places), dtype=np.int64))
@@ -106,7 +106,7 @@ def spans_of_filled(rows: Sequence[int], texts: Sequence[FilledText], *, last_on
 
 
 def verbatim_texts(messages: Sequence[Message], tools: Sequence[Any] | None = None) -> list[str] | None:
-    """Return the texts of all messages, and each tool as JSON; None if a message or a tool has no text that stays unchanged."""
+    """Return the texts of all messages, and each tool as JSON; None if one of them has no text that stays unchanged."""
     if tools:
         texts = verbatim_texts(messages)
         if texts is None or any(type(tool) is not dict for tool in tools):
@@ -116,7 +116,7 @@ def verbatim_texts(messages: Sequence[Message], tools: Sequence[Any] | None = No
         return messages.texts
     indices: Sequence[int] = messages.others if type(messages) is MixedMessages else range(len(messages))
     values: list[Any] = [message.get("content") for message in messages]
-    # From the last on, so that the places of those in front stay.
+    # From the last one, so that earlier places stay valid.
     for index in reversed(indices):
         texts = message_texts(messages[index])
         if not texts:
@@ -126,7 +126,7 @@ def verbatim_texts(messages: Sequence[Message], tools: Sequence[Any] | None = No
 
 
 def message_texts(message: Message) -> list[str]:
-    """Return the texts of a message that its rendering holds unchanged: content, and calls of tools."""
+    """Return the texts of a message that its rendering holds unchanged: content, and tool calls."""
     content = message.get("content")
     texts = [content] if content else []
     for call in message.get("tool_calls") or ():
@@ -134,6 +134,6 @@ def message_texts(message: Message) -> list[str]:
         arguments = function.get("arguments")
         if not arguments and not isinstance(arguments, Mapping):
             return []
-        # Templates write arguments that are a text as they are, or quote them: then the text filled in is another one.
+        # Templates write text arguments as they are, or quote them: then the filled text differs.
         texts += [function["name"], arguments if isinstance(arguments, str) else json_text(arguments)]
     return texts

@@ -1,4 +1,4 @@
-"""Sizes of jobs: some need no fast tokenizer, as the reference encodes them before that is loaded, and some no processes."""
+"""Sizes of jobs: for small ones, loading the fast tokenizer or starting processes takes longer than encoding."""
 
 from collections.abc import Iterable
 from typing import Protocol
@@ -12,18 +12,18 @@ class SizedRows(Protocol):
 
     @property
     def num_bytes(self) -> int | None:
-        """Bytes of their text; None where that is not known."""
+        """Bytes of their text; None if unknown."""
 
     def __len__(self) -> int: ...
 
 
 def encoder_of_job(encoder: Encoder, parts: Iterable[SizedRows]) -> Encoder:
-    """Return the encoder for all parts of a job: one that is loaded sooner if they hold little text."""
+    """Return the encoder for all parts of a job: one that loads sooner if they hold little text."""
     return encoder.engine.light if is_small(*_text_of(parts)) else encoder
 
 
 def is_for_one_process(encoder: Encoder, parts: Iterable[SizedRows]) -> bool:
-    """Return true if one process encodes all parts of a job before others would have started, and keeps several cores busy."""
+    """Return true if one process encodes all parts before others would have started, and keeps several cores busy."""
     if encoder.takes_media or not encoder.engine.uses_threads:
         return False
     return _text_of(parts)[0] < ONE_PROCESS_BYTES

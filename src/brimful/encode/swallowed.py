@@ -1,12 +1,13 @@
 """Parts of a conversation that a chat template leaves out of the text: messages, calls and tools.
 
-Templates write the roles they know and pass over others without a word: a turn of ``bot`` is gone, and so is its
-target. Two questions find that out:
+Templates write the roles they know and silently skip others: a turn of ``bot`` is lost, and so is its target. Two
+questions detect that:
 
-1.  *Does the template write messages of this shape at all?* The conversation is rendered once with a mark in the place
-    of each content; a mark that is missing is a message that is left out. The answer depends on roles alone and is kept.
-2.  *Is the text of each message there?* Each content is looked for behind the one before. A template may change it on
-    purpose (take earlier thoughts out, quote it); so a content that is not found is replaced by a mark and asked again.
+1.  *Does the template write messages of this shape at all?* The conversation is rendered once with a mark in place of
+    each content; a missing mark means a missing message. The answer depends on roles alone and is kept.
+2.  *Is the text of each message there?* Each content is searched for after the previous one. A template may change it
+    on purpose (remove earlier reasoning, quote it), so a content that is not found is replaced by a mark and searched
+    for again.
 """
 
 from collections.abc import Hashable, Sequence
@@ -20,7 +21,7 @@ _THOUGHT_END = "</think>"
 
 
 class SwallowedText:
-    """Finds what one chat template leaves out.
+    """Search for what one chat template leaves out.
 
     Args:
         render: renders messages and tools with that template.
@@ -33,7 +34,7 @@ class SwallowedText:
     def first(self, shape: Hashable, messages: Sequence[Message], tools: Any, text: str) -> str | None:
         """Describe the first part of a conversation that its rendering lacks; return None if it has all parts.
 
-        ``shape`` is that of ``shape_of``.
+        ``shape`` comes from ``shape_of``.
         """
         index = examined(self._missing_by_shape, shape, lambda: self._missing_mark(messages, tools))
         if index is None:
@@ -42,18 +43,19 @@ class SwallowedText:
 
     @staticmethod
     def missing_tool(tools: Any, text: str) -> str | None:
-        """Describe the first tool whose name is not in the rendering; return None if there is none."""
+        """Describe the first tool whose name is not in the rendering; return None if all are."""
         for tool in tools or ():
             function = tool.get("function", tool)
             name = function.get("name") if isinstance(function, dict) else None
             if isinstance(name, str) and name not in text:
-                return f"the tool {name!r} is in none of what the chat template writes"
+                return f"the tool {name!r} is missing from what the chat template writes"
         return None
 
     def _missing_mark(self, messages: Sequence[Message], tools: Any) -> int | None:
         """Return the index of the first message whose mark is not written when all contents are marks.
 
-        None if all are, and if the template refuses marks: then the second question is asked of every conversation.
+        None if all are written, or if the template refuses marks: then the second question is asked for every
+        conversation.
         """
         pairs = [_with_marks(message, index) for index, message in enumerate(messages)]
         try:
@@ -69,7 +71,7 @@ class SwallowedText:
             content = _content(message)
             if not content:
                 continue
-            # Searched behind the message before: a short answer such as "yes" is found anywhere in a long text.
+            # Searched after the previous message: a short answer such as "yes" is found anywhere in a long text.
             start = text.find(content, end)
             if start < 0 and _THOUGHT_END in content:
                 content = content.rpartition(_THOUGHT_END)[2].strip()
@@ -108,8 +110,8 @@ def _with_marks(message: Message, index: int) -> tuple[Message, list[str]]:
 
 
 def _refusal(index: int, message: Message) -> str:
-    subject = f"its text ({excerpt_of(message)}) is" if _content(message) else "its calls of tools are"
+    subject = f"its text ({excerpt_of(message)}) is" if _content(message) else "its tool calls are"
     return (
-        f"the chat template leaves out messages[{index}] of role {message['role']!r}: {subject} in none of what it writes "
+        f"the chat template leaves out messages[{index}] of role {message['role']!r}: {subject} missing from the text "
         f"(rename the role, or use a template that knows it)"
     )

@@ -17,11 +17,11 @@ class TextEncoder(RenderingEncoder):
 
     Args:
         tokenizer: a directory, a hub id, or a ``transformers`` tokenizer.
-        bos: put the tokenizer's BOS in front; None: if the tokenizer itself would.
-        eos: put its EOS behind. The end of a document is worth learning, so this is on.
+        bos: begin with the tokenizer's BOS; None: if the tokenizer itself does.
+        eos: end with its EOS. On by default, since the model should learn where a document ends.
 
     Raises:
-        SettingsError: a mark is asked for that the tokenizer does not have.
+        SettingsError: a requested mark that the tokenizer does not have.
         TokenizerNotFoundError: nothing at that path or id.
     """
 
@@ -31,9 +31,9 @@ class TextEncoder(RenderingEncoder):
 
     @cached_property
     def marks(self) -> tuple[list[int], list[int]]:
-        """Token ids in front of every document and behind it."""
+        """Token ids before and after every document."""
         facts = self.tokenizer.facts
-        # Some tokenizers put BOS in front on their own; the default follows them.
+        # Some tokenizers add BOS automatically; the default follows them.
         bos = facts.begins_with_bos if self._bos is None else self._bos
         if bos and facts.bos_id is None:
             raise SettingsError(f"{self.tokenizer} has no beginning-of-sequence token; use {setting('bos', False)}")

@@ -20,7 +20,7 @@ class TextSpans(NamedTuple):
     Attributes:
         rows: index of the text of each span, ``int64[num_spans]``.
         starts: its first character.
-        ends: the character behind its last.
+        ends: the character after its last.
 
     >>> TextSpans.of_lists({2: [(0, 3), (5, 9)]}).rows.tolist()
     [2, 2]

@@ -17,7 +17,7 @@ from brimful.typing import BoolArray, Int64Array
 
 _PRINTABLE = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
 _ALPHABET = frozenset(map(chr, _PRINTABLE)) | frozenset(chr(256 + rank) for rank in range(256 - len(_PRINTABLE)))
-"""Characters that stand for the 256 bytes: those that can be printed for themselves, the others from 256 on."""
+"""Characters that represent the 256 bytes: printable bytes as themselves, the others from 256 on."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class TokenBytes:
 
     Attributes:
         num_bytes: ``int64[vocab_size]``, bytes of each token.
-        form: Unicode form that texts are brought into before (``NFC``), or None.
+        form: Unicode form to which texts are normalized first (``NFC``), or None.
     """
 
     num_bytes: Int64Array
@@ -40,7 +40,7 @@ class TokenBytes:
         vocabulary = state["model"].get("vocab")
         if form not in (None, "NFC") or not isinstance(vocabulary, dict) or not _is_byte_level(state):
             return None
-        # Tokens whose ranges leave out the blanks around them would not lie side by side.
+        # Tokens whose ranges leave out the spaces around them would not be contiguous.
         if any(
             step["type"] == "ByteLevel" and step.get("trim_offsets", True) for step in _steps(state, "post_processor")
         ):
@@ -51,13 +51,13 @@ class TokenBytes:
         size = 1 + max([*vocabulary.values(), *added_tokens], default=0)
         num_bytes = np.zeros(size, dtype=np.int64)
         num_bytes[list(vocabulary.values())] = [len(token) for token in vocabulary]
-        # An added token stands for its own text, which is cut out before bytes are looked at.
+        # An added token represents its own text, which is split off before bytes are considered.
         for token_id, content in added_tokens.items():
             num_bytes[token_id] = len(content.encode())
         return cls(num_bytes, form)
 
     def keeps(self, texts: Sequence[str], is_ascii: BoolArray) -> BoolArray:
-        """Return true for each text that has the Unicode form already, as those of ASCII have."""
+        """Return true for each text that already has the Unicode form, as ASCII texts do."""
         form: Any = self.form
         if form is None:
             return np.ones(len(texts), dtype=bool)
@@ -73,7 +73,7 @@ def _is_byte_level(state: Mapping[str, Any]) -> bool:
 
 
 def _steps(state: Mapping[str, Any], part: str) -> Sequence[Mapping[str, Any]]:
-    """Return the steps of a part of the tokenizer, which is one step or a sequence of them."""
+    """Return the steps of a part of the tokenizer, which is one step or a sequence of steps."""
     steps = state.get(part)
     if steps is None:
         return []

@@ -1,11 +1,11 @@
-"""Token runs on disk: samples that were encoded before, one file for each block of the source.
+"""Token runs on disk: samples that are already encoded, one file for each block of the source.
 
-A job that measures and then writes tokenises once: measuring leaves its tokens here, writing reads them. The
-files are temporary and belong to one job. Each process compares a file with its checksum when it first opens it: packs
-are made from these files, and no later step would notice other tokens.
+A job that measures and then writes tokenizes once: measuring leaves its tokens here, and writing reads them. The files
+are temporary and belong to one job. Each process compares a file with its checksum when it first opens it: packs are
+made from these files, and no later step would notice wrong tokens.
 
-Media are kept by their places among the tokens, with a number of the state that each file was measured in
-(``Medium.stamp``). Bytes that came with a row are not copied: whoever needs them reads the row.
+Media are kept by their places among the tokens, with the state in which each file was measured (``Medium.stamp``).
+Bytes that came with a row are not copied: read them from the row.
 """
 
 import json
@@ -29,15 +29,16 @@ _MAX_OPEN_FILES = 512
 _CHUNK_TOKENS = 1 << 16
 
 _NOT_OPEN = Ragged(np.empty(0, dtype=np.uint8), np.zeros(1, dtype=np.int64))
-"""Mark of a file whose media were not mapped yet; None is a file without any."""
+"""Mark of a file whose media are not yet mapped; None is a file without media."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptMedium:
-    """One medium of a sample whose tokens were kept.
+    """One medium of a sample whose tokens are stored.
 
     Attributes:
-        item: its place among the tokens of the sample. A medium without a path came as bytes with the row, which are not here.
+        item: its place among the tokens of the sample. A medium without a path came as bytes with the row; they are not
+            stored here.
         stamp: state of its file before it was measured; 0 without a file.
     """
 
@@ -56,7 +57,7 @@ def write_stored(
     Args:
         ids: ``int32``, a row for each sample; empty for a rejected one.
         loss_mask: ``bool[len(ids.values)]``.
-        media: of each row that has some.
+        media: media of each row that has any.
     """
     write_signed(path, Ragged(mask_as_complement(ids.values, loss_mask), ids.offsets), media)
 
@@ -64,11 +65,11 @@ def write_stored(
 def write_signed(
     path: str | os.PathLike[str], signed_ids: Ragged, media: Mapping[int, Sequence[KeptMedium]] | None = None
 ) -> None:
-    """Write the samples of one block, whose tokens are in the form of ``mask_as_complement``.
+    """Write the samples of one block, with tokens in the form of ``mask_as_complement``.
 
     Args:
         signed_ids: ``int32``, a row for each sample; empty for a rejected one.
-        media: of each row that has some.
+        media: media of each row that has any.
     """
     columns = {"signed_ids": signed_ids}
     if media:
@@ -104,7 +105,7 @@ def _kept_medium(values: dict[str, Any]) -> KeptMedium:
 
 
 def is_stored(path: str | os.PathLike[str], count: int) -> bool:
-    """Return true if a file holds ``count`` samples, byte for byte as they were written, and their media are as they were."""
+    """Return true if a file holds ``count`` samples, byte for byte as written, and their media are unchanged."""
     try:
         if len(_open_runs(path)) != count:
             return False
@@ -135,13 +136,13 @@ def _open_runs(path: str | os.PathLike[str], *, checked: bool = True) -> Ragged:
 def mask_as_complement(ids: TokenIds, loss_mask: LossMask) -> TokenIds:
     """Return ``int32[num_tokens]``: the token id at a target, its bitwise complement (below 0) elsewhere.
 
-    So one number holds a token and whether it is a target.
+    One number thus holds a token and whether it is a target.
     """
     return np.where(loss_mask, ids, ~ids)
 
 
 def unmask_complement(ids: TokenIds) -> tuple[TokenIds, LossMask]:
-    """Return ids and mask of the result of ``mask_as_complement``. The ids are changed in place.
+    """Return ids and mask from the result of ``mask_as_complement``. The ids are changed in place.
 
     >>> ids, mask = unmask_complement(np.array([5, ~7], dtype=np.int32))
     >>> ids.tolist(), mask.tolist()
@@ -151,7 +152,7 @@ def unmask_complement(ids: TokenIds) -> tuple[TokenIds, LossMask]:
     # In chunks, so that the temporary array stays in the processor's cache.
     for start in range(0, len(ids), _CHUNK_TOKENS):
         chunk = ids[start : start + _CHUNK_TOKENS]
-        chunk ^= chunk >> 31  # the shift is -1 for a complement, 0 else
+        chunk ^= chunk >> 31  # the shift is -1 for a complement, otherwise 0
     return ids, mask
 
 
@@ -181,7 +182,7 @@ class StoredSamples:
         """Return views of the stored rows, in the form of ``mask_as_complement``."""
         file_indices = np.searchsorted(self._first_ids, sample_ids, side="right") - 1
         runs = []
-        # One look-up a sample: this is the inner loop of writing packs, whose samples come in random order.
+        # One lookup per sample: this is the inner loop of writing packs, whose samples come in random order.
         for sample_id, file_index in zip(sample_ids, file_indices.tolist(), strict=True):
             values, offsets, first_id = self._open.get(file_index) or self._open_file(file_index)
             row = sample_id - first_id
@@ -189,11 +190,11 @@ class StoredSamples:
         return runs
 
     def media(self, sample_ids: Sequence[int]) -> dict[int, tuple[KeptMedium, ...]]:
-        """Return the media of those of some samples that have any."""
+        """Return the media of the given samples that have any."""
         file_indices = np.searchsorted(self._first_ids, sample_ids, side="right") - 1
         media: dict[int, tuple[KeptMedium, ...]] = {}
         for sample_id, file_index in zip(sample_ids, file_indices.tolist(), strict=True):
-            # Asked once: another thread may close the file between two questions.
+            # Looked up once: another thread may close the file between two lookups.
             rows = self._media.get(file_index, _NOT_OPEN)
             if rows is _NOT_OPEN:
                 rows = self._open_media_of(file_index)
@@ -204,11 +205,11 @@ class StoredSamples:
         return media
 
     def _open_media_of(self, file_index: int) -> Ragged | None:
-        """Map the media of a file's rows; as the tokens, they are compared with their checksum once."""
+        """Map the media of a file's rows; like the tokens, they are compared with their checksum once."""
         try:
             rows = _open_media(self._paths[file_index], checked=file_index not in self._checked_media)
         except CorruptFileError as error:
-            raise CorruptFileError(f"{error.message}: run the same command again, it makes this file anew") from error
+            raise CorruptFileError(f"{error.message}: run the same command again, which rebuilds this file") from error
         self._checked_media.add(file_index)
         self._media[file_index] = rows
         if len(self._media) > _MAX_OPEN_FILES:
@@ -220,10 +221,10 @@ class StoredSamples:
         try:
             rows = _open_runs(self._paths[file_index], checked=file_index not in self._checked)
         except CorruptFileError as error:
-            raise CorruptFileError(f"{error.message}: run the same command again, it makes this file anew") from error
+            raise CorruptFileError(f"{error.message}: run the same command again, which rebuilds this file") from error
         self._checked.add(file_index)
         self._open[file_index] = (rows.values, rows.offsets.tolist(), self._first_ids[file_index])
-        # A process may map a limited number of files; the checksum of one that is opened again is known to be right.
+        # A process may map a limited number of files; the checksum of a reopened file is known to be right.
         if len(self._open) > _MAX_OPEN_FILES:
             self._open.popitem(last=False)
         return self._open[file_index]

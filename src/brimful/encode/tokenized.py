@@ -26,21 +26,21 @@ class TokenizedTexts(abc.ABC):
     def runs(self, rows: AnyIntArray, starts: AnyIntArray, ends: AnyIntArray) -> tuple[Int64Array, Int64Array]:
         """Return the runs of tokens ``[first, last)`` that hold the characters ``[start, end)`` of texts.
 
-        A token that also holds characters behind the end belongs to the run, as in Transformers; so do all tokens of a
+        A token that also holds characters after the end belongs to the run, as in Transformers; so do all tokens of a
         last character that takes several.
 
         Args:
             rows: index of each text, ``int[num_runs]``.
             starts: first character.
-            ends: character behind the last.
+            ends: character after the last.
 
         Returns:
-            First tokens and tokens behind the last, counted from the first token of the text: ``int64[num_runs]`` each.
+            First tokens, and tokens after the last, counted from the first token of the text: ``int64[num_runs]`` each.
         """
 
 
 class EncodedTexts(TokenizedTexts):
-    """Tokens with the alignment of the ``tokenizers`` library, or with none.
+    """Tokens with the alignment of the ``tokenizers`` library, or without any.
 
     Args:
         texts: the texts.
@@ -64,7 +64,7 @@ class EncodedTexts(TokenizedTexts):
     def _run(self, row: int, start: int, end: int) -> tuple[int, int]:
         first, last = self._first_token(row, start), self._first_token(row, end)
         if self._encodings is not None:
-            # Backwards, because characters such as normalised blanks have no token of their own.
+            # Backward, because characters such as normalized spaces have no token of their own.
             for position in range(end - 1, start - 1, -1):
                 token = self._encodings[row].char_to_token(position)
                 if token is not None:
@@ -72,7 +72,7 @@ class EncodedTexts(TokenizedTexts):
         return first, last
 
     def _first_token(self, row: int, position: int) -> int:
-        """Return the index of the first token that holds the character at ``position`` or one behind it."""
+        """Return the index of the first token that holds the character at ``position`` or a later one."""
         text, num_tokens = self._texts[row], len(self.ids.row(row))
         if self._encodings is None:
             return min(self._count_tokens(text[:position]), num_tokens)
@@ -88,13 +88,13 @@ class ByteAlignedTexts(TokenizedTexts):
 
     Tokens of byte-level BPE spell their text byte for byte, so the running sum of their sizes is the place of each in
     the text. A text that the tokenizer changes first (a decomposed accent, for example) has other bytes than its
-    tokens: it is aligned by the reference.
+    tokens: the reference aligns it.
 
     Args:
         texts: the texts.
         ids: their tokens.
         sizes: bytes of each token of the vocabulary.
-        reference: aligns a few texts by the ``tokenizers`` library.
+        reference: aligns a few texts with the ``tokenizers`` library.
     """
 
     def __init__(
@@ -107,9 +107,9 @@ class ByteAlignedTexts(TokenizedTexts):
         super().__init__(ids)
         self._texts, self._reference = texts, reference
         values = ids.values
-        # Ids are of the vocabulary, and need no check of their range.
+        # Ids come from the vocabulary, so their range needs no check.
         offsets = offsets_of(sizes.num_bytes.take(values, mode="clip"))
-        # Behind the last byte of each token; the texts lie one behind the other.
+        # End of each token in bytes; the texts are concatenated.
         self._ends = offsets[1:]
         self._text_starts = offsets[ids.offsets[:-1]]
         is_ascii = np.fromiter(map(str.isascii, texts), dtype=bool, count=len(texts))
@@ -131,10 +131,10 @@ class ByteAlignedTexts(TokenizedTexts):
         return firsts, lasts
 
     def _holders(self, rows: Int64Array, positions: Int64Array) -> Int64Array:
-        """Return the first token that holds each character; the number of tokens behind the last character."""
+        """Return the first token that holds each character; after the last character, the number of tokens."""
         places = self._text_starts[rows] + self._characters.first_bytes(rows, positions)
         tokens = np.searchsorted(self._ends, places, side="right") - self.ids.offsets[rows]
-        # Behind the end of a text the next text begins.
+        # After the end of a text the next text begins.
         holders: Int64Array = np.minimum(tokens, np.diff(self.ids.offsets)[rows])
         return holders
 
@@ -148,10 +148,10 @@ class _Characters:
         self._has_wide = bool(is_wide.any())
         if not self._has_wide:
             return
-        # Characters of the texts that are not ASCII alone, one text behind the other: of the others a character is a byte.
+        # Characters of the texts that are not pure ASCII, concatenated; in the others each character is one byte.
         sizes = np.where(is_wide, self.num_bytes, 0)
         self._is_wide, self._starts = is_wide, offsets_of(sizes)
-        # Half of a surrogate pair was refused before, so that every character has its UTF-8.
+        # Lone surrogates were refused earlier, so every character has a UTF-8 encoding.
         wide_text = "".join([texts[row] for row in np.flatnonzero(is_wide).tolist()])
         codes = np.frombuffer(wide_text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
         widths = 1 + (codes > 0x7F).view(np.int8) + (codes > 0x7FF).view(np.int8) + (codes > 0xFFFF).view(np.int8)

@@ -1,4 +1,4 @@
-"""A tokenizer from a directory or the hub, loaded when it is first used, with the fastest library that gives its ids."""
+"""A tokenizer from a directory or the hub, loaded at first use, with the fastest library that gives its ids."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Tokenizer:
 
     Args:
         name_or_tokenizer: a directory, a hub id, or a tokenizer of ``transformers``.
-        fast: tokenise with the fast library where it gives the same ids; else with the ``tokenizers`` library.
-        ask_hub: look for a hub id in the hub's cache alone if false.
+        fast: tokenize with the fast library if it gives the same ids; otherwise with the ``tokenizers`` library.
+        ask_hub: if false, look for a hub id only in the hub's cache.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Tokenizer:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer | str | os.PathLike[str] | Any) -> Tokenizer:
-        """Return a ``Tokenizer`` as it is; make one of a name or of a tokenizer of ``transformers``."""
+        """Return a ``Tokenizer`` as it is; make one from a name or a ``transformers`` tokenizer."""
         return tokenizer if isinstance(tokenizer, cls) else cls(tokenizer)
 
     @property
@@ -104,7 +104,7 @@ class Tokenizer:
 
     @cached_property
     def facts(self) -> TokenizerFacts:
-        """All that encoding needs to know of it; from the cache if an earlier job loaded it from the same files."""
+        """Everything that encoding needs to know; from the cache if an earlier job loaded it from the same files."""
         directory, hub_id = self._files
         if directory is None:
             return TokenizerFacts.of(self.hf)
@@ -115,7 +115,7 @@ class Tokenizer:
                 facts = TokenizerFacts.of(self.hf)
             else:
                 facts, self._read_backend = reading
-            # Another process may have given a hub id other files meanwhile.
+            # Another process may have changed the files of a hub id meanwhile.
             if self._files == (directory, hub_id):
                 facts.remember(directory, hub_id)
         return facts
@@ -135,7 +135,7 @@ class Tokenizer:
             return self._original.backend
         if self.facts.state is None:
             return None
-        # That of Transformers, if it was loaded here for this tokenizer alone: making another takes half a second.
+        # Use the object of Transformers if it was loaded only for this tokenizer: making another takes half a second.
         if self._loaded is None and "hf" in self.__dict__:
             backend = self.hf.backend_tokenizer
             backend.no_truncation()
@@ -153,17 +153,17 @@ class Tokenizer:
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """Fingerprint of all that turns text into ids: vocabulary, merges, normaliser, added tokens. No path, no date."""
+        """Fingerprint of what turns text into ids: vocabulary, merges, normalizer, added tokens. No path, no date."""
         return self.facts.fingerprint
 
     @cached_property
     def reference(self) -> Tokenizer:
-        """The same tokenizer by the ``tokenizers`` library alone."""
+        """The same tokenizer with the ``tokenizers`` library alone."""
         return self._slow_copy(may_count_bytes=False)
 
     @cached_property
     def light(self) -> Tokenizer:
-        """The same tokenizer by the ids of the ``tokenizers`` library, which are placed in the text by their bytes."""
+        """The same tokenizer with the ids of the ``tokenizers`` library, aligned to the text by their bytes."""
         return self._slow_copy(may_count_bytes=self._may_count_bytes)
 
     def _slow_copy(self, *, may_count_bytes: bool) -> Tokenizer:
@@ -173,7 +173,7 @@ class Tokenizer:
 
     @property
     def engine(self) -> str:
-        """Name and version of the library that tokenises, and the reason if it is not the fast one."""
+        """Name and version of the library that tokenizes, and the reason if it is not the fast one."""
         if self.is_fast:
             return str(FastTokenizer.version())
         library = "tokenizers" if self.facts.state is not None else "transformers"
@@ -182,17 +182,17 @@ class Tokenizer:
 
     @property
     def is_fast(self) -> bool:
-        """True if the fast library tokenises: it is installed, takes the tokenizer, and gave the reference's ids."""
+        """True if the fast library tokenizes: it is installed, takes the tokenizer, and gave the reference's ids."""
         return not self._reason_against_fast and self.fast
 
     @property
     def may_differ(self) -> bool:
-        """True if anything but the reference may tokenise, or place its tokens."""
+        """True if anything but the reference may tokenize or align tokens."""
         return self.fast or self._may_count_bytes
 
     @cached_property
     def _reason_against_fast(self) -> str:
-        """The reason why the fast library does not tokenise; empty if it does, or is not wanted."""
+        """The reason why the fast library does not tokenize; empty if it does, or is not wanted."""
         if not self.fast:
             return ""
         if self.facts.state is None:
@@ -211,12 +211,12 @@ class Tokenizer:
 
     @property
     def _counts_bytes(self) -> bool:
-        """True if tokens are placed in their text by their bytes: a byte-level vocabulary, and no difference was ever found."""
+        """True if tokens are aligned to their text by bytes: a byte-level vocabulary without known differences."""
         return self._may_count_bytes and self.facts.sizes is not None and self._trusts_bytes
 
     @property
     def _trusts_bytes(self) -> bool:
-        # Copies ask the one that they were made from, which hears of a difference.
+        # Copies ask their original, which is told of differences.
         return self._bytes_are_right if self._original is None else self._original._trusts_bytes
 
     @cached_property
@@ -224,16 +224,16 @@ class Tokenizer:
         return self.trusts(self._light_id)
 
     def warm_up(self) -> None:
-        """Begin to load the fast library's tokenizer in a thread, which takes a second and no Python.
+        """Begin to load the fast library's tokenizer in a thread, which takes a second without the GIL.
 
-        Only if an earlier job left all that is to be known before; else loading waits for the first text.
+        Only if an earlier job stored everything needed for that; otherwise loading waits for the first text.
         """
         if self._is_proved:
-            threading.Thread(target=lambda: self._fast).start()  # an exit waits for it: Python would break it off
+            threading.Thread(target=lambda: self._fast).start()  # not a daemon: exit must wait for it
 
     @property
     def _is_proved(self) -> bool:
-        """True if an earlier job left all that is to be known of the tokenizer, and found the fast library equal."""
+        """True if an earlier job stored the facts about the tokenizer and found the fast library equal."""
         directory, hub_id = self._files
         if not self.fast or FastTokenizer.version() is None or directory is None:
             return False
@@ -250,7 +250,7 @@ class Tokenizer:
 
     @property
     def engine_id(self) -> str:
-        """Versions of the libraries that encode, and of the reference; empty if that is the reference alone."""
+        """Versions of the libraries that encode, and of the reference; empty for the reference alone."""
         if self.is_fast:
             return self._fast_id
         return self._light_id if self._counts_bytes else ""
@@ -267,14 +267,14 @@ class Tokenizer:
         return ["tokenizer", self.fingerprint, self.facts.splits_special_tokens, engine_id]
 
     def trusts(self, engine_id: str) -> bool:
-        """Return false if what these versions gave was found to differ from the reference."""
+        """Return false if these versions were found to differ from the reference."""
         result = recall(self._proof_of(engine_id))
         return result is None or not result["reason"]
 
     def distrust(self, engine_id: str, reason: str) -> None:
-        """Never take libraries of these versions for this tokenizer again.
+        """Never use libraries of these versions for this tokenizer again.
 
-        The bytes that were counted may be to blame as well as the fast library, so neither is taken after one of them differed.
+        Either the counted bytes or the fast library may be to blame, so neither is used after a difference.
         """
         ids = (self._fast_id, self._light_id)
         for name in ids if engine_id in ids else [engine_id]:
@@ -284,12 +284,12 @@ class Tokenizer:
             self._bytes_are_right = False
 
     def _difference(self, fast: FastTokenizer, texts: Sequence[str]) -> str:
-        """Return the first text that both libraries tokenise differently, for a message; empty if there is none."""
+        """Return the first text that the libraries tokenize differently, for a message; empty without one."""
         try:
             ids = fast.ids(texts)
         except (KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as error:  # a panic in Rust is no Exception
+        except BaseException as error:  # a panic in Rust is not an Exception
             return f"fastokens fails on a hard text ({type(error).__name__})"
         reference = self._reference_ids(texts)
         for index, text in enumerate(texts):
@@ -305,12 +305,12 @@ class Tokenizer:
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
-            reason = f"holds half of a surrogate pair (U+{ord(text[error.start]):04X}), which is no character"
+            reason = f"holds half of a surrogate pair (U+{ord(text[error.start]):04X}), which is not a character"
             raise BadSampleError(reason, sample_id=sample.sample_id) from error
 
     @staticmethod
     def takes(texts: Sequence[str]) -> bool:
-        """Return true if ``check`` refuses none of the texts: one question for many."""
+        """Return true if ``check`` refuses none of the texts: one check for many."""
         if all(map(str.isascii, texts)):
             return True
         try:
@@ -328,8 +328,8 @@ class Tokenizer:
         """Return the tokens of each text, with no special tokens added.
 
         Args:
-            texts: none that ``check`` refuses.
-            aligned: tokens are asked for by characters (``runs``), which costs the reference a fifth of its time.
+            texts: texts that ``check`` does not refuse.
+            aligned: ``runs`` will be called, for which the reference takes a fifth more time.
         """
         if aligned and not self._counts_bytes:
             return self._placed_by_reference(texts)
@@ -348,7 +348,7 @@ class Tokenizer:
         """Return the number of tokens of each text, ``int64``, with no special tokens added."""
         if self.is_fast or self.backend is None:
             return np.diff(self.tokenize(texts).ids.offsets)
-        # Without Python numbers of the tokens, which would keep other threads from rendering.
+        # Without Python ints for the tokens, which would keep other threads from rendering.
         encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
         return np.fromiter(map(len, encodings), dtype=np.int64, count=len(texts))
 
@@ -356,7 +356,7 @@ class Tokenizer:
         return int(self.counts([text])[0])
 
     def _placed_by_reference(self, texts: Sequence[str]) -> TokenizedTexts:
-        """Return the tokens of each text with the places that the library tells, if it tells any."""
+        """Return the tokens of each text with the library's offsets, if it gives any."""
         if self.backend is None:
             return EncodedTexts(texts, self._reference_ids(texts), None, self._count_tokens)
         encodings = self.backend.encode_batch(list(texts), add_special_tokens=False)
@@ -372,7 +372,7 @@ class Tokenizer:
         return _ragged([encoding.ids for encoding in encodings])
 
     def decode(self, input_ids: Sequence[int]) -> str:
-        """Return the text of tokens, special ones included."""
+        """Return the text of tokens, including special tokens."""
         return str(self.hf.decode(list(input_ids), skip_special_tokens=False))
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -1,7 +1,7 @@
-"""Facts about a tokenizer of Transformers: all that encoding needs, kept so that the library need not be loaded.
+"""Facts about a tokenizer of Transformers: all that encoding needs, stored so that the library need not be loaded.
 
-Importing Transformers and making its tokenizer take seconds; what they result in depends on the files in the
-tokenizer's directory and on versions, and so is found in the cache from the second job on.
+Importing Transformers and making its tokenizer take seconds; the result depends on the files in the tokenizer's
+directory and on versions, so from the second job on it comes from the cache.
 """
 
 from __future__ import annotations
@@ -29,23 +29,24 @@ from brimful.versions import version_of
 
 _VERSION = 2
 _MAX_FILE_BYTES = 64 << 20
-"""Larger files of the directory are weights, and no part of a tokenizer."""
+"""Larger files of the directory are weights, not part of a tokenizer."""
 
 
 @dataclass(frozen=True)
 class TokenizerFacts:
-    """Properties of a tokenizer that encoding asks for.
+    """Properties of a tokenizer that encoding needs.
 
     Attributes:
-        fingerprint: of all that turns text into ids: vocabulary, merges, normaliser, added tokens.
-        state: the tokenizer as ``tokenizers`` writes it, without cutting and padding; None if it is written in Python.
+        fingerprint: of everything that turns text into ids: vocabulary, merges, normalizer, added tokens.
+        state: the tokenizer as ``tokenizers`` writes it, without truncation and padding; None if it is written in
+            Python.
         splits_special_tokens: true if special tokens in a text are encoded like any other text.
         chat_template: Jinja source; None if it has none.
         special_tokens: texts of the special tokens by their name, as templates see them.
         special_texts: texts of all special tokens.
         bos_id, eos_id: tokens that begin and end a text; None if it has none.
-        begins_with_bos: true if it puts BOS in front by itself.
-        aliases_reasoning: true if its Transformers gives thoughts to templates under all of their names.
+        begins_with_bos: true if it adds BOS automatically.
+        aliases_reasoning: true if its Transformers gives reasoning to templates under all of its names.
         sizes: bytes of each token of a byte-level vocabulary; None for others.
     """
 
@@ -63,7 +64,7 @@ class TokenizerFacts:
 
     @classmethod
     def of(cls, hf: Any) -> TokenizerFacts:
-        """Ask a tokenizer of Transformers."""
+        """Read the facts from a tokenizer of Transformers."""
         from transformers.utils import chat_template_utils
 
         backend = getattr(hf, "backend_tokenizer", None) if getattr(hf, "is_fast", False) else None
@@ -89,10 +90,10 @@ class TokenizerFacts:
     def from_settings(
         cls, settings: Mapping[str, Any], *, splits_special_tokens: bool, **properties: Any
     ) -> TokenizerFacts:
-        """Return the facts of a tokenizer whose ``tokenizer.json`` is known, as ``settings_of`` has it.
+        """Return the facts of a tokenizer whose ``tokenizer.json`` is known, in the form of ``settings_of``.
 
         Args:
-            settings: of ``settings_of``.
+            settings: from ``settings_of``.
             splits_special_tokens, properties: the other attributes.
         """
         options = {"split_special_tokens": splits_special_tokens}
@@ -106,12 +107,12 @@ class TokenizerFacts:
 
     @classmethod
     def recall(cls, directory: str, hub_id: str = "") -> TokenizerFacts | None:
-        """Return the facts that an earlier job kept of the tokenizer in a directory; None if there are none.
+        """Return the facts that an earlier job stored for the tokenizer in a directory; None without any.
 
         Args:
-            directory: of its files.
-            hub_id: name by which it is loaded from there; empty if that is the directory. Transformers asks other
-                questions of either.
+            directory: directory of its files.
+            hub_id: name by which it is loaded from there; empty if it is loaded by directory. Transformers checks the
+                two differently.
         """
         folder = _folder(directory, hub_id)
         try:
@@ -130,7 +131,7 @@ class TokenizerFacts:
             return None
 
     def remember(self, directory: str, hub_id: str = "") -> None:
-        """Keep the facts of the tokenizer in a directory; a cache that cannot be written only costs time."""
+        """Store the facts of the tokenizer in a directory; a cache that cannot be written only costs time."""
         folder = _folder(directory, hub_id)
         facts = {key: value for key, value in vars(self).items() if key not in ("sizes", "state")}
         state = None if self.state is None else self.state.encode()
@@ -156,29 +157,29 @@ def _loads(text: str) -> Any:
 
 
 def _canonical(value: Any) -> bytes:
-    """Return ``canonical_json`` of the settings of a tokenizer, sooner where a fast library writes the same bytes."""
+    """Return ``canonical_json`` of the settings of a tokenizer, faster if a fast library writes the same bytes."""
     library, model = fast_json_library(), value[0]["model"]
-    # The libraries write numbers with a point in two ways, which BPE without dropout has none of.
+    # The libraries write floats differently, but BPE without dropout has none.
     if library is None or model["type"] != "BPE" or model.get("dropout") is not None:
         return canonical_json(value)
     return bytes(library.dumps(value, option=library.OPT_SORT_KEYS))
 
 
 def settings_of(backend: Any) -> dict[str, Any]:
-    """Return the settings of a ``tokenizers`` object, without cutting and padding: encoding does neither."""
+    """Return the settings of a ``tokenizers`` object, without truncation and padding: encoding does neither."""
     settings: dict[str, Any] = _loads(backend.to_str())
     del settings["truncation"], settings["padding"]
     return settings
 
 
 def _written(settings: Mapping[str, Any]) -> str:
-    """Return settings of ``tokenizers`` as JSON, with each merge of two tokens in one text where that says the same.
+    """Return settings of ``tokenizers`` as JSON, with each merge of two tokens as one text if that is equivalent.
 
-    Libraries read one text in less time than two: the fast one is loaded some 0.2 of a second sooner.
+    Libraries read one text in less time than two: the fast one loads about 0.2 seconds sooner.
     """
     library, model = fast_json_library(), settings["model"]
     merges = model.get("merges")
-    # A blank would part another pair, and a line of this beginning is a comment in files of merges.
+    # A space would split the pair elsewhere, and a line with this beginning is a comment in merges files.
     if not merges or any(" " in left or " " in right or left.startswith("#version") for left, right in merges):
         return json.dumps(settings, ensure_ascii=False)
     model = {**model, "merges": [f"{left} {right}" for left, right in merges]}
@@ -189,7 +190,7 @@ def _written(settings: Mapping[str, Any]) -> str:
 
 
 def _note_state(directory: str, folder: Path) -> None:
-    """Tell the server of the next job's worker processes which tokenizer to load before all else."""
+    """Tell the server of the next job's worker processes which tokenizer to load first."""
     note, content = state_note(directory), os.fspath(folder.resolve() / "tokenizer.json")
     if not note.is_file() or note.read_text(encoding="utf-8") != content:
         with contextlib.suppress(OSError), atomic_file(note) as file:

@@ -1,8 +1,8 @@
-"""Facts about a tokenizer from its files, without Transformers, where Transformers takes the files as they are.
+"""Facts about a tokenizer from its files, without Transformers, if Transformers takes the files as they are.
 
 ``AutoTokenizer`` costs two seconds: it imports PyTorch for the model's configuration, and rebuilds some tokenizers from
-their vocabulary. For the classes here the result is known from ``tokenizer.json`` and ``tokenizer_config.json``, with the
-versions of Transformers in ``known_libraries``; any other tokenizer, or version, is loaded by Transformers.
+their vocabulary. For the classes here and the versions of Transformers in ``known_libraries``, the result is known from
+``tokenizer.json`` and ``tokenizer_config.json``. Transformers loads any other tokenizer or version.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _IRRELEVANT = {
         *_NAMED_TOKENS,
     ),
 }
-"""Keys of a configuration that are read here, or have no part in tokens. With another key Transformers is asked."""
+"""Keys of a configuration that are read here, or do not affect tokens. With any other key, Transformers is used."""
 
 _OFF = {"add_bos_token", "add_eos_token", "add_prefix_space", "split_special_tokens"}
-"""Keys that have no part in tokens if they are false."""
+"""Keys that do not affect tokens if they are false."""
 
 _QWEN2 = {
     *(
@@ -59,7 +59,7 @@ _QWEN2 = {
 """Types of models whose tokenizer is ``Qwen2Tokenizer``."""
 
 _ANY = {"llama", "smollm3", "gpt_oss", "glm4", "glm4_moe", "olmo2", "olmo3", "granite", "deepseek_v3"}
-"""Types of models that have ``tokenizer.json`` read as it is, if the configuration names no class of its own."""
+"""Types of models whose ``tokenizer.json`` is read as it is, unless the configuration names a class."""
 
 _QWEN2_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -76,7 +76,7 @@ _QWEN2_PARTS: dict[str, Any] = {
     },
     "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
 }
-"""Parts that ``Qwen2Tokenizer`` of Transformers 5 makes itself; ``trim_offsets`` here has no part in tokens."""
+"""Parts that ``Qwen2Tokenizer`` of Transformers 5 makes itself; ``trim_offsets`` here does not affect tokens."""
 
 _PLAIN_BPE: dict[str, Any] = {
     "type": "BPE",
@@ -91,7 +91,7 @@ _PLAIN_BPE: dict[str, Any] = {
 
 
 def read_facts(directory: str) -> tuple[TokenizerFacts, Any] | None:
-    """Return the facts of the tokenizer in a directory, and its ``tokenizers`` object; None if Transformers has to be asked."""
+    """Return the facts of a directory's tokenizer, and its ``tokenizers`` object; None if Transformers must read it."""
     folder = Path(directory)
     try:
         if not knows_transformers() or (folder / "additional_chat_templates").exists():
@@ -114,7 +114,7 @@ def read_facts(directory: str) -> tuple[TokenizerFacts, Any] | None:
         return _facts_of(config, backend, template, is_qwen2=is_qwen2)
     except ImportError:
         raise
-    except Exception:  # also of the Rust library: Transformers reads it after all, or refuses it in its own words
+    except Exception:  # also from the Rust library: Transformers then reads it, or refuses it with its own message
         return None
 
 
@@ -135,7 +135,7 @@ def _facts_of(config: Any, backend: Any, template: str | None, *, is_qwen2: bool
     settings = settings_of(backend)
     tokens = {token["id"]: {key: token[key] for key in token if key != "id"} for token in settings["added_tokens"]}
     config_tokens = {int(key): value for key, value in config.get("added_tokens_decoder", {}).items()}
-    # Transformers adds what the configuration lists and the file lacks; Qwen2's class has nothing but that list.
+    # Transformers adds what the configuration lists and the file lacks; Qwen2's class has only that list.
     if any(tokens.get(key) != value for key, value in config_tokens.items()) or (
         is_qwen2 and config_tokens and config_tokens != tokens
     ):
@@ -144,7 +144,7 @@ def _facts_of(config: Any, backend: Any, template: str | None, *, is_qwen2: bool
     extra = config.get("extra_special_tokens") or config.get("additional_special_tokens") or []
     ids = {token["content"]: key for key, token in tokens.items()}
     plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    # Transformers makes special tokens of these names and flags; here they are that already.
+    # Transformers makes special tokens with these names and flags; here they already are.
     if not isinstance(extra, list) or any(
         not isinstance(text, str) or tokens.get(ids.get(text)) != {"content": text, **plain}
         for text in (*named_tokens.values(), *extra)
@@ -175,7 +175,7 @@ def _facts_of(config: Any, backend: Any, template: str | None, *, is_qwen2: bool
 
 
 def _is_of_qwen2(settings: Any) -> bool:
-    """Return true if the file says what ``Qwen2Tokenizer`` makes, but for what has no part in tokens."""
+    """Return true if the file matches what ``Qwen2Tokenizer`` makes, apart from what does not affect tokens."""
     parts = json.loads(json.dumps({key: settings[key] for key in _QWEN2_PARTS}))
     if parts["pre_tokenizer"].get("pretokenizers"):
         parts["pre_tokenizer"]["pretokenizers"][-1]["trim_offsets"] = True

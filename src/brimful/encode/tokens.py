@@ -1,4 +1,4 @@
-"""Rows that were tokenised before: their tokens and labels as they are."""
+"""Rows that are already tokenized: their tokens and labels as they are."""
 
 import os
 from collections.abc import Sequence
@@ -16,10 +16,10 @@ from brimful.typing import IGNORE_INDEX
 
 
 class TokenEncoder(Encoder):
-    """Takes ``input_ids`` and ``labels`` of rows of format ``tokens``.
+    """Encoder that takes ``input_ids`` and ``labels`` of rows of format ``tokens``.
 
     Args:
-        tokenizer: only to show texts to people (``decode``); nothing is encoded with it.
+        tokenizer: only to display texts (``decode``); nothing is encoded with it.
 
     >>> TokenEncoder().encode(Sample(0, input_ids=[5, 6, 7], labels=[-100, 6, 7])).labels.tolist()
     [-100, 6, 7]
@@ -61,7 +61,7 @@ class TokenEncoder(Encoder):
 
 
 def wrong_kind(sample: Sample, kinds: str) -> BadSampleError:
-    """Return the error for a sample of a kind that an encoder does not take; ``kinds`` are those it takes."""
+    """Return the error for a sample of a kind that an encoder does not take; ``kinds`` are the kinds it takes."""
     chat_encoder = setting("mode", "chat", python="ChatEncoder")
     reason = f"is a {sample.kind}, and the encoder is for {kinds}: use {chat_encoder}, which takes both"
     return BadSampleError(reason, sample_id=sample.sample_id)

@@ -1,8 +1,8 @@
-"""Spans of messages in the text of a chat template, by a rendering that marks where it writes each of them.
+"""Spans of messages in the text of a chat template, found by a rendering that marks where it writes each of them.
 
-Templates write a conversation in loops. The template is compiled once more with a mark at the beginning of every step of
-a loop that takes up a message, and one at the end of such a loop. A text between two marks belongs to the message taken up
-last. The marks are no part of the text: without them it must be the text of the template, character for character.
+Templates write a conversation in loops. The template is compiled once more with a mark at the beginning of every loop
+step that takes up a message, and one at the end of such a loop. A text between two marks belongs to the message taken
+up last. The marks are not part of the text: without them it must equal the template's text, character for character.
 """
 
 import re
@@ -20,7 +20,7 @@ _STEP, _SET, _END = "brimful_step", "brimful_set", "brimful_end"
 
 
 class Traced(NamedTuple):
-    """A text, and the runs of it that each message has, in order."""
+    """A text, and its runs that belong to each message, in order."""
 
     text: str
     runs: list[list[Span]]
@@ -31,7 +31,7 @@ def trace(source: str, variables: Mapping[str, Any], messages: Sequence[Message]
 
     Args:
         source: the template.
-        variables: its variables beside the messages.
+        variables: its variables other than the messages.
         messages: as they are given to the template.
 
     Raises:
@@ -53,10 +53,10 @@ class _Marks:
     def __init__(self, messages: Sequence[Message]) -> None:
         self._indices = {id(message): index for index, message in enumerate(messages)}
         self._open_loops: set[int] = set()
-        self._has_message: dict[int, bool] = {}  # of the present step of each loop
+        self._has_message: dict[int, bool] = {}  # of the current step of each loop
 
     def step(self, loop: int, value: Any) -> str:
-        """Mark a step of a loop over messages, or the end of the message before in another open loop."""
+        """Mark a step of a loop over messages, or the end of the previous message in another open loop."""
         index = self._indices.get(id(value))
         self._has_message[loop] = index is not None
         if index is None:
@@ -64,7 +64,7 @@ class _Marks:
         return self._mark(loop, index)
 
     def name(self, loop: int, value: Any) -> str:
-        """Mark the first message that gets a name in a step of another loop, such as one of indices."""
+        """Mark the first message that gets a name in a step of another loop, such as a loop over indices."""
         index = self._indices.get(id(value))
         if index is None or self._has_message[loop]:
             return ""
@@ -92,7 +92,7 @@ def _parse(marked_text: str, num_messages: int) -> Traced:
     for begin in range(0, len(pieces), 3):
         if begin:
             loop, value = int(pieces[begin - 2]), pieces[begin - 1]
-            # What ``continue`` or ``break`` left open ends with the next mark of a loop around it.
+            # A step left open by ``continue`` or ``break`` ends at the next mark of an enclosing loop.
             if loop in messages:
                 while messages.popitem()[0] != loop:
                     pass

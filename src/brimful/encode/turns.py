@@ -1,20 +1,20 @@
 """Spans of the assistant's turns in the text that a chat template renders.
 
-A label covers what the model has to produce: the answer and the token that ends its turn. Some templates
-mark that themselves with ``{% generation %}``; most do not. For those the turns are found without touching
-the text that is tokenised:
+A label covers what the model has to produce: the answer and the token that ends its turn. Some templates mark that
+themselves with ``{% generation %}``; most do not. For the others, the turns are found without touching the text that is
+tokenized:
 
-1.  *Skeleton.* The conversation is rendered once more with short placeholders for its contents. The text
-    between the placeholders is the template's own: headers, ends of turns. The skeleton mostly depends on
-    the roles alone, so it is kept, and one rendering serves all conversations of that shape. Filled with the
-    real contents it must give the real text, character for character; else it is not used.
-2.  *Trace.* The conversation is rendered once more with a mark wherever the template takes up a message (``traced``). An
-    answer is the text from its mark to the next: exact for templates that change contents, take the thoughts out of
-    earlier answers, or write the results of tools into the turn of their call.
-3.  *Prefixes.* Rendering the turns before an answer, and those with it, shows where it begins and ends, if the
-    whole text begins with both. Slower, for templates that make new messages of the given ones.
+1.  *Skeleton.* The conversation is rendered once more with short placeholders for its contents. The text between the
+    placeholders is the template's own: headers, ends of turns. The skeleton mostly depends on the roles alone, so it
+    is kept, and one rendering serves all conversations of that shape. Filled with the real contents it must give the
+    real text, character for character; otherwise it is not used.
+2.  *Trace.* The conversation is rendered once more with a mark wherever the template takes up a message (``traced``).
+    An answer is the text from its mark to the next: exact for templates that change contents, remove the reasoning
+    from earlier answers, or write the results of tools into the turn of their call.
+3.  *Prefixes.* The turns before an answer are rendered without it and with it. This shows its beginning and end, if
+    the whole text begins with both renderings. Slower, for templates that build new messages from the given ones.
 
-A conversation that none explains is an error that says so, never a guess.
+A conversation that none of them explains is an error that says so, never a guess.
 """
 
 import contextlib
@@ -35,11 +35,11 @@ _OPEN, _TEXT, _OBJECT = "\ue010", "\ue011", "\ue012"  # private-use characters t
 
 
 class TurnFinder:
-    """Finds the assistant's turns of one chat template.
+    """Search for the assistant's turns of one chat template.
 
     Args:
         render: renders messages with that template.
-        trace: renders messages and tools with it, and tells which text belongs to which message.
+        trace: renders messages and tools with that template, and tells which text belongs to which message.
         special_texts: texts of the tokenizer's special tokens, one of which ends a turn.
     """
 
@@ -56,10 +56,10 @@ class TurnFinder:
     def fill(self, shape: Hashable, messages: Sequence[Message], tools: Any) -> FilledText | None:
         """Return the template's own text around the texts of the messages and the JSON of the tools.
 
-        None if one of them has no text that could stand there. That the template writes this text, and no other, has to be
-        known for the shape (``open_shape_of``), by ``proved_text``.
+        None if one of them has no text to fill in. ``proved_text`` must have shown for the shape (``open_shape_of``)
+        that the template writes exactly this text.
         """
-        skeleton = self._skeletons.get(shape)  # a function is made only for a shape that is new, or has none
+        skeleton = self._skeletons.get(shape)  # the closure is made only for a shape that is new, or has none
         if skeleton is None:
             skeleton = examined(self._skeletons, shape, lambda: self._open_skeleton(messages, tools))
         return None if skeleton is None else _fill(skeleton, verbatim_texts(messages, tools))
@@ -69,9 +69,9 @@ class TurnFinder:
         return self._skeletons.get(shape)
 
     def fill_exactly(self, shape: Hashable, messages: Sequence[Message], tools: Any, text: str) -> FilledText | None:
-        """Return the template's own text, tools with it, around the texts of the messages, if it is this text.
+        """Return the template's own text, tools included, around the messages' texts, if the result equals ``text``.
 
-        Then every text of the conversation is in it, unchanged. ``shape`` is that of ``shape_of``.
+        Then every text of the conversation is in it, unchanged. ``shape`` comes from ``shape_of``.
         """
         values = verbatim_texts(messages)
         if values is None:
@@ -83,12 +83,12 @@ class TurnFinder:
     def spans(self, shape: Hashable, messages: Sequence[Message], tools: Any, text: str) -> list[list[Span]]:
         """Return the spans of each assistant turn, in order; none for an answer that the text leaves out.
 
-        A turn has several where the results of its tools are written into it.
+        A turn has several spans if the results of its tools are written into it.
 
         Raises:
             AssistantTurnsError: the template does not show one of them.
         """
-        # From the fastest way to the most tolerant one; each verifies its result, and none guesses.
+        # From the fastest way to the most tolerant; each verifies its result, and none guesses.
         filled = self.fill_exactly(shape, messages, tools, text)
         if filled is not None:
             return [[span] for span in filled.spans]
@@ -98,7 +98,7 @@ class TurnFinder:
     def _by_trace(self, messages: Sequence[Message], tools: Any, text: str) -> list[list[Span]] | None:
         try:
             traced = self._trace(messages, tools)
-        except Exception:  # a template with tags of others, which Transformers alone compiles
+        except Exception:  # a template with other tags, which only Transformers compiles
             return None
         if traced.text != text:
             return None
@@ -106,7 +106,7 @@ class TurnFinder:
         for index, (message, runs) in enumerate(zip(messages, traced.runs, strict=True)):
             if message["role"] != "assistant":
                 continue
-            # A template that makes new messages of the given ones writes none of these.
+            # A template that builds new messages from the given ones writes none of these.
             if not runs and (message.get("content") or message.get("tool_calls")):
                 return None
             head = self._head_of_run(messages, index, tools, text[slice(*runs[0])]) if runs else 0
@@ -127,7 +127,7 @@ class TurnFinder:
         num_header = self._num_header(run)
         if num_header:
             return num_header
-        # Else it is in the template's own text in front of the content.
+        # Otherwise it is in the template's own text before the content.
         marked = replace_texts(messages[index], f"{_OPEN}{_TEXT}", None)
         with contextlib.suppress(Exception):
             traced = self._trace([*messages[:index], marked, *messages[index + 1 :]], tools)
@@ -149,20 +149,20 @@ class TurnFinder:
 
         Args:
             messages: of a conversation.
-            tools: of it, or marks in their place.
-            num_open_tools: marks in the place of tools.
+            tools: its tools, or marks in their place.
+            num_open_tools: number of marks in place of tools.
         """
         marks: list[str] = []
         marked_messages = [_with_marks(message, marks) for message in messages]
         try:
             text = self._render(marked_messages, tools, False)
-        except Exception:  # the template refuses placeholders: rendering prefixes tells why, if that fails too
+        except Exception:  # the template refuses placeholders: rendering prefixes says why, if that fails too
             return None
         spans = _spans_of_marks(marks, text)
         tool_spans = _spans_of_marks(tools[:num_open_tools], text) if num_open_tools else []
         if spans is None or tool_spans is None:
             return None
-        # Templates write tools into the first turn or in front of it: their slots stand among those of the messages.
+        # Templates write tools into the first turn or before it: their slots are among the messages' slots.
         given = [*spans, *tool_spans]
         order = sorted(range(len(given)), key=given.__getitem__)
         slots = [given[index] for index in order]
@@ -179,8 +179,8 @@ class TurnFinder:
             if message["role"] == "assistant":
                 first, last = places[begin_text], places[num_texts - 1]
                 begin, end = slots[first][0], slots[last][1]
-                # The template's own text around a turn tells what of it belongs to the turn: equal texts, equal shares.
-                # Tools between two messages are part of that text.
+                # The template's own text around a turn decides how much of it belongs to the turn: equal texts, equal
+                # shares. Tools between two messages are part of that text.
                 text_start = spans[begin_text - 1][1] if begin_text else 0
                 text_end = spans[num_texts][0] if num_texts < len(spans) else len(text)
                 around = text[text_start:begin], text[end:text_end]
@@ -190,26 +190,26 @@ class TurnFinder:
                         span = self._prefix_span(marked_messages, index, tools, text)
                     elif len(traced_turns[len(turns)]) == 1:
                         [span] = traced_turns[len(turns)]
-                    else:  # texts of others are written into the turn
+                    else:  # texts of other messages are written into the turn
                         return None
                     if span is None or not span[0] <= begin <= end <= span[1]:
                         span = self._literal_span(begin, end, *around)
                     self._shares[around] = begin - span[0], span[1] - end
                 head, tail = self._shares[around]
-                # A turn of which a tool is a part has no fixed distance from its outer slots.
+                # A turn that contains a tool has no fixed distance from its outer slots.
                 if tool_spans and (head > len(literals[first]) or tail > len(literals[last + 1])):
                     return None
                 turns.append(Turn(first, last, head, tail))
         return Skeleton(tuple(literals), tuple(turns), None if order == sorted(order) else tuple(order))
 
     def _literal_span(self, begin: int, end: int, prefix: str, suffix: str) -> Span:
-        """Return the turn around a content: from behind the header, through the first special token behind it.
+        """Return the turn around a content: from the end of the header through the next special token.
 
         Args:
             begin: first character of the content.
-            end: character behind the content.
-            prefix: literal in front of the content.
-            suffix: literal behind the content.
+            end: character after the content.
+            prefix: literal before the content.
+            suffix: literal after the content.
         """
         header_end = self._header_end(prefix, 0, len(prefix))
         head = 0 if header_end is None else len(prefix) - header_end
@@ -217,7 +217,7 @@ class TurnFinder:
         return begin - head, end + (match.end() if match else 0)
 
     def _header_end(self, text: str, low: int, high: int) -> int | None:
-        """Return where the last header of an answer ends in ``text[low:high]``; None if there is none."""
+        """Return where the last header of an answer ends in ``text[low:high]``; None without one."""
         _, common = self._generation_headers()
         start = text.rfind(common, low, high) if common else -1
         return None if start < 0 else start + self._num_header(text[start:high])
@@ -230,15 +230,15 @@ class TurnFinder:
         """Return how many characters of a header a turn begins with, up to white space or a special token."""
         if turn.startswith(header):
             return len(header)
-        # No word is cut: ``<think>`` and ``<tool_call>`` have their beginning in common.
+        # Words are not split: ``<think>`` and ``<tool_call>`` share their beginning.
         shared = header[: _num_shared(turn, header)]
         edges = [*re.finditer(r"\s", shared), *(self._special.finditer(shared) if self._special else ())]
         return max((edge.end() for edge in edges), default=0)
 
     def _generation_headers(self) -> tuple[str, str]:
-        """Return the text that the template writes for an answer to come, and what every answer has of it.
+        """Return the text that the template writes before a new answer, and the part that every answer has.
 
-        They differ where a thought is opened for the answer to come alone.
+        They differ if the template opens reasoning only for a new answer.
         """
         if self._headers is None:
             prompt = [{"role": "user", "content": "x"}]
@@ -282,7 +282,7 @@ class TurnFinder:
     def _trimmed_length(self, turn: str) -> int:
         """Return the length of a turn without the white space that separates it from the next.
 
-        White space behind a special token separates; behind any other text it may be part of the answer.
+        White space after a special token separates; after any other text it may be part of the answer.
         """
         text = turn.rstrip()
         if self._special is None:
@@ -298,7 +298,7 @@ def _fill(skeleton: Skeleton, values: list[str] | None) -> FilledText | None:
 
 
 def _spans_of_marks(marks: Sequence[str], text: str) -> list[Span] | None:
-    """Return where marks are in a text, one behind the other; None if one is not."""
+    """Return where marks are in a text, in order; None if one is missing."""
     spans: list[Span] = []
     position = 0
     for mark in marks:
@@ -315,7 +315,7 @@ def _spans_of_marks(marks: Sequence[str], text: str) -> list[Span] | None:
 
 
 def _with_marks(message: Message, marks: list[str]) -> Message:
-    """Return the message with a mark in the place of each verbatim text; the marks are appended to ``marks``."""
+    """Return the message with a mark in place of each verbatim text; the marks are appended to ``marks``."""
 
     def new_mark(end: str) -> str:
         marks.append(f"{_OPEN}{len(marks)}{end}")
@@ -334,7 +334,7 @@ def _num_shared(first: str, second: str) -> int:
 
 
 def _hold_others(spans: Sequence[Sequence[Span]], messages: Sequence[Message], text: str) -> bool:
-    """Return true if the text of a message of the other side is in a turn of the assistant, and nowhere else."""
+    """Return true if the text of a message from another role is in a turn of the assistant, and nowhere else."""
     edges = [0, *(edge for span in sorted(span for turn in spans for span in turn) for edge in span), len(text)]
     pieces = [text[start:end] for start, end in pairwise(edges)]
     outside, inside = "\0".join(pieces[::2]), "\0".join(pieces[1::2])
@@ -344,10 +344,10 @@ def _hold_others(spans: Sequence[Sequence[Span]], messages: Sequence[Message], t
 
 
 def _answer_start(turn: str, message: Message) -> int:
-    """Return the start of an answer in a turn, for templates whose generation prompt does not tell it.
+    """Return the start of an answer in a turn, for templates whose generation prompt does not give it.
 
-    It is the start of its text, or of the blanks before it on the same line: ``[/INST] answer`` is continued with a
-    blank.
+    It is the start of its text, or of the spaces before it on the same line: ``[/INST] answer`` is continued with a
+    space.
     """
     start = max(0, turn.find((message.get("content") or "").strip()))
     return len(turn[:start].rstrip(" "))
