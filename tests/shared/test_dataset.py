@@ -45,6 +45,14 @@ def test_it_serves_the_packs_of_the_plan_of_each_epoch(shared):
     assert ids_of(dataset.__getitems__([2, 0])) == [planned(shared)[2], planned(shared)[0]]
 
 
+def test_facts_are_of_all_epochs(shared):
+    """Without it a state of other data is told that its epoch is a reason too."""
+    dataset = shared.dataset()
+    facts = dataset.facts
+    dataset.set_epoch(1)
+    assert dataset.facts == facts
+
+
 def test_a_loader_moves_on_to_the_plan_of_the_next_epoch(shared):
     """``PackLoader`` is asked for by Lightning and torchtitan: nobody calls ``set_epoch`` of the data set there."""
     loader = PackLoader(shared.dataset(), first_of, seed=None)

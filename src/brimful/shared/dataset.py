@@ -66,8 +66,8 @@ class SharedPackedDataset(IndexedPacks):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Facts on the packs of this epoch, for the state of a loader."""
-        return self._current_packs().facts
+        """Facts on the packs of all epochs, for the state of a loader."""
+        return {name: value for name, value in self._current_packs().facts.items() if name != "epoch"}
 
     @property
     def plan_fingerprint(self) -> Fingerprint:
