@@ -44,9 +44,9 @@ def test_lines_are_seldom_and_end_with_the_seconds(clock):
     out = io.StringIO()
     _job(make_progress("lines", out), clock)
     assert out.getvalue().splitlines() == [
-        "measure: 700/1,000 rows (70 %), 30 rows/s, 300 tokens/s, 400 kept from before, ETA 0:10",
-        "measure: 1,000/1,000 rows (100 %), 30 rows/s, 200 tokens/s, 400 kept from before, ETA 0:00",
-        "measure: 1,000/1,000 rows (100 %), 30 rows/s, 200 tokens/s, 400 kept from before, done in 20.0 s",
+        "measure: 700/1,000 rows (70 %), 30 rows/s, 300 tokens/s, 400 resumed, ETA 0:10",
+        "measure: 1,000/1,000 rows (100 %), 30 rows/s, 200 tokens/s, 400 resumed, ETA 0:00",
+        "measure: 1,000/1,000 rows (100 %), 30 rows/s, 200 tokens/s, 400 resumed, done in 20.0 s",
     ]
 
 

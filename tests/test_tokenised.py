@@ -149,7 +149,7 @@ def test_an_encoded_sample_is_a_plain_sample():
         ({"attention_mask": [1, 1, 2, 2, 2], "position_ids": [0, 1, 2, 0, 1]}, "contradicts itself: by 'attention_mask'"),
         ({"attention_mask": [1, 1, 0, 1, 1]}, "zeros within a sample"),
         ({"attention_mask": [2, 2, 2, 1, 1]}, "numbers that do not rise"),
-        ({"attention_mask": [0] * 5}, "zeros alone"),
+        ({"attention_mask": [0] * 5}, "only zeros"),
         ({"attention_mask": [1, 1, 1]}, r"'attention_mask' \(3,\), which must be one row as long as input_ids, 5"),
         ({"attention_mask": np.ones((5, 5))}, r"'attention_mask' \(5, 5\)"),
         ({"attention_mask": [1, 1, 1, 0.5, 0]}, "other numbers than 0 at padding"),
@@ -158,7 +158,7 @@ def test_an_encoded_sample_is_a_plain_sample():
         ({"position_ids": [3, 4, 5, 0, 1]}, "go from 5 to 0 at token 3"),
         ({"position_ids": np.zeros((2, 5), int)}, r"'position_ids' of shape \(2, 5\) and 5 tokens"),
         ({"position_ids": [0.0, 1, 2, 3, 4]}, "'position_ids' of float64"),
-        ({"labels": IDS, "attention_mask": [1, 1, 1, 0, 0]}, "has 2 targets in 'labels' where 'attention_mask' says padding"),
+        ({"labels": IDS, "attention_mask": [1, 1, 1, 0, 0]}, "has 2 targets in 'labels' where 'attention_mask' marks padding"),
         ({"loss_mask": [1] * 5, "attention_mask": [0, 1, 1, 1, 1]}, "has 1 targets in 'loss_mask'"),
         ({"labels": IDS, "loss_mask": [1, 1, 0, 1, 1]}, "name different targets, first at token 2"),
         ({"loss_mask": [0, 0.5, 1, 1, 1]}, "has 'loss_mask' with other numbers than 0 and 1"),
@@ -166,7 +166,7 @@ def test_an_encoded_sample_is_a_plain_sample():
         ({"source_id": [1, 2]}, r"has 'source_id' of shape \(2,\)"),
         ({"labels": [-100, 7, 8, 9, -100]}, "labels must not be shifted"),
         ({"input_ids": [[5, 6]]}, r"'input_ids' of shape \(1, 2\)"),
-        ({"input_ids": [[5, 6], [7]]}, "has 'input_ids' that is no array of numbers"),
+        ({"input_ids": [[5, 6], [7]]}, "has 'input_ids' that is not an array of numbers"),
     ],
 )  # fmt: skip
 def test_the_rest_is_refused_by_name(keys, message):

@@ -77,12 +77,12 @@ def test_padding_is_cut_off_the_marks_too():
     [
         ({**PICTURE, "pixel_values": np.ones((15, 3), F32)}, r"'pixel_values' of shape \(15, 3\), and 'image_grid_thw' says 16 rows"),
         ({**PICTURE, "pixel_values": [np.ones((8, 3), F32)] * 2}, r"'pixel_values' of shape \(2, 8, 3\)"),
-        ({**PICTURE, "pixel_values": [np.ones((8, 3)), np.ones((9, 3))]}, "'pixel_values' that is no array of numbers"),
+        ({**PICTURE, "pixel_values": [np.ones((8, 3)), np.ones((9, 3))]}, "'pixel_values' that is not an array of numbers"),
         ({**PICTURE, "pixel_values": np.array([["a"]])}, "'pixel_values' of <U1, which must hold numbers"),
         ({**PICTURE, "image_grid_thw": [1, 4, 4]}, r"'image_grid_thw' of shape \(3,\): give time, height and width"),
         ({**VIDEO, "second_per_grid_ts": [1.0, 2.0]}, r"'second_per_grid_ts' of shape \(2,\) for 1 items"),
         ({**SOUND, "feature_attention_mask": np.ones((1, 6))}, r"'feature_attention_mask' of shape \(1, 6\) for 2 items"),
-        ({"input_features": np.ones((4, 6), F32)}, r"'input_features' of shape \(4, 6\), and \[n, bins, columns\] is due"),
+        ({"input_features": np.ones((4, 6), F32)}, r"'input_features' of shape \(4, 6\), and it must be \[n, bins, columns\]"),
         ({"second_per_grid_ts": [1.0]}, "has 'second_per_grid_ts' and no 'pixel_values_videos'"),
         ({**PICTURE, "mm_token_type_ids": [0, 1, 1, 0, 1, 0, 0, 0]}, "has 3 placeholders for 'pixel_values' of 2 items with 16 patches"),
         ({**PICTURE, "mm_token_type_ids": [2] * 8}, "has 0 placeholders for 'pixel_values'"),
@@ -90,7 +90,7 @@ def test_padding_is_cut_off_the_marks_too():
         ({**SOUND, "mm_token_type_ids": [3] + [0] * 7}, "has 1 placeholders for 'input_features' of 2 items"),
         ({"mm_token_type_ids": TYPES}, "has 4 tokens that stand for media of kind 'image', and no 'pixel_values'"),
         ({**PICTURE, "mm_token_type_ids": TYPES[:4]}, r"'mm_token_type_ids' \(4,\), which must be one row as long as input_ids"),
-        ({**PICTURE, "seq_lengths": [4, 4]}, "is a row of 2 samples with 'pixel_values', and nothing says whose"),
+        ({**PICTURE, "seq_lengths": [4, 4]}, "is a row of 2 samples with 'pixel_values', and nothing assigns them to samples"),
     ],
 )  # fmt: skip
 def test_features_that_are_not_those_of_the_tokens_are_refused(keys, message):

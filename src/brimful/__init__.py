@@ -17,7 +17,7 @@ is first used.
 from __future__ import annotations
 
 TYPE_CHECKING = False
-"""Constant that type checkers take for true. That of ``typing`` would cost milliseconds in which nothing hears Ctrl-C."""
+"""Constant that type checkers take for true. Importing ``typing`` for it takes milliseconds without Ctrl-C."""
 
 __version__ = "0.1.0"
 

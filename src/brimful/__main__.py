@@ -3,7 +3,7 @@
 import _signal  # type: ignore[import-not-found]  # built in, so it needs no loading
 
 if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
-    # Until the program hears signals by a thread, Ctrl-C ends it without a traceback of what it just loads.
+    # Until a thread of the program hears signals, Ctrl-C ends it without a traceback of the running import.
     _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
 
 import sys
@@ -12,10 +12,10 @@ from brimful.stopping import end, end_at_signals, leave
 
 
 def main() -> None:
-    """Run the command line of this process and exit; signals end it at once, also while it loads."""
+    """Run the command line of this process and exit; signals end it at once, even while it loads."""
     end_at_signals()
     try:
-        # First of all: a tokenizer is loaded while the command is imported.
+        # This comes first: a tokenizer is loaded while the command is imported.
         from brimful.cli.early_start import start_early
 
         start_early(sys.argv[1:])

@@ -19,12 +19,12 @@ def understands(
 ) -> Callable[[Function], Function]:
     """Let a function understand other names of its keyword arguments, and explain a call that does not fit.
 
-    Its signature stays as it is: the other names are for people who know them from another library; documentation and
-    type checkers know one. The error for a call that does not fit shows how the function is called.
+    Its signature does not change: the other names are for users who know them from another library; documentation and
+    type checkers know one name. The error for a call that does not fit shows how the function is called.
 
     Args:
-        elsewhere: by keyword arguments that the function does not have, what to give or call in their place.
-        names: by argument, its other names.
+        elsewhere: by keyword argument that the function does not have: what to pass or call instead.
+        names: by argument: its other names.
 
     >>> @understands(capacity=("max_length",))
     ... def plan(lengths, *, capacity):
@@ -61,8 +61,8 @@ def understands(
                     )
                 if used_names:
                     kwargs[argument] = kwargs.pop(used_names[0])
-            # Bound before the call: a TypeError from inside the function is no mistake of this call. A call that plainly
-            # fits is not bound: that takes as long as planning a hundred samples.
+            # Bound before the call: a TypeError from inside the function is not a mistake of this call. A call that
+            # clearly fits is not bound: binding takes as long as planning a hundred samples.
             taken = positional[: len(args)]
             given = kwargs.keys()
             fits = len(taken) == len(args) and given <= all_names and required <= given | set(taken)
@@ -79,12 +79,12 @@ def understands(
 
 
 def _plain_parameters(signature: inspect.Signature) -> tuple[list[str], frozenset[str], frozenset[str]]:
-    """Return the names that may be given by position, must be given, and may be given by name, where all have one."""
+    """Return the names allowed by position, the required names and all names; no call fits if one is variadic."""
     plain = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     parameters = [parameter for parameter in signature.parameters.values() if parameter.kind in plain]
     by_position = [parameter.name for parameter in parameters if parameter.kind is plain[0]]
     if len(parameters) < len(signature.parameters):
-        return [], frozenset({"*"}), frozenset()  # no call plainly fits: all are bound
+        return [], frozenset({"*"}), frozenset()  # no call clearly fits: all are bound
     required = frozenset(parameter.name for parameter in parameters if parameter.default is parameter.empty)
     return by_position, required, frozenset(parameter.name for parameter in parameters)
 
@@ -106,7 +106,7 @@ def _misfit(
         matches = get_close_matches(stray, names, n=1, cutoff=0.5)
         hint = f": did you mean {matches[0]}?" if matches else f"; it has {', '.join(names)}"
         return WrongTypeError(f"{title} got an unexpected keyword argument {stray!r}{hint}")
-    # The call is drawn like a signature, with its required arguments alone, and a star in front of keyword-only ones.
+    # The call is shown like a signature, with required arguments only, and a star before keyword-only ones.
     texts: list[str] = []
     for parameter in parameters.values():
         is_required = parameter.default is parameter.empty or parameter.kind is parameter.POSITIONAL_ONLY

@@ -1,7 +1,7 @@
 """NumPy arrays as Arrow columns and back, without a copy, by their buffers.
 
-``pyarrow.array`` and ``Array.to_numpy`` look whether they were given something of pandas, and import it for that: half a
-second in every process of a machine that has it.
+``pyarrow.array`` and ``Array.to_numpy`` check whether they were given a pandas object, and import pandas for that: half
+a second in every process if it is installed.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ Array = npt.NDArray[Any]
 
 
 def to_arrow(values: Array) -> Any:
-    """Return a column of integers, floats or booleans; only the bits of booleans are a copy.
+    """Return a column of integers, floats or booleans without a copy; only booleans are copied, into bits.
 
     >>> to_arrow(np.array([True, False])).to_pylist(), to_arrow(np.array([1.5], dtype=np.float32)).type
     ([True, False], DataType(float))
@@ -29,7 +29,7 @@ def to_arrow(values: Array) -> Any:
 
 
 def to_arrow_binary(values: Sequence[bytes]) -> Any:
-    """Return a column of runs of bytes, of 2 GiB at most in all; they are copied.
+    """Return a column of byte strings, at most 2 GiB in total; they are copied.
 
     >>> to_arrow_binary([b"ab", b"", b"c"]).to_pylist()
     [b'ab', b'', b'c']
@@ -42,7 +42,7 @@ def to_arrow_binary(values: Sequence[bytes]) -> Any:
 
 
 def to_numpy(column: Any) -> Array:
-    """Return a read-only view of a column without holes; booleans, which are stored as bits, are a copy.
+    """Return a read-only view of a column without nulls; booleans, which are stored as bits, are copied.
 
     Raises:
         ValueError: values without a fixed width, such as texts.

@@ -19,8 +19,8 @@ def is_whole_number(value: object) -> bool:
     >>> is_whole_number(3), is_whole_number(True), is_whole_number(3.0)
     (True, False, False)
     """
-    # NumPy's types are registered, so that this needs no NumPy: it would be loaded before the first worker process.
-    # Python's own integers first: to ask for the abstract type takes ten times as long.
+    # NumPy registers its types, so this does not import NumPy, which would be loaded before the first worker process.
+    # Python's own integers first: checking the abstract type takes ten times as long.
     return type(value) is int or (isinstance(value, numbers.Integral) and not isinstance(value, bool))
 
 
@@ -33,7 +33,7 @@ def whole_number(name: str, value: object, *, minimum: int | None = None) -> int
     """Return a whole number as Python's integer.
 
     Args:
-        name: the argument, for the message; ``messages.setting(…)`` where it has a flag.
+        name: the argument, for the message; ``messages.setting(…)`` if it has a flag.
         value: what the caller passed.
         minimum: smallest number that is allowed; None allows all.
 
@@ -60,7 +60,7 @@ def setting_number(name: str, value: object, *, minimum: int | None = None, maxi
         name: the setting, as Python calls it.
         value: the value that the caller passed.
         minimum: smallest number that is allowed; None allows all.
-        maximum: largest number that is allowed, beside a minimum.
+        maximum: largest number that is allowed; needs a minimum.
 
     Raises:
         SettingsError: another type, a boolean, or outside the bounds.
@@ -83,7 +83,7 @@ def check_rank(dp_rank: object, dp_world_size: object) -> tuple[int, int]:
     """Return a data-parallel rank and the number of ranks, as Python's integers.
 
     Raises:
-        SettingsError: no whole numbers, or a rank that is none of them.
+        SettingsError: not whole numbers, or a rank out of range.
 
     >>> check_rank(2, 2)
     Traceback (most recent call last):
@@ -103,7 +103,7 @@ def check_share(name: str, value: object) -> float:
     """Return a number from 0 to 1 as Python's float.
 
     Raises:
-        SettingsError: no number, or outside 0 to 1.
+        SettingsError: not a number, or outside 0 to 1.
 
     >>> check_share("min_fill", 96)
     Traceback (most recent call last):
@@ -145,13 +145,13 @@ def choice_of(choices: type[Choice], name: Choice | str, *, argument: str, inste
 def check_type(
     argument: str, value: Any, kinds: type | tuple[type, ...], expected_type: str, way_out: str = ""
 ) -> None:
-    """Refuse an argument of another type than a call can take.
+    """Refuse an argument of a type that a call cannot take.
 
     Args:
         argument: its name.
         value: what the caller passed.
         kinds: the types that the call can take.
-        expected_type: the same in words.
+        expected_type: these types in words.
         way_out: advice for the caller, in words.
 
     Raises:
@@ -171,7 +171,7 @@ def path_of(argument: str, value: Any, expected_type: str = "a path") -> str:
     """Return a path as text.
 
     Raises:
-        WrongTypeError: the value is no path.
+        WrongTypeError: the value is not a path.
 
     >>> path_of("directory", None, "the path of a pack store")
     Traceback (most recent call last):
@@ -188,7 +188,7 @@ def index_of(noun: str, value: Any) -> int:
     """Return an index as Python's integer; NumPy's and torch's are taken too.
 
     Raises:
-        WrongTypeError: the value is no whole number but, for example, a slice or a text.
+        WrongTypeError: the value is not a whole number but, for example, a slice or a text.
 
     >>> index_of("pack", slice(0, 2))
     Traceback (most recent call last):
@@ -203,7 +203,7 @@ def index_of(noun: str, value: Any) -> int:
 
 
 def describe(value: Any) -> str:
-    """Describe in a few words what a caller passed.
+    """Describe the value that a caller passed in a few words.
 
     >>> describe("text"), describe([1, 2]), describe(int), describe(print)
     ("'text'", 'a list of 2', 'the class int', 'a builtin_function_or_method')
@@ -220,7 +220,7 @@ def describe(value: Any) -> str:
 
 
 def position(index: Any, size: int, noun: str) -> int:
-    """Return the position from 0 on that an index means; negative ones count from the end.
+    """Return the position, counted from 0, that an index means; negative indices count from the end.
 
     Args:
         index: any whole number, NumPy's too.
@@ -229,19 +229,19 @@ def position(index: Any, size: int, noun: str) -> int:
 
     Raises:
         IndexError: the sequence has no such position.
-        WrongTypeError: the index is no whole number.
+        WrongTypeError: the index is not a whole number.
 
     >>> position(-1, 5, "pack")
     4
     """
-    # Every pack that is read comes through here.
+    # The fast path: every pack that is read comes through here.
     if type(index) is int and 0 <= index < size:
         return index
     number = index_of(f"a {noun}", index)
     if -size <= number < size:
         return number % size
     raise IndexError(
-        f"{noun} {number} is not in 0 … {size - 1}" if size else f"there is no {noun} {number}: none at all"
+        f"{noun} {number} is not in 0 … {size - 1}" if size else f"no {noun} {number}: the sequence is empty"
     )
 
 
@@ -255,7 +255,7 @@ def positions(index: slice, size: int) -> range:
 
 
 def special_file(mode: int) -> str:
-    """Return the name of what is neither file nor directory, which may never end or answer; empty for these two.
+    """Return what a path is if neither a file nor a directory, so that reading it may never end; empty for these two.
 
     Args:
         mode: ``st_mode`` of the path.

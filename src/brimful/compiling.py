@@ -1,9 +1,9 @@
-"""Compiled forms of functions, where numba is installed and compiling pays.
+"""Compiled forms of functions, used if numba is installed and compiling pays.
 
-A function that is compiled decides nothing: it is plain Python, or has a NumPy form beside it, with the same result, and
-the tests hold both against each other. The first use compiles for some seconds and keeps the result beside the package,
-or in the user's cache folder where that is not writable. Of the processes of a machine that start together, such as the
-ranks of a training, one compiles a function and the others load it.
+Compiling a function never changes its result: the same function runs as plain Python, or has a NumPy form with the same
+result, and the tests compare both. The first use compiles for some seconds and keeps the result next to the package, or
+in the user's cache folder if the package is not writable. If several processes of a machine start together, such as the
+ranks of a training run, one compiles a function and the others load it.
 """
 
 import contextlib
@@ -16,34 +16,34 @@ from typing import Any
 from brimful.locks import locked
 
 WORTH_COMPILING = 200_000
-"""Items from which loading compiled code is quicker than running plain Python or NumPy."""
+"""Number of items from which loading compiled code is faster than running plain Python or NumPy."""
 
 _work_done: dict[Callable[..., Any], int] = {}
-"""Items that went through each function that sums its calls."""
+"""Number of items so far of each function that sums its calls."""
 
 _loaded: set[Callable[..., Any]] = set()
-"""Functions that have a compiled form in this process: its loading is paid for, so small calls use it too."""
+"""Functions whose compiled form is loaded in this process: small calls use it too."""
 
 _choice: bool | None = None
-"""Use compiled forms always (true), never (false), or where it pays (None)."""
+"""Use compiled forms always (true), never (false), or if it pays (None)."""
 
 _is_warming_up = False
-"""Keep the compiled form of every function that is asked for."""
+"""True while ``warming_up`` loads the compiled form of every function that is requested."""
 
 
 def compiled(
     function: Callable[..., Any], work: int, *, worth: int = WORTH_COMPILING, sum_calls: bool = False
 ) -> Callable[..., Any] | None:
-    """Return the compiled form of a function if it pays for this much work, else None.
+    """Return the compiled form of a function if compiling pays for this amount of work, else None.
 
     Both forms must give the same result, so that the choice does not matter.
 
     Args:
         function: in the subset of Python that numba compiles.
-        work: of this call, in items, or in the unit of ``worth``.
-        worth: work from which loading the compiled form pays.
-        sum_calls: let many small calls pay together, as windows of a stream do. For plain Python, which is a hundred
-            times slower than compiled code; NumPy is not, and small calls go on in it.
+        work: amount of work of this call, in items or in the unit of ``worth``.
+        worth: amount of work from which loading the compiled form pays.
+        sum_calls: add up the work of all calls, as for windows of a stream. For functions in plain Python, which are a
+            hundred times slower than compiled code; NumPy is not, so small calls stay in NumPy.
 
     >>> compiled(sum, 1_000) is None
     True
@@ -64,7 +64,7 @@ def compiled(
 
 @contextlib.contextmanager
 def compiled_forms(use: bool) -> Iterator[None]:
-    """Run a block with compiled forms alone, or with none; for tests and benchmarks, which hold both against each other.
+    """Run a block with compiled forms only, or without any; for tests and benchmarks that compare both.
 
     >>> with compiled_forms(False):
     ...     compiled(sum, 1_000_000) is None
@@ -80,7 +80,7 @@ def compiled_forms(use: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def warming_up() -> Iterator[bool]:
-    """Load the compiled form of every function that a block asks for: from then on small calls use them too.
+    """Load the compiled form of every function that a block requests: after that, small calls use it too.
 
     Yields:
         True if numba is installed; else nothing is loaded.
@@ -100,7 +100,7 @@ def warming_up() -> Iterator[bool]:
 
 @cache
 def compiled_form(function: Callable[..., Any]) -> Callable[..., Any] | None:
-    """Return a function, compiled; None without numba."""
+    """Return the compiled form of a function; None without numba."""
     numba = _numba()
     if numba is None:
         return None
@@ -108,21 +108,21 @@ def compiled_form(function: Callable[..., Any]) -> Callable[..., Any] | None:
     try:
         form = _compiled_by_one(numba.njit(cache=True, nogil=True)(function))
     except RuntimeError:
-        # Neither the package nor a cache folder of the user can be written to, as in many containers: numba refuses
-        # to keep anything then. It is compiled in each process.
+        # Neither the package nor the user's cache folder is writable, as in many containers, so numba refuses to
+        # cache. The function is compiled in each process.
         form = numba.njit(nogil=True)(function)
     return form
 
 
 def form_for(function: Callable[..., Any], arguments: Sequence[object]) -> Callable[..., Any] | None:
-    """Return a function, compiled now, once, for arguments of these types; None without numba.
+    """Compile a function once, now, for arguments of these types, and return it; None without numba.
 
-    Other arguments are converted where that loses nothing (arrays that can be written pass for read-only ones), and else
-    refused with a ``TypeError``.
+    Arguments of other types are converted if that loses nothing (writable arrays are accepted for read-only ones);
+    otherwise the call raises a ``TypeError``.
 
     Args:
-        function: as of ``compiled``; only ever compiled here.
-        arguments: of a call, as examples of the types.
+        function: in the subset of Python that numba compiles; it must be compiled nowhere else.
+        arguments: of one call, as examples of the types.
     """
     form: Any = compiled_form(function)
     if form is not None:
@@ -132,10 +132,10 @@ def form_for(function: Callable[..., Any], arguments: Sequence[object]) -> Calla
 
 
 def _compiled_by_one(form: Any) -> Any:
-    """Let one process compile a kept form, and those that wait for it find its code.
+    """Let one process compile a cached form while the others wait and then find its code.
 
-    Numba looks for kept code, compiles and keeps it in one call, without a lock: processes that start together would all
-    compile, and one that keeps its code may drop that of another type from the index.
+    Numba looks up cached code, compiles and caches it in one call without a lock: processes that start together would
+    all compile, and one that saves its code may drop the code for other types from the index.
     """
     look_up_or_compile, path = form.compile, form.py_func.__code__.co_filename
 
@@ -153,9 +153,9 @@ def _numba() -> Any:
         return None
     try:
         import numba
-    except ImportError as error:  # such as a NumPy that is too new for it: no reason to stop a training
+    except ImportError as error:  # such as a NumPy that is too new for numba: no reason to stop a training run
         warnings.warn(
-            f"numba is installed and cannot be imported ({error}): going on without compiled code, to the same results",
+            f"numba is installed and cannot be imported ({error}): going on without compiled code; results are the same",
             RuntimeWarning,
             stacklevel=2,
         )

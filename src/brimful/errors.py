@@ -4,39 +4,39 @@
 
     BrimfulError
     ├── SettingsError (ValueError)             an option is wrong, or two contradict each other
-    │   └── WrongTypeError (TypeError)         an argument of a type that a call cannot take
+    │   └── WrongTypeError (TypeError)         an argument has a type that a call cannot take
     ├── MissingExtraError (ImportError)        an optional dependency is not installed
     ├── SourceError
     │   ├── SourceNotFoundError (FileNotFoundError)
-    │   ├── UnknownFormatError (ValueError)    rows of no format we know
+    │   ├── UnknownFormatError (ValueError)    rows of an unknown format
     │   └── BadSampleError (ValueError)        one row is malformed: file, line, what is wrong
     ├── EncodeError
     │   ├── TokenizerNotFoundError (FileNotFoundError)
-    │   ├── AssistantTurnsError (ValueError)   a template that does not show where answers begin
-    │   ├── AugmentationError (ValueError)     a random transform that changes lengths
-    │   └── EncodersDifferError (ValueError)   a fast library gave other tokens than its reference
-    │       └── ProcessorDiffersError          headers gave other tokens than the model's processor
+    │   ├── AssistantTurnsError (ValueError)   a template does not show where answers begin
+    │   ├── AugmentationError (ValueError)     a random transform changes lengths
+    │   └── EncodersDifferError (ValueError)   a fast library and its reference give different tokens
+    │       └── ProcessorDiffersError          headers and the model's processor give different tokens
     ├── MeasureError
-    │   └── CacheMismatchError (ValueError)    a length table made with other settings or content
+    │   └── CacheMismatchError (ValueError)    a length table was made with other settings or content
     ├── PlanError
-    │   ├── InvalidLengthsError (ValueError)   negative, fractional, too many, none at all
-    │   ├── OversizedSampleError (ValueError)  a length above the capacity, and no overflow policy
-    │   ├── NoTargetError (ValueError)         samples that teach nothing, and no policy for them
-    │   ├── PlanMismatchError (ValueError)     a plan made from other lengths
-    │   └── BuildFailedError (RuntimeError)    rank 0 could not plan: its error, seen from another rank
+    │   ├── InvalidLengthsError (ValueError)   lengths are negative, fractional, too many, or empty
+    │   ├── OversizedSampleError (ValueError)  a length exceeds the capacity, and no overflow policy is set
+    │   ├── NoTargetError (ValueError)         samples have no target of the loss, and no policy is set
+    │   ├── PlanMismatchError (ValueError)     a plan was made from other lengths
+    │   └── BuildFailedError (RuntimeError)    rank 0 could not plan: its error, raised on another rank
     ├── StoreError
     │   ├── NotAPackStoreError (FileNotFoundError)
     │   ├── StoreMismatchError (ValueError)    the directory holds packs of another job
     │   ├── StoreFullError (OSError)           no space left; nothing committed is lost
     │   ├── CorruptFileError (ValueError)      bytes differ from what was committed
-    │   ├── ShardExpiredError (LookupError)    a shard that was removed after later checkpoints
-    │   ├── StreamTimeoutError (TimeoutError)  a shard that was waited for did not come
+    │   ├── ShardExpiredError (LookupError)    a shard was removed after later checkpoints
+    │   ├── StreamTimeoutError (TimeoutError)  an expected shard did not come in time
     │   └── UnfinishedStoreError (ValueError)  packs are still missing
     ├── LengthChangedError (ValueError)        a sample encodes to another length than planned
-    ├── CollateError (ValueError)              samples that cannot share one batch
-    ├── StateError (ValueError)                a loader state that does not fit this loader
-    ├── RankFailedError (RuntimeError)         another rank could not go on, seen from this one
-    ├── UnfinishedSharesError (RuntimeError)   this share of a job is done, and others are not
+    ├── CollateError (ValueError)              samples cannot share one batch
+    ├── StateError (ValueError)                a saved state does not fit this loader
+    ├── RankFailedError (RuntimeError)         another rank could not go on; raised on this one
+    ├── UnfinishedSharesError (RuntimeError)   this share of a job is done; others are not
     └── TaskFailedError (RuntimeError)         a worker process died
 
 Each class is also the built-in error that a caller would expect, so both work::
@@ -50,7 +50,7 @@ Each class is also the built-in error that a caller would expect, so both work::
     >>> issubclass(OversizedSampleError, ValueError)
     True
 
-The command line prints the message alone and exits with code 2. Our own mistakes are ``assert``.
+The command line prints only the message and exits with code 2. Errors of brimful itself are ``assert``.
 """
 
 from __future__ import annotations
@@ -103,12 +103,12 @@ __all__ = [
 class BrimfulError(Exception):
     """Base of every error that brimful raises on purpose.
 
-    ``str(error)`` names settings as arguments of Python; ``message`` still has them marked
-    (``messages.setting``), for code that puts one message into another, or shows it as flags of the command line.
+    ``str(error)`` shows settings as Python arguments. In ``message`` they are still marked (``messages.setting``), for
+    code that puts one message into another or shows settings as command-line flags.
     """
 
     def __init__(self, message: object = "", *arguments: object) -> None:
-        # A DataLoader makes an error of its worker anew by this keyword, as every class with ``message`` is taken to have it.
+        # A DataLoader re-creates an error of its worker with ``message`` as a keyword if the class has that attribute.
         super().__init__(message, *arguments)
 
     @property
@@ -144,7 +144,7 @@ class SourceNotFoundError(SourceError, FileNotFoundError):
 
 
 class UnknownFormatError(SourceError, ValueError):
-    """The rows have no format that we know; the message shows their keys and how to map them."""
+    """The rows have an unknown format; the message shows their keys and how to map them."""
 
 
 class BadSampleError(SourceError, ValueError):
@@ -163,24 +163,24 @@ class BadSampleError(SourceError, ValueError):
 
     @property
     def reason(self) -> str:
-        """The fault in one line that names settings as Python does: fit to be kept in a file."""
+        """The fault in one line with settings as Python arguments, ready to be stored in a file."""
         return in_python(self._marked_reason)
 
     def located(self, where: str) -> BadSampleError:
-        """Return the same error with file and line, which only the source knows."""
+        """Return the same error with the file and line, which only the source knows."""
         return BadSampleError(self._marked_reason, sample_id=self.sample_id, where=where)
 
     def of_sample(self, sample_id: int) -> BadSampleError:
-        """Return the same error of another sample, which has the same content."""
+        """Return the same error for another sample with the same content."""
         return BadSampleError(self._marked_reason, sample_id=sample_id)
 
     def __reduce__(self) -> tuple[object, ...]:
-        # An exception is rebuilt from ``args``, which are the message and lack the keywords.
+        # Pickle rebuilds an exception from ``args``, which hold the message and lack the keywords.
         return partial(BadSampleError, sample_id=self.sample_id, where=self.where), (self._marked_reason,)
 
 
 class EncodeError(BrimfulError):
-    """Base of the errors between a sample and its tokens."""
+    """Base of the errors of encoding a sample."""
 
 
 class TokenizerNotFoundError(EncodeError, FileNotFoundError):
@@ -192,15 +192,15 @@ class AssistantTurnsError(EncodeError, ValueError):
 
 
 class EncodersDifferError(EncodeError, ValueError):
-    """A fast library gave other tokens than the one that it stands for."""
+    """A fast library gave different tokens than the reference library that it replaces."""
 
 
 class AugmentationError(EncodeError, ValueError):
-    """A random transform changes the length of a sample, which was planned without it."""
+    """A random transform changes the length of a sample, which was planned without the transform."""
 
 
 class ProcessorDiffersError(EncodersDifferError):
-    """The model's own processor made other tokens of a sample with media than were measured."""
+    """The model's own processor made different tokens from a sample with media than were measured."""
 
 
 class MeasureError(BrimfulError):
@@ -208,7 +208,7 @@ class MeasureError(BrimfulError):
 
 
 class CacheMismatchError(MeasureError, ValueError):
-    """A length table exists and was made with other content or settings; the message says which differ."""
+    """A length table was made with other content or settings; the message says which."""
 
 
 class PlanError(BrimfulError):
@@ -227,9 +227,9 @@ class NoTargetError(PlanError, ValueError):
     """Samples have no target of the loss and the policy is ``error``, or no sample has one.
 
     Attributes:
-        sample_id: the first of them.
-        sample_ids: all of them, if they can be left out; None if no sample would be left.
-        further: the other fault of these samples; empty if there is none.
+        sample_id: the first such sample.
+        sample_ids: all such samples, if they can be left out; None if no sample would be left.
+        further: another fault of the data; empty without one.
         way_out: settings that leave out the samples of both faults, marked as in ``message``.
     """
 
@@ -246,23 +246,23 @@ class NoTargetError(PlanError, ValueError):
         return f"{reason}. Also, {self.further}. To leave out all of them: {self.way_out}" if self.further else reason
 
     def located(self, where: str) -> NoTargetError:
-        """Return the same error with file and line of the first, which only the source knows."""
+        """Return the same error with the file and line of the first sample, which only the source knows."""
         return NoTargetError(f"{super().message}; the first is {where}", **vars(self))
 
     def with_fault(self, fault: str, way_out: str) -> NoTargetError:
-        """Return the same error with another fault, and the settings that leave out the samples of both."""
+        """Return the same error with a second fault, and the settings that leave out the samples of both."""
         return NoTargetError(super().message, **{**vars(self), "further": fault, "way_out": way_out})
 
 
 class PlanMismatchError(PlanError, ValueError):
-    """The plan was made from other lengths than these."""
+    """The plan was made from other lengths."""
 
 
 class BuildFailedError(PlanError, RuntimeError):
-    """Rank 0 could not plan, and this is another rank, which has waited for it.
+    """Rank 0 could not plan; raised on every other rank, which waited for it.
 
     Attributes:
-        error_class: name of the class of the error on rank 0.
+        error_class: name of the error's class on rank 0.
         build_traceback: its traceback, as Python prints it.
     """
 
@@ -292,7 +292,7 @@ class StoreMismatchError(StoreError, ValueError):
 
 
 class StoreFullError(StoreError, OSError):
-    """No space left on the device. What was committed stays; the same command goes on from there."""
+    """No space left on the device. Committed data stays; the same command continues from there."""
 
     @property
     def message(self) -> str:
@@ -328,11 +328,11 @@ class StateError(BrimfulError, ValueError):
 
 
 class RankFailedError(BrimfulError, RuntimeError):
-    """Another data-parallel rank could not make its part of a step, so that this one would wait for ever."""
+    """Another data-parallel rank could not make its part of a step, and this rank would wait for it forever."""
 
 
 class UnfinishedSharesError(BrimfulError, RuntimeError):
-    """The share of this call is done, and others of the job are not: no failure, but there is no result yet."""
+    """The share of this call is done, others of the job are not: not a failure, but the result is not ready."""
 
 
 class TaskFailedError(BrimfulError, RuntimeError):

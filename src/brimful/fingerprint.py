@@ -1,8 +1,7 @@
 """Fingerprints: digits that identify ordered contents and settings.
 
-A fingerprint is 32 hexadecimal digits of XXH3-128. It is made of content and settings only: never of a
-path, a time or an environment variable, so that a copied data set keeps its fingerprint. It is for
-recognising contents, not for security.
+A fingerprint is 32 hexadecimal digits of XXH3-128. It covers content and settings only, never a path, a time or an
+environment variable, so that a copied data set keeps its fingerprint. It is for recognizing contents, not for security.
 
 >>> fingerprint_of({"capacity": 8192, "overflow": "drop"}) == fingerprint_of({"overflow": "drop", "capacity": 8192})
 True
@@ -26,7 +25,7 @@ _CHUNK = 1 << 20
 def canonical_json(value: Any) -> bytes:
     """Return JSON with sorted keys and no spaces, so that equal values have equal bytes.
 
-    Bytes, such as those of a picture in a row, are named by their fingerprint.
+    Bytes, such as an image in a row, are replaced by their fingerprint.
 
     >>> canonical_json({"b": 1, "a": [True, None]})
     b'{"a":[true,null],"b":1}'
@@ -34,7 +33,7 @@ def canonical_json(value: Any) -> bytes:
     text = json.dumps(
         value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_named_bytes
     )
-    # Half of a surrogate pair, which JSON can hold, is no UTF-8 but has to have a fingerprint too.
+    # Half of a surrogate pair can occur in JSON. It is not valid UTF-8 but needs a fingerprint too.
     return text.encode("utf-8", "surrogatepass")
 
 
@@ -64,7 +63,7 @@ def digest_bytes(data: bytes | memoryview) -> bytes:
 
 
 def fingerprint_stream(pieces: Iterable[bytes | memoryview]) -> Fingerprint:
-    """Return the fingerprint of bytes that come in pieces: that of all of them in one run.
+    """Return the fingerprint of bytes that come in pieces; it equals the fingerprint of the joined bytes.
 
     >>> fingerprint_stream([b"ab", b"c"]) == fingerprint_bytes(b"abc")
     True
@@ -76,15 +75,15 @@ def fingerprint_stream(pieces: Iterable[bytes | memoryview]) -> Fingerprint:
 
 
 def short_digest(data: bytes) -> int:
-    """Return 63 bits of XXH3-64: a number that fits int64, for columns that recognise names and states."""
+    """Return 63 bits of XXH3-64: a number that fits int64, for columns that identify names and states."""
     return xxhash.xxh3_64_intdigest(data) >> 1
 
 
 def fingerprint_array(array: np.ndarray[Any, Any]) -> Fingerprint:
-    """Return the fingerprint of an array: of its shape and values and, unless they are integers, of its dtype.
+    """Return the fingerprint of an array's shape and values and, unless they are integers, its dtype.
 
-    Integers are widened to int64 chunk by chunk, so that an int32 and an int64 array of equal numbers agree. Any other
-    array is taken as its bytes, with the name of its dtype: 0.25 differs from 0.75, 1.0 from 1 and float32 from float64.
+    Integers are widened to int64 chunk by chunk, so that int32 and int64 arrays with equal numbers agree. Any other
+    array is hashed as its bytes and the name of its dtype: 0.25 differs from 0.75, 1.0 from 1 and float32 from float64.
 
     Raises:
         TypeError: an array of Python objects, whose bytes are addresses.
@@ -101,7 +100,7 @@ def fingerprint_array(array: np.ndarray[Any, Any]) -> Fingerprint:
     dtype = np.dtype("<i8") if _within_int64(array) else array.dtype.newbyteorder("<")
     if dtype != np.dtype("<i8"):
         hasher.update(f":{dtype.str}".encode())
-    # In chunks: the copy that a conversion makes stays small beside an array of a billion numbers.
+    # In chunks: a conversion copies its input, which must stay small for an array of a billion numbers.
     flat = array.reshape(-1)
     for start in range(0, len(flat), _CHUNK):
         hasher.update(np.ascontiguousarray(flat[start : start + _CHUNK], dtype=dtype).view(np.uint8).data)
@@ -116,12 +115,12 @@ def _within_int64(array: np.ndarray[Any, Any]) -> bool:
 
 
 def short(fingerprint: Fingerprint) -> str:
-    """Return the first seven digits, as shown to people."""
+    """Return the first seven digits, for display."""
     return fingerprint[:7]
 
 
 def differing_keys(settings: Mapping[str, Any], other_settings: Mapping[str, Any]) -> list[str]:
-    """Return the keys on which two settings differ, sorted; for messages that say which part differs.
+    """Return the keys on which two settings differ, sorted, for error messages.
 
     >>> differing_keys({"capacity": 1, "seed": 0}, {"capacity": 2, "seed": 0, "lanes": 1})
     ['capacity', 'lanes']

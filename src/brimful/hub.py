@@ -1,7 +1,7 @@
-"""A quick test whether the hub can be reached, and its cache where it cannot.
+"""A quick test whether the hub can be reached, and the use of its cache if it cannot.
 
-The hub's libraries ask again and again, for some twenty seconds, before they say that there is no network. Code that
-needs the hub therefore tries the connection first and, without one, takes the files in the hub's cache.
+The hub's libraries retry for some twenty seconds before they report that the network is missing. Code that needs the
+hub therefore tries the connection first and, without one, uses the files in the hub's cache.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ _CONNECT_SECONDS = 3.0
 
 
 def looks_like_hub_id(name: str) -> bool:
-    """Return true if a name could be ``owner/name`` or ``name`` of the hub, and does not look like a path.
+    """Return true if a name could be ``owner/name`` or ``name`` on the hub and does not look like a path.
 
     >>> looks_like_hub_id("openai/gsm8k"), looks_like_hub_id("./gsm8k"), looks_like_hub_id("a/b/c.jsonl")
     (True, False, False)
@@ -28,7 +28,7 @@ def looks_like_hub_id(name: str) -> bool:
 def offline_snapshot(hub_id: str) -> str | None:
     """Return the directory with the files of a hub id in the hub's cache; None unless ``HF_HUB_OFFLINE`` is set.
 
-    Only then do the hub's libraries take this directory without a question. Else a name may mean other files by now.
+    Only then do the hub's libraries use this directory without asking the hub. Otherwise the name may mean newer files.
     """
     # Transformers before 5 may have a cache of its own.
     if not looks_like_hub_id(hub_id) or os.environ.get("TRANSFORMERS_CACHE"):
@@ -51,13 +51,13 @@ def offline_snapshot(hub_id: str) -> str | None:
 
 @contextlib.contextmanager
 def offline_if_unreachable() -> Iterator[bool]:
-    """Yield true if the hub can be reached; if not, its libraries use their caches alone while the block runs."""
+    """Yield true if the hub can be reached; if not, its libraries use only their caches while the block runs."""
     import huggingface_hub.constants as constants
 
     if constants.HF_HUB_OFFLINE or _reachable(constants.ENDPOINT):
         yield not constants.HF_HUB_OFFLINE
         return
-    # Each library copied the switch when it was imported, so it is set in each.
+    # Each library copied the switch when it was imported, so it is set in all of them.
     candidates: list[Any] = [constants, sys.modules.get("datasets.config")]
     modules = [module for module in candidates if hasattr(module, "HF_HUB_OFFLINE")]
     for module in modules:
@@ -70,7 +70,7 @@ def offline_if_unreachable() -> Iterator[bool]:
 
 
 def _reachable(endpoint: str) -> bool:
-    # Its protocols take as long to import as the rest of this package, and few jobs ask the hub.
+    # urllib takes as long to import as the rest of this package, and few jobs use the hub.
     from urllib.request import getproxies
 
     if getproxies().get("https") or os.environ.get("ALL_PROXY"):

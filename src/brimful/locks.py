@@ -1,8 +1,9 @@
-"""Locks on open files, which tell processes what others still use.
+"""Locks on open files, which show processes what others still use.
 
-The locks are the kernel's (``flock``). They go when their holder dies, however it dies: a killed job blocks nobody, and
-its leftovers can be told from the files of a live one. Not every system and file system has them (Windows, some
-network mounts); there ``lock`` does not wait, and ``try_lock`` fails, so that nothing is taken for abandoned.
+The locks are the kernel's (``flock``). The kernel releases them when their holder dies, even by SIGKILL: a killed job
+blocks no other, and its leftovers can be told from the files of a live job. Not every system and file system has them
+(Windows, some network mounts). Without them ``lock`` does not wait, and ``try_lock`` fails, so that no file is taken
+for abandoned.
 """
 
 import contextlib
@@ -12,23 +13,23 @@ from typing import Any
 
 
 def lock(file: Any, *, shared: bool = False) -> bool:
-    """Wait for the lock of an open file; it is held until the file is closed.
+    """Wait for the lock of an open file, and hold it until the file is closed.
 
     Args:
         file: open file or descriptor.
         shared: others may hold it too, if shared as well.
 
     Returns:
-        True if it is held; false where there are no locks.
+        True if it is held; false if the system has no locks.
     """
     return _flock(file, "LOCK_SH" if shared else "LOCK_EX")
 
 
 @contextlib.contextmanager
 def locked(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Hold the lock of a file for the time of a block.
+    """Hold the lock of a file while a block runs.
 
-    It is given back by name: closing alone would leave it with a process that was forked inside the block.
+    It is unlocked explicitly: closing alone would leave the lock with a process that was forked inside the block.
     """
     with open(path, "rb") as file:
         lock(file)
@@ -39,12 +40,12 @@ def locked(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def try_lock(file: Any) -> bool:
-    """Take the lock of an open file for oneself without waiting; return false if another holds it, shared or not."""
+    """Take the exclusive lock of an open file without waiting; return false if another holder has it, shared or not."""
     return _flock(file, "LOCK_EX", "LOCK_NB")
 
 
 def is_held(file: Any) -> bool:
-    """Return true if another holds the lock of a file that is open for reading, not shared; false where there are no locks."""
+    """Return true if another holder has the exclusive lock of a file open for reading; false without locks."""
     try:
         import fcntl
 
@@ -58,7 +59,7 @@ def is_held(file: Any) -> bool:
 
 
 def lock_shared_instead(file: Any) -> bool:
-    """Share a lock that is held alone. For a moment nobody may hold it: look again whether the file still has its name."""
+    """Turn an exclusive lock into a shared one. It may be free in between: check again that the file has its name."""
     return _flock(file, "LOCK_SH")
 
 

@@ -1,9 +1,9 @@
-"""Numbers and settings as people read them.
+"""Numbers and settings in messages.
 
-A message that mentions a setting does not know who reads it: in Python the setting is an argument
-(``overflow="drop"``), on the command line a flag (``--overflow drop``). So messages mention settings by
-``setting(…)``, which puts marks around them, and the code that shows the message chooses the language:
-``str(error)`` speaks Python, the command line puts in its flags (``brimful.cli.flags``).
+A setting has two spellings: in Python it is an argument (``overflow="drop"``), on the command line a flag
+(``--overflow drop``). Messages therefore mention settings by ``setting(…)``, which puts marks around them, and the code
+that shows the message chooses the spelling: ``str(error)`` shows Python arguments, the command line its flags
+(``brimful.cli.flags``).
 """
 
 import json
@@ -13,12 +13,12 @@ from itertools import islice
 from typing import Any, TypeAlias
 
 Language: TypeAlias = Callable[[str, Any], str]
-"""Function of a setting's name, as Python calls it, and its value (``NO_VALUE`` if none) that gives a text."""
+"""Function from a setting's Python name and its value (``NO_VALUE`` if none) to a text."""
 
 NO_VALUE = object()
 """Value of a setting that is mentioned by its name alone."""
 
-# Private-use characters: no message holds them but for these marks.
+# Private-use characters: messages use them only for these marks.
 _OPEN, _EQUALS, _INSTEAD, _CLOSE = "\ue020", "\ue021", "\ue022", "\ue023"
 _MARKS = f"{_OPEN}{_EQUALS}{_INSTEAD}{_CLOSE}"
 _MENTION = re.compile(f"{_OPEN}([^{_MARKS}]+)(?:{_EQUALS}([^{_MARKS}]*))?(?:{_INSTEAD}([^{_MARKS}]*))?{_CLOSE}")
@@ -26,7 +26,7 @@ _MARK = re.compile(f"[{_MARKS}]")
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with its noun, which is in the plural unless the number is 1.
+    """Return a number with its noun, in the plural unless the number is 1.
 
     >>> counted(1, "shard"), counted(1200, "pack"), counted(0, "sample")
     ('1 shard', '1,200 packs', '0 samples')
@@ -35,12 +35,12 @@ def counted(number: int, noun: str) -> str:
 
 
 def percent(ratio: float, digits: int = 1) -> str:
-    """Return a ratio as a percentage, never rounded up to all or down to nothing.
+    """Return a ratio as a percentage, never rounded up to 100 % or down to 0 %.
 
     >>> percent(0.5), percent(0.99999), percent(0.00001), percent(1.0), percent(0.0)
     ('50.0 %', '> 99.9 %', '< 0.1 %', '100.0 %', '0.0 %')
     """
-    # A share that would round to nothing or to all is given as a bound: one sample in a million is not none.
+    # A share that would round to 0 % or 100 % is given as a bound: one sample in a million is not zero samples.
     unit = 10.0**-digits
     value = 100 * ratio
     if 0 < value < unit / 2:
@@ -51,7 +51,7 @@ def percent(ratio: float, digits: int = 1) -> str:
 
 
 def whole(number: float) -> str:
-    """Format a count with separators of thousands.
+    """Format a count with thousands separators.
 
     >>> whole(1234567.4)
     '1,234,567'
@@ -64,7 +64,7 @@ EXAMPLES_SHOWN = 10
 
 
 def size_of(num_bytes: int) -> str:
-    """Return bytes as people read them: three digits, in the largest unit of 1,000 below.
+    """Return a number of bytes in readable form: three digits, in the largest unit below, by powers of 1,000.
 
     >>> size_of(999), size_of(1_234), size_of(25_600_000), size_of(1_234_000_000_000)
     ('999 bytes', '1.23 kB', '25.6 MB', '1.23 TB')
@@ -101,12 +101,12 @@ def differences(
     *,
     show: Callable[[Any], str] = repr,
 ) -> str:
-    """Describe the values in which a saved state differs from the object that loads it; empty if in none.
+    """Describe the values in which a saved state differs from the object that loads it; empty without differences.
 
     Args:
         state: the saved values; an absent one counts as None.
         own_state: the values of the object.
-        keys: to compare, in the order of the text.
+        keys: the keys to compare, in the order of the text.
         show: the text of a value.
 
     >>> differences({"seed": 1, "dp_world_size": 8}, {"seed": 0, "dp_world_size": 8}, ["seed", "dp_world_size"])
@@ -119,12 +119,12 @@ def differences(
 
 
 def setting(name: str, value: Any = NO_VALUE, *, python: str | None = None) -> str:
-    """Return the mention of a setting for a message, alone or with a value.
+    """Return a marked mention of a setting for a message, with or without a value.
 
     Args:
-        name: as Python calls it: ``capacity``, ``overflow``.
-        value: a text, number, boolean or flat mapping; a value that JSON does not know is shown as its repr.
-        python: the text in Python if the setting is no argument of one call but, for example, another class.
+        name: its Python name: ``capacity``, ``overflow``.
+        value: a text, number, boolean or flat mapping; a value that JSON cannot hold is shown as its repr.
+        python: the Python text, if the setting is not an argument there but, for example, another class.
 
     >>> in_python(f"choose {setting('overflow', 'drop')} or a larger {setting('capacity')}")
     'choose overflow="drop" or a larger capacity'
@@ -137,7 +137,7 @@ def setting(name: str, value: Any = NO_VALUE, *, python: str | None = None) -> s
 
 
 def translate(message: str, language: Language) -> str:
-    """Return a message with its settings in a language.
+    """Return a message with its settings spelled by ``language``.
 
     >>> translate(f"{setting('seed', 3)} is taken", lambda name, value: f"--{name} {value}")
     '--seed 3 is taken'
@@ -146,7 +146,7 @@ def translate(message: str, language: Language) -> str:
 
 
 def in_python(message: str) -> str:
-    """Return a message with its settings as arguments of a call.
+    """Return a message with its settings as Python arguments.
 
     >>> in_python(f"{setting('mix', True)} and {setting('budgets', {'patches': 64})}")
     'mix=True and budgets={"patches": 64}'
@@ -159,7 +159,7 @@ def _value(match: re.Match[str]) -> Any:
 
 
 def as_argument(name: str, value: Any) -> str:
-    """Return one setting as an argument of a call."""
+    """Return one setting as a Python argument."""
     if value is NO_VALUE:
         return name
     text = json.dumps(value, ensure_ascii=False) if isinstance(value, (str, dict, list)) else repr(value)
@@ -167,10 +167,10 @@ def as_argument(name: str, value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a NumPy number as Python's, and any other value that JSON does not know as its repr."""
+    """Return a NumPy number as a Python number, and any other value that JSON cannot hold as its repr."""
     return value.item() if hasattr(value, "item") else repr(value)
 
 
 def _escaped(text: str) -> str:
-    """Return JSON with the private-use characters of a user's value escaped, so that they are no marks."""
+    """Return JSON with private-use characters in a user's value escaped, so that they are not read as marks."""
     return _MARK.sub(lambda match: f"\\u{ord(match.group()):04x}", text)

@@ -1,4 +1,4 @@
-"""Imports of what may be absent or is not needed yet: optional libraries, and public names at their first use."""
+"""Deferred imports: optional libraries, and public names at their first use."""
 
 import contextlib
 import sys
@@ -12,7 +12,7 @@ from brimful.errors import missing_extra
 
 @contextlib.contextmanager
 def optional(package: str, extra: str, purpose: str) -> Iterator[None]:
-    """Turn the absence of an optional library, imported in this block, into the ``pip install`` line.
+    """Turn the ImportError of an optional library, imported in this block, into a ``pip install`` line.
 
     Raises:
         MissingExtraError: the package is not installed.
@@ -26,7 +26,7 @@ def optional(package: str, extra: str, purpose: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        # Any other module that is absent is a broken installation, which no extra of ours repairs.
+        # Any other missing module is a broken installation, which no extra of brimful repairs.
         if (error.name or "").split(".")[0] != package:
             raise
         raise missing_extra(package, extra, purpose) from error
@@ -43,7 +43,7 @@ def fast_json_library() -> Any:
 
 
 def public_name(package: str, module: str | None, name: str) -> Any:
-    """Import a public name of a package at its first use; for ``__getattr__`` of the package.
+    """Import a public name of a package at its first use, for the package's ``__getattr__``.
 
     Args:
         package: ``__name__`` of the package.
@@ -51,13 +51,13 @@ def public_name(package: str, module: str | None, name: str) -> Any:
         name: the name.
 
     Raises:
-        AttributeError: there is no such name.
+        AttributeError: the package has no such name.
         MissingExtraError: it needs torch, which is not installed.
     """
     if module is None:
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
     with optional("torch", "torch", name):
         value = getattr(import_module(module), name)
-    # Kept as an attribute, so that the next use of the name does not come here.
+    # Set as an attribute, so that the next use of the name skips this function.
     setattr(sys.modules[package], name, value)
     return value

@@ -1,7 +1,7 @@
-"""Progress of long work, as a bar, as lines or as JSON.
+"""Progress reports of long jobs, as a bar, as lines or as JSON.
 
-A job reports to a ``Progress``; who started the job chooses which. On a terminal it is one bar with rates
-and the remaining time; elsewhere (Slurm logs, pipes) a plain line every ten seconds; with ``--json`` one JSON object a line.
+A job reports to a ``Progress``; the caller chooses which. On a terminal it is one bar with rates and the remaining
+time; elsewhere (Slurm logs, pipes) a plain line every ten seconds; with ``--json`` one JSON object per line.
 
 >>> bar = make_progress("none")
 >>> with bar.stage("measure", total=10, unit="rows"):
@@ -38,7 +38,7 @@ class StageRecord:
     seconds: float = 0.0
 
     def rates(self) -> tuple[float, float, float]:
-        """Return units a second, tokens a second, and remaining seconds, from the units that cost work in this run."""
+        """Return units per second, tokens per second, and remaining seconds, without units resumed from a cache."""
         seconds = max(time.monotonic() - self.started, 1e-9)
         rate = (self.done - self.resumed) / seconds
         remaining_seconds = (self.total - self.done) / rate if rate > 0 else float("inf")
@@ -46,7 +46,7 @@ class StageRecord:
 
 
 class Progress:
-    """Receives progress and stays silent; the styles that speak derive from it."""
+    """A reporter that stays silent; the styles that print derive from it."""
 
     def __init__(self) -> None:
         self.stages: list[StageRecord] = []
@@ -67,7 +67,7 @@ class Progress:
         """Report that ``amount`` more units are done; ``resumed`` ones came from a cache and cost no work."""
         record = self.stages[-1]
         record.done += amount
-        # Tokens of resumed units do not count: the rates are of the work of this run.
+        # Tokens of resumed units do not count: the rates describe the work of this run.
         if resumed:
             record.resumed += amount
         else:
@@ -75,7 +75,7 @@ class Progress:
         self._advanced(record)
 
     def say(self, text: str) -> None:
-        """Show a line to a person."""
+        """Show a line to the user."""
 
     def _opened(self, record: StageRecord) -> None: ...
 
@@ -85,7 +85,7 @@ class Progress:
 
 
 class _Lines(Progress):
-    """A line at most every ten seconds: for logs."""
+    """A line at most every ten seconds, for logs."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class _Lines(Progress):
         rate, token_rate, remaining_seconds = record.rates()
         share = 100 * record.done / record.total if record.total else 100.0
         speed = f"{rate:,.0f} {record.unit}/s" + (f", {token_rate:,.0f} tokens/s" if record.tokens else "")
-        resumed_part = f", {record.resumed:,} kept from before" if record.resumed else ""
+        resumed_part = f", {record.resumed:,} resumed" if record.resumed else ""
         end = f"done in {record.seconds:.1f} s" if record.seconds else f"ETA {clock(remaining_seconds)}"
         self.say(
             f"{record.name}: {record.done:,}/{record.total:,} {record.unit} ({share:.0f} %), {speed}{resumed_part}, {end}"
@@ -118,7 +118,7 @@ class _Lines(Progress):
 
 
 class _Json(_Lines):
-    """One JSON object a line: for machines."""
+    """One JSON object per line, for programs."""
 
     def say(self, text: str) -> None:
         super().say(json.dumps({"event": "message", "text": text}))
@@ -195,7 +195,7 @@ def make_progress(style: ProgressStyle, stream: TextIO | None = None) -> Progres
 
 
 def clock(seconds: float) -> str:
-    """Return a duration as people read it on a clock.
+    """Return a duration in the format of a clock.
 
     >>> clock(75), clock(3661.5), clock(float("inf"))
     ('1:15', '1:01:01', '?')

@@ -27,7 +27,7 @@ def offsets_of(sizes: npt.ArrayLike) -> Offsets:
 
 
 def positions_type(count: int) -> type[np.signedinteger[Any]]:
-    """Return the narrower of int32 and int64 that holds the positions of so many elements.
+    """Return the narrower of int32 and int64 that holds the positions of ``count`` elements.
 
     >>> positions_type(3).__name__
     'int32'
@@ -57,7 +57,7 @@ def sums_of(values: AnyIntArray, offsets: Offsets) -> Int64Array:
 
 
 def ranges(begins: AnyIntArray, sizes: AnyIntArray) -> Int64Array:
-    """Return the whole numbers of several ranges, one range behind the other.
+    """Return the whole numbers of several ranges, one range after the other.
 
     Args:
         begins: first number of each range.
@@ -79,7 +79,7 @@ def mask_of_ranges(begins: Int64Array, ends: Int64Array, count: int) -> BoolArra
     """Mark the elements that lie in a range.
 
     Args:
-        begins, ends: of ranges ``[begin, end)``, in any order; a range whose end is not behind its begin is empty.
+        begins, ends: of ranges ``[begin, end)``, in any order; a range with ``end <= begin`` is empty.
         count: number of elements.
 
     Returns:
@@ -95,7 +95,7 @@ def mask_of_ranges(begins: Int64Array, ends: Int64Array, count: int) -> BoolArra
         begins, ends = begins[order], ends[order]
     edges = np.zeros(2 * len(begins) + 2, dtype=np.int64)
     edges[1:-1:2], edges[2:-1:2], edges[-1] = begins, np.maximum.accumulate(ends), count
-    # A range that begins inside another begins where all in front of it have ended.
+    # A range that begins inside an earlier one is cut to begin where all earlier ones have ended.
     np.maximum(edges[3:-1:2], edges[2:-2:2], out=edges[3:-1:2])
     # Elements between two edges are outside, inside, outside, …
     return np.repeat(np.arange(len(edges) - 1) % 2 == 1, np.diff(edges))

@@ -8,7 +8,7 @@ from brimful.errors import BrimfulError, MissingExtraError, SettingsError, Sourc
 
 
 def is_remote(path: str) -> bool:
-    """Return true if a path is a URL, and not one of local files.
+    """Return true if a path is a URL of a file system other than the local one.
 
     >>> is_remote("s3://bucket/packs"), is_remote("file:///data"), is_remote("/data")
     (True, False, False)
@@ -34,7 +34,7 @@ def filesystem_of(url: str, **options: Any) -> tuple[Any, str]:
     try:
         filesystem, path = fsspec.core.url_to_fs(url, **options)
     except ImportError as error:
-        # fsspec raises its own ImportError, with that of the missing library as the cause.
+        # fsspec raises its own ImportError; its cause is the ImportError of the missing library.
         package = getattr(error.__cause__, "name", None) or error.name or protocol
         raise MissingExtraError(f"{url} needs {package}, which is not installed: pip install {package}") from error
     except ValueError as error:
@@ -46,7 +46,7 @@ def filesystem_of(url: str, **options: Any) -> tuple[Any, str]:
 
 @contextlib.contextmanager
 def telling(url: str) -> Iterator[None]:
-    """Turn the errors of remote file systems, which have classes of their own, into errors of one line.
+    """Turn the errors of remote file systems, which have their own classes, into errors of one line.
 
     Raises:
         SourceNotFoundError: no such file.
@@ -58,6 +58,6 @@ def telling(url: str) -> Iterator[None]:
         raise
     except FileNotFoundError as error:
         raise SourceNotFoundError(f"{url}: no such file") from error
-    except Exception as error:  # libraries of clouds have errors of their own
+    except Exception as error:  # cloud libraries have their own error classes
         reason = (str(error).strip() or repr(error)).splitlines()[0]
         raise SourceError(f"{url} cannot be read: {type(error).__name__}: {reason}") from error

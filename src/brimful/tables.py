@@ -1,13 +1,12 @@
 """Memory-mapped columns in one Arrow IPC file: the container of every table that brimful writes.
 
-A table is a set of equally long columns and a JSON description. A column is a flat array, or a *ragged*
-one whose rows have their own lengths. Reading maps the file and returns views; nothing is copied and
-opening takes the same time for ten rows or a billion. Any Arrow reader (polars, DuckDB, pandas) opens it too.
+A table is a set of equally long columns and a JSON description. A column is a flat array, or a *ragged* one whose rows
+differ in length. Reading maps the file and returns views: nothing is copied, and opening takes the same time for ten
+rows or a billion. Any Arrow reader (polars, DuckDB, pandas) opens it too.
 
-Everything that is read back is checked. The description is compared with its checksum when the file is opened;
-a column when it is first asked for, which reads all of it once. Code that has to open large tables in
-milliseconds and compares the arrays with something else later (plans: ``Plan.check_fingerprint``) asks for them with
-``checked=False``.
+Everything that is read is checked. The description is compared with its checksum when the file is opened, a column when
+it is first requested, which reads all of it once. Code that must open large tables in milliseconds and checks the
+arrays in another way later (plans: ``Plan.check_fingerprint``) passes ``checked=False``.
 
 >>> import numpy as np, tempfile, os
 >>> path = os.path.join(tempfile.mkdtemp(), "t.arrow")
@@ -70,7 +69,7 @@ def write_table(
 
     Args:
         path: the file to appear.
-        columns: arrays of one length by name. Integers, floats and booleans.
+        columns: arrays of integers, floats or booleans by name, all equally long.
         description: any mapping that JSON can hold.
         durable: see ``atomic_file``.
 
@@ -79,7 +78,7 @@ def write_table(
     """
     import pyarrow as pa
 
-    # Checksums are of the values that a reader will see, so they are taken after the trimming.
+    # Checksums cover the values that a reader will see, so they are computed after trimming.
     columns = {name: _trimmed(column) for name, column in columns.items()}
     arrays = {
         name: pa.LargeListArray.from_arrays(to_arrow(column.offsets), to_arrow(column.values))
@@ -98,7 +97,7 @@ def write_table(
 
 
 def _trimmed(column: _Array | Ragged) -> _Array | Ragged:
-    """Return the column contiguous, and without values outside all rows, which Arrow would leave out of the file."""
+    """Return the column contiguous and without values outside all rows, which Arrow does not write to the file."""
     if not isinstance(column, Ragged):
         return np.ascontiguousarray(column)
     offsets = np.ascontiguousarray(column.offsets, dtype=np.int64)
@@ -107,7 +106,7 @@ def _trimmed(column: _Array | Ragged) -> _Array | Ragged:
 
 
 def _checksum(column: _Array | Ragged) -> Fingerprint:
-    """Return the fingerprint of the numbers, their count and their type: bytes of another type are other numbers."""
+    """Return the fingerprint of the numbers, their count and type: equal bytes of another type are other numbers."""
     hasher = xxhash.xxh3_128()
     for array in (column.offsets, column.values) if isinstance(column, Ragged) else (column,):
         hasher.update(f"{array.dtype.str}:{len(array)};".encode())
@@ -116,12 +115,12 @@ def _checksum(column: _Array | Ragged) -> Fingerprint:
 
 
 class Table:
-    """An open table. Arrays are read-only views of the mapped file, which stays mapped while they live.
+    """An open table. Arrays are read-only views of the mapped file, which stays mapped as long as they exist.
 
     Attributes:
         path: the file.
-        description: the mapping that was written beside the columns.
-        fingerprint: of description and columns, by their checksums.
+        description: the mapping that was written with the columns.
+        fingerprint: of the description and the columns, from their checksums.
     """
 
     def __init__(
@@ -154,16 +153,16 @@ class Table:
 
         Args:
             name: the column.
-            checked: compare it with its checksum, which reads the whole column the first time.
+            checked: compare the column with its checksum, which reads all of it the first time.
 
         Raises:
             KeyError: no such column.
-            CorruptFileError: other numbers than were written.
+            CorruptFileError: the numbers differ from the written ones.
         """
         return self._read(name, to_numpy, checked)
 
     def ragged(self, name: str, *, checked: bool = True) -> Ragged:
-        """Return a column of several values per row; arguments and errors as of ``flat``."""
+        """Return a column of several values per row; for arguments and errors, see ``flat``."""
         return self._read(name, _ragged, checked)
 
     def _read(self, name: str, view: Callable[[Any], _Column], checked: bool) -> _Column:
@@ -179,7 +178,7 @@ class Table:
         if checked and name in self._unchecked:
             if _checksum(column) != self._unchecked[name]:
                 raise CorruptFileError(f"{self.path} is damaged: column {name!r} has other numbers than were written")
-            # Only now: a damaged column is refused however often it is asked for.
+            # Only now: a damaged column is refused every time it is requested.
             self._unchecked.pop(name, None)
         return column
 
@@ -193,7 +192,7 @@ def open_table(path: str | os.PathLike[str]) -> Table:
 
     Raises:
         SourceNotFoundError: no such file.
-        CorruptFileError: the file is cut short or damaged, or is no table of ours.
+        CorruptFileError: the file is truncated or damaged, or brimful did not write it.
     """
     import pyarrow as pa
 
@@ -205,7 +204,7 @@ def open_table(path: str | os.PathLike[str]) -> Table:
             raise CorruptFileError(f"{name} is an Arrow file that brimful did not write")
         if reader.num_record_batches != 1:
             raise CorruptFileError(f"{name} holds {reader.num_record_batches} record batches where one is due")
-        # The names of the columns count too: with a renamed column, its checksum would never be looked up.
+        # Column names are compared too: the checksum of a renamed column would never be looked up.
         checksums = _read_checksums(metadata)
         is_same = checksums.pop(_DESCRIPTION, None) == fingerprint_bytes(metadata[_DESCRIPTION_KEY])
         if not is_same or sorted(checksums) != sorted(reader.schema.names):
@@ -223,9 +222,9 @@ def open_table(path: str | os.PathLike[str]) -> Table:
 
 
 def _read_checksums(metadata: Mapping[bytes, bytes]) -> dict[str, Fingerprint]:
-    """Return checksums by name of the column."""
+    """Return the checksums by column name."""
     checksums: Any = json.loads(metadata.get(_CHECKSUMS_KEY, b"null"))
-    # Metadata without our checksums is damaged: an empty mapping fits no description, so the file is refused.
+    # Metadata without checksums is damaged: an empty mapping matches no description, so the file is refused.
     return checksums if isinstance(checksums, dict) else {}
 
 

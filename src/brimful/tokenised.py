@@ -1,7 +1,7 @@
-"""Samples that are tokens already, as users and other trainers bring them.
+"""Samples that are already tokenized, as users and other trainers provide them.
 
-Every key is read, refused, or known to carry no information. The collator, ``TokenBudgetBatches`` and ``verify_packing``
-read plain samples here, so that all of them take the same.
+Every key is read, refused, or known to carry no information. The collator, ``TokenBudgetBatches`` and
+``verify_packing`` read plain samples here, so that all of them accept the same samples.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,11 +20,11 @@ from brimful.tokenised_media import FEATURE_KEYS, MARK_KEYS, TOKEN_TYPES, Media,
 from brimful.typing import IGNORE_INDEX, BoolArray, CuSeqlens, Float32Array, Int32Array, Int64Array, LossMask, TokenIds
 
 _Indices: TypeAlias = Int64Array | slice
-"""Indices of the tokens that are no padding, ascending; a slice of all if there is no padding."""
+"""Indices of the tokens that are not padding, ascending; a slice of all tokens without padding."""
 _INT32 = np.iinfo(np.int32)
 
 TARGET_MASKS = ("loss_mask", "completion_mask", "assistant_masks")
-"""Keys that mark targets of samples without labels."""
+"""Keys that mark the targets of samples without labels."""
 
 _WEIGHT_KEYS = ("loss_weights", "loss_scale")
 _SOURCE_KEYS = ("source_id", "ds_idx")
@@ -32,19 +32,19 @@ _READ_KEYS = {"input_ids", "labels", "attention_mask", "seq_lengths", "position_
 _READ_KEYS |= {*TARGET_MASKS, *_WEIGHT_KEYS, *_SOURCE_KEYS}
 
 _ZERO_KEYS = {"token_type_ids", TOKEN_TYPES}
-"""Keys without information if all their numbers are 0, as tokenizers of text make them."""
+"""Keys without information if all their numbers are 0, as text tokenizers make them."""
 
 _TOKENIZER_KEYS = {"special_tokens_mask", "offset_mapping", "overflow_to_sample_mapping", "length"}
-"""Keys of numbers that tokenizers add about the text; no causal model takes them."""
+"""Keys of numbers about the text that tokenizers add; causal models do not take them."""
 
 _DESCRIPTIVE_TYPES = (str, bytes, bool, int, float, Decimal, date, time, timedelta, PurePath)
-"""Types of values that can only be about the sample, never for the model."""
+"""Types of values that can only describe the sample and are never inputs of the model."""
 
 _ARRAYS = ("input_ids", "loss_mask", "cu_seqlens", "places", "positions", "loss_weights", "source_ids")
-"""Attributes of ``TokenisedSample`` that are one array each, or None."""
+"""Attributes of ``TokenisedSample`` that are one array or None."""
 
 _REFUSED_KEYS = {"label", "label_ids", "image", "images", "video", "videos", "audio", "audios"}
-"""Keys whose omission would change the training, for any value."""
+"""Keys whose omission would change training, for any value."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,13 +55,14 @@ class TokenisedSample:
         input_ids: ``int32[T]``.
         loss_mask: ``bool[T]``, true where the token is a target; never on the first of a segment.
         cu_seqlens: ``int32[S + 1]``.
-        places: ``int64[T]``: index of each token in the original row, which may have had padding.
+        places: ``int64[T]``: index of each token in the original row, which may contain padding.
         positions: ``int64[rows, T]`` of the original row, 1 row for text, 3 or 4 for mRoPE; None if it had none.
         loss_weights: ``float32[T]``, or None.
         source_ids: ``int32[S]``, or None.
-        media: features of pictures, videos and sounds, one for each kind.
-        placeholders: tokens that stand for each kind of media; without a kind of which nothing says so.
-        marks: ``[T]`` by key, of which the placeholders were read; models are given them too.
+        media: features of images, videos and audio, one item for each kind.
+        placeholders: indices of the tokens that stand for each kind of media; kinds without such information are
+            absent.
+        marks: ``[T]`` by key, from which the placeholders were read; they are also passed to models.
         sample_id: number of the sample in its source; None if only a loader knows.
     """
 
@@ -84,13 +85,13 @@ class TokenisedSample:
 
     @property
     def is_pack(self) -> bool:
-        """True if a pack says it all: tokens, targets and samples alone."""
+        """True if a pack can hold all of it: only tokens, targets and sample boundaries."""
         extras = (self.loss_weights, self.source_ids, self.rope_positions)
         return not (self.media or self.marks or self.position_start) and all(extra is None for extra in extras)
 
     @property
     def position_start(self) -> int:
-        """Position of the first token of each segment; 0 if the sample does not say."""
+        """Position of the first token of each segment; 0 without positions or with three rows of mRoPE."""
         return 0 if self.positions is None or len(self.positions) == 3 else int(self.positions[0, 0])
 
     @property
@@ -99,10 +100,10 @@ class TokenisedSample:
         return None if self.positions is None or len(self.positions) == 1 else self.positions[-3:]
 
     def part(self, start: int, length: int) -> "TokenisedSample":
-        """Return some of the tokens of a single sample; its positions begin where those of the whole do.
+        """Return some of the tokens of a single sample; positions begin with the same number as in the whole sample.
 
         Raises:
-            CollateError: a sample with media, or several, which are never cut.
+            CollateError: a sample with media, or a row of several samples; these are never cut.
         """
         if length == len(self.input_ids):
             return self
@@ -129,7 +130,7 @@ class TokenisedSample:
         )
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return all that it holds as arrays by name, for ``of_arrays``."""
+        """Return all its contents as arrays by name, for ``of_arrays``."""
         result: dict[str, Any] = {name: getattr(self, name) for name in _ARRAYS if getattr(self, name) is not None}
         result["sample_id"] = np.array([] if self.sample_id is None else [self.sample_id], dtype=np.int64)
         for item in self.media:
@@ -140,7 +141,7 @@ class TokenisedSample:
 
     @classmethod
     def of_arrays(cls, **arrays: npt.NDArray[Any]) -> "TokenisedSample":
-        """Return the sample that has these arrays; the other way round."""
+        """Return the sample with these arrays; the inverse of ``arrays``."""
 
         def below(prefix: str) -> dict[str, npt.NDArray[Any]]:
             return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
@@ -155,7 +156,7 @@ class TokenisedSample:
         )
 
     def without_loss(self) -> "TokenisedSample":
-        """Return the same tokens without targets, media and samples; every sample id is -1."""
+        """Return the same tokens without targets and media; the sample id is -1."""
         marks = {key: np.zeros_like(values) for key, values in self.marks.items()}
         return replace(self, loss_mask=self.loss_mask & False, media=(), placeholders={}, marks=marks, sample_id=-1)
 
@@ -166,15 +167,15 @@ def read_tokenised(sample: Any, name: str, *, token_ids: Mapping[str, int] | Non
     ==========================================  =====================================================
     ``input_ids``                               whole numbers, at least one
     ``labels``                                  the token itself, or ``IGNORE_INDEX``; without labels every token is a target
-    ``loss_mask``                               1 if the token itself is a target, in the place of labels
-    ``completion_mask, assistant_masks``        the same, of TRL; only where there are no labels
+    ``loss_mask``                               1 if the token itself is a target; instead of labels
+    ``completion_mask, assistant_masks``        the same, from TRL; only without labels
     ``attention_mask``                          0 at padding, which is cut off; 1, 2, … number the samples of a packed row
     ``seq_lengths``                             tokens of each sample of a packed row
-    ``position_ids``                            restart with every sample of a packed row; ``(3, T)`` or ``(4, T)``: mRoPE
+    ``position_ids``                            restart with each sample of a packed row; mRoPE: ``(3, T)`` or ``(4, T)``
     ``loss_weights``, or ``loss_scale``         one number for each token
     ``source_id``, or ``ds_idx``                one number, or one for each sample of a packed row
-    ``pixel_values``, ``input_features``, …     what a processor made of pictures, videos and sounds (``tokenised_media``)
-    ``mm_token_type_ids``, ``image_mask``, …    of each token, whether a medium stands there
+    ``pixel_values``, ``input_features``, …     a processor's output for images, videos and audio (``tokenised_media``)
+    ``mm_token_type_ids``, ``image_mask``, …    for each token, whether it stands for media
     ==========================================  =====================================================
 
     ::
@@ -182,13 +183,14 @@ def read_tokenised(sample: Any, name: str, *, token_ids: Mapping[str, int] | Non
         input_ids        5 6 7 8 9 0 0
         attention_mask   1 1 1 2 2 0 0        two samples, 5 6 7 and 8 9; seq_lengths 3 2 and position_ids 0 1 2 0 1 agree
 
-    A key that is not in the table is left out if it can only be about the sample: text, a single number, records, and
-    what tokenizers add about the text. Rows of numbers and objects under another name are for the model, and refused.
+    A key that is not in the table is left out if it can only describe the sample: text, a single number, records, and
+    what tokenizers add about the text. Rows of numbers and objects under another name may be inputs of the model, and
+    are refused.
 
     Args:
         sample: lists, arrays or tensors in host memory.
-        name: how messages call it.
-        token_ids: token that stands for each kind of media, where the model is known and the sample does not say.
+        name: the sample's name in messages.
+        token_ids: token that stands for each kind of media, for samples without marks, if the model is known.
 
     Raises:
         CollateError: a key is missing, wrong, cannot be carried, or contradicts another; names the sample and the keys.
@@ -200,7 +202,7 @@ def read_tokenised(sample: Any, name: str, *, token_ids: Mapping[str, int] | Non
     if isinstance(sample, TokenisedSample):
         if not (token_ids and sample.media):
             return sample
-        # It was read by a loader, which does not know the tokens of the model.
+        # A loader read it, which does not know the model's placeholder tokens.
         placeholders = placeholders_of(sample.input_ids, sample.marks, token_ids)
         arrays = {key: array for item in sample.media for key, array in item.arrays.items()}
         media = read_media(arrays, placeholders, sample.cu_seqlens, name)
@@ -241,14 +243,14 @@ def read_tokenised(sample: Any, name: str, *, token_ids: Mapping[str, int] | Non
 
 
 class _Row:
-    """The keys of one sample, each read and checked by itself."""
+    """The keys of one sample, each read and checked separately."""
 
     def __init__(self, sample: Mapping[str, Any], name: str) -> None:
         self._sample, self._name = sample, name
         self._size = 0
 
     def refuse_other_keys(self) -> None:
-        """Refuse keys that may be for the model and that no method here reads."""
+        """Refuse keys that may be inputs of the model and that no method here reads."""
         for key, value in self._sample.items():
             if key in _READ_KEYS or value is None or key in _TOKENIZER_KEYS:
                 continue
@@ -256,7 +258,7 @@ class _Row:
                 continue
             if key in FEATURE_KEYS or key in MARK_KEYS:
                 continue
-            # The templates of ms-swift add the length of the row, in a list; of several samples it would be boundaries.
+            # Templates of ms-swift add the length of the row as a list; for several samples it would hold boundaries.
             is_length = key == "lengths" and "input_ids" in self._sample
             if is_length and np.array_equal(value, self._array("input_ids").shape):
                 continue
@@ -284,18 +286,18 @@ class _Row:
         return ids
 
     def attention_mask(self) -> Int64Array | None:
-        """Return ``int64[num_tokens]``: numbers of samples, 0 at padding; None if all tokens are of one sample."""
+        """Return ``int64[num_tokens]``: sample numbers, 0 at padding; None if all tokens belong to one sample."""
         row = self._per_token("attention_mask")
         if row is None or (row == 1).all():
             return None
         mask = row.astype(np.int64)
         if (mask != row).any() or (mask < 0).any():
             raise self._error("has an 'attention_mask' with other numbers than 0 at padding and 1, 2, … at samples")
-        # One number for each run of equal numbers: they rise only if no sample is interrupted by padding.
+        # One number for each run of equal numbers. They rise only if no padding interrupts a sample.
         run_values = mask[np.flatnonzero(np.diff(mask, prepend=-1))]
         numbers = run_values[run_values > 0]
         if not len(numbers):
-            raise self._error("has an 'attention_mask' of zeros alone: leave out samples without tokens")
+            raise self._error("has an 'attention_mask' of only zeros: leave out samples without tokens")
         if (np.diff(numbers) <= 0).any():
             raise self._error(
                 "has an 'attention_mask' with zeros within a sample, or numbers that do not rise: it must be 1, 2, … for "
@@ -319,13 +321,13 @@ class _Row:
         return rows[:, token_indices].astype(np.int64)
 
     def boundaries(self, num_tokens: int, mask: Int64Array | None, positions: Int64Array | None) -> CuSeqlens:
-        """Return the boundaries of the samples in the row, on which all keys that tell them must agree."""
+        """Return the boundaries of the samples in the row; all keys that define boundaries must agree."""
         starts_by_key: dict[str, Int64Array] = {}
         if self._sample.get("seq_lengths") is not None:
             starts_by_key["seq_lengths"] = self._starts_of_lengths(num_tokens)
         if mask is not None and mask.max() > 1:
             starts_by_key["attention_mask"] = np.flatnonzero(np.diff(mask[mask > 0], prepend=0))
-        # Three rows of mRoPE repeat positions within an image, so they do not tell where a sample starts.
+        # Three rows of mRoPE repeat positions within an image, so they do not show where a sample starts.
         if positions is not None and len(positions) != 3:
             starts_by_key["position_ids"] = self._starts_of_positions(positions[0])
         if not starts_by_key:
@@ -359,7 +361,7 @@ class _Row:
         targets = self._without_padding("labels", mask, token_indices)
         loss_mask = masks.get("loss_mask")
         if loss_mask is not None:
-            # Nothing predicts the first token, so there the two need not agree.
+            # Nothing predicts the first token, so the two need not agree on it.
             is_other = (loss_mask != mask)[token_indices][1:]
             if is_other.any():
                 index = int(np.arange(self._size)[token_indices][1:][is_other.argmax()])
@@ -369,7 +371,7 @@ class _Row:
         return targets
 
     def features(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the arrays of media; none that is empty. Doubles, which no tower takes, become ``float32``."""
+        """Return the media arrays that are not empty. ``float64``, which no tower takes, becomes ``float32``."""
         arrays = {key: self._array(key) for key in FEATURE_KEYS if self._sample.get(key) is not None}
         for key, array in arrays.items():
             if array.dtype.kind not in "biuf":
@@ -379,7 +381,7 @@ class _Row:
         return {key: array for key, array in arrays.items() if array.size}
 
     def marks(self, token_indices: _Indices) -> dict[str, npt.NDArray[Any]]:
-        """Return what the sample says of its placeholders; types of 0 alone say nothing."""
+        """Return the sample's keys that mark placeholders, without token types that are all 0."""
         rows = {key: row[token_indices] for key in MARK_KEYS if (row := self._per_token(key)) is not None}
         return {key: row for key, row in rows.items() if key != TOKEN_TYPES or row.any()}
 
@@ -417,25 +419,25 @@ class _Row:
         return starts_of(lengths).astype(np.int64)
 
     def _starts_of_positions(self, row: Int64Array) -> Int64Array:
-        """Return the tokens at which positions restart: with the number that the row begins with."""
+        """Return the indices at which positions restart with the first number of the row."""
         starts = np.concatenate([[0], np.flatnonzero(np.diff(row) != 1) + 1])
         is_wrong = row[starts] != row[0]
         if is_wrong.any():
             index = int(starts[is_wrong.argmax()])
             raise self._error(
                 f"has 'position_ids' that go from {int(row[index - 1])} to {int(row[index])} at token {index}: they must rise by 1, "
-                f"or begin anew at {int(row[0])}"
+                f"or restart at {int(row[0])}"
             )
         return starts
 
     def _without_padding(self, key: str, mask: BoolArray, token_indices: _Indices) -> LossMask:
-        """Return a copy of a mask of targets without padding, which must not hold any."""
+        """Return a copy of a target mask without padding, which must not hold targets."""
         targets = np.array(mask[token_indices])
         count = int(np.count_nonzero(mask)) - int(np.count_nonzero(targets))
         if count:
             raise self._error(
-                f"has {count:,} targets in {key!r} where 'attention_mask' says padding, which is cut off: put {IGNORE_INDEX} "
-                f"(in masks 0) there, or 1 in 'attention_mask' where the token is meant"
+                f"has {count:,} targets in {key!r} where 'attention_mask' marks padding, which is cut off: put {IGNORE_INDEX} "
+                f"(in masks 0) there, or 1 in 'attention_mask' if the token is to be kept"
             )
         return targets
 
@@ -445,7 +447,7 @@ class _Row:
             return None
         if row.dtype != np.bool_ and not np.isin(row, (0, 1)).all():
             raise self._error(
-                f"has {key!r} with other numbers than 0 and 1: what targets count goes into 'loss_weights'"
+                f"has {key!r} with other numbers than 0 and 1: weights of targets belong in 'loss_weights'"
             )
         return row.astype(bool)
 
@@ -462,12 +464,12 @@ class _Row:
 
     def _array(self, key: str) -> npt.NDArray[Any]:
         value = self._sample[key]
-        if str(getattr(value, "dtype", None)) == "torch.bfloat16":  # NumPy lacks it, and float32 has all its numbers
+        if str(getattr(value, "dtype", None)) == "torch.bfloat16":  # NumPy lacks it; float32 holds all its numbers
             value = value.float()
         try:
             return np.asarray(value)
         except (ValueError, TypeError, RuntimeError) as error:
-            raise self._error(f"has {key!r} that is no array of numbers ({error})") from error
+            raise self._error(f"has {key!r} that is not an array of numbers ({error})") from error
 
     def _integers(self, key: str) -> npt.NDArray[Any]:
         array = self._array(key)
@@ -483,13 +485,13 @@ class _Row:
 
 
 def _may_be_for_the_model(value: Any) -> bool:
-    """Return true for rows of numbers, and objects. Text, single numbers and records are about the sample."""
+    """Return true for rows of numbers and for objects. Text, single numbers and records describe the sample."""
     if isinstance(value, _DESCRIPTIVE_TYPES):
         return False
     if isinstance(value, Mapping):
         return any(getattr(inner, "shape", ()) != () for inner in value.values())
     if isinstance(value, (list, tuple)):
-        # The first element stands for all: rows of a data set are of one type.
+        # The first element stands for all: rows of a data set have one type.
         element = next((inner for inner in value if inner is not None), "")
         if isinstance(element, (bool, int, float)) or _is_number_of_a_library(element):
             return True
@@ -501,7 +503,7 @@ def _may_be_for_the_model(value: Any) -> bool:
 
 
 def _is_number_of_a_library(value: Any) -> bool:
-    """Return true for a number of NumPy or torch, which has the shape ``()``; text of NumPy is text."""
+    """Return true for a number of NumPy or torch, which has the shape ``()``; NumPy text is not a number."""
     return getattr(value, "shape", None) == () and not isinstance(value, _DESCRIPTIVE_TYPES)
 
 

@@ -1,4 +1,4 @@
-"""Media of plain samples: the features that a processor made of them, held against the tokens that stand for them."""
+"""Media of plain samples: the features from a processor, checked against the tokens that stand for them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,8 +19,8 @@ class Media:
     Attributes:
         kind: ``image``, ``video`` or ``audio``.
         segments: ``int32[num_items]``: the segment that each item belongs to.
-        arrays: arrays by the name of the model's argument (``pixel_values``, ``image_grid_thw``). Arrays of several
-            packs are joined on their first axis.
+        arrays: by the name of the model's argument (``pixel_values``, ``image_grid_thw``). Arrays of several packs are
+            joined on their first axis.
     """
 
     kind: str
@@ -33,7 +33,7 @@ class _Keys(NamedTuple):
 
     Attributes:
         features: rows of patches if there is a grid, else one row for each item.
-        grid: patches of each item in time, height and width; empty for kinds without.
+        grid: patches of each item in time, height and width; empty for kinds without a grid.
         others: arrays with one row for each item.
         mask: key that marks the placeholders of this kind alone.
     """
@@ -51,27 +51,27 @@ MEDIA_KEYS = {
     ),
     "audio": _Keys("input_features", "", ("feature_attention_mask",), "audio_mask"),
 }
-"""Keys of each kind, by their names in processors and models of Transformers; the masks are those of VeOmni."""
+"""Keys of each kind, as named by processors and models of Transformers; the masks are named as in VeOmni."""
 
 TOKEN_TYPES = "mm_token_type_ids"
 """Key that numbers the placeholders of all kinds, from 1 in the order of ``MEDIA_KEYS``."""
 
 MARK_KEYS = (TOKEN_TYPES, *(keys.mask for keys in MEDIA_KEYS.values()))
-"""Keys that say of each token whether a medium stands there."""
+"""Keys that say for each token whether it stands for media."""
 
 FEATURE_KEYS = {name for keys in MEDIA_KEYS.values() for name in (keys.features, keys.grid, *keys.others) if name}
-"""Keys of arrays that are given to towers."""
+"""Keys of arrays that are passed to towers."""
 
 
 def placeholders_of(
     input_ids: Int32Array, marks: Mapping[str, npt.NDArray[Any]], token_ids: Mapping[str, int]
 ) -> dict[str, Int64Array]:
-    """Return the tokens that stand for each kind of media; without a kind of which nothing says so.
+    """Return the indices of the tokens that stand for each kind of media; kinds without such information are absent.
 
     Args:
         input_ids: ``int32[T]``.
         marks: ``[T]`` by ``MARK_KEYS``.
-        token_ids: the token of each kind, where the model is known.
+        token_ids: the token of each kind, if the model is known.
 
     >>> types = np.array([0, 1, 1, 0])
     >>> {kind: tokens.tolist() for kind, tokens in placeholders_of(np.arange(4), {"mm_token_type_ids": types}, {}).items()}
@@ -91,17 +91,17 @@ def placeholders_of(
 def read_media(
     arrays: Mapping[str, npt.NDArray[Any]], placeholders: Mapping[str, Int64Array], cu_seqlens: CuSeqlens, name: str
 ) -> tuple[Media, ...]:
-    """Return the media of a sample, each kind held against its grid and its placeholders.
+    """Return the media of a sample, each kind checked against its grid and its placeholders.
 
     Args:
         arrays: by ``FEATURE_KEYS``.
         placeholders: ``placeholders_of`` the sample.
-        cu_seqlens: of the sample, of more than one segment if it is packed already.
-        name: how messages call the sample.
+        cu_seqlens: of the sample; more than one segment if it is already packed.
+        name: the sample's name in messages.
 
     Raises:
-        CollateError: another number of rows than the grid or the items, another number of placeholders than the features
-            can have, or a packed row without placeholders; names the sample and the keys.
+        CollateError: the number of rows does not match the grid or the items, the number of placeholders does not match
+            the features, or a packed row has no placeholders; names the sample and the keys.
     """
     media = []
     for kind, keys in MEDIA_KEYS.items():
@@ -119,26 +119,26 @@ def read_media(
 
 
 def tokens_of_grids(grids: npt.NDArray[Any], merge_size: int) -> Int64Array:
-    """Return the placeholders of each item with a grid of patches: ``int64[num_items]``."""
+    """Return the number of placeholders of each item with a grid of patches: ``int64[num_items]``."""
     tokens: Int64Array = grids.astype(np.int64).prod(axis=1) // merge_size**2
     return tokens
 
 
 def _sizes(own: Mapping[str, npt.NDArray[Any]], keys: _Keys, name: str) -> Int64Array:
-    """Return the rows of features of each item: those of its grid, or one."""
+    """Return the number of feature rows of each item: the patches of its grid, or one."""
     if keys.features not in own:
         raise CollateError(f"{name} has {next(iter(own))!r} and no {keys.features!r}, which it describes")
     features = own[keys.features]
     grids = own.get(keys.grid)
     if grids is None:
-        # Patches are rows of numbers; pictures, tiles and spectrograms have at least two axes each.
+        # Patches are rows of numbers; images, tiles and spectrograms have at least two axes each.
         if features.ndim < 3:
             raise CollateError(
                 f"{name} has {keys.features!r} of shape {features.shape}"
                 + (
-                    f" and no {keys.grid!r}, which says whose patches they are"
+                    f" and no {keys.grid!r}, which assigns the patches to items"
                     if keys.grid
-                    else ", and [n, bins, columns] is due"
+                    else ", and it must be [n, bins, columns]"
                 )
             )
         sizes = np.ones(len(features), dtype=np.int64)
@@ -163,26 +163,26 @@ def _sizes(own: Mapping[str, npt.NDArray[Any]], keys: _Keys, name: str) -> Int64
 def _segments(
     sizes: Int64Array, tokens: Int64Array | None, cu_seqlens: CuSeqlens, has_grid: bool, keys: _Keys, name: str
 ) -> Int32Array:
-    """Return the segment of each item, ``int32[num_items]``; what is known of its placeholders must agree with its size."""
+    """Return the segment of each item, ``int32[num_items]``; its placeholders, if known, must agree with its size."""
     if tokens is None:
         if len(cu_seqlens) > 2:
             raise CollateError(
-                f"{name} is a row of {len(cu_seqlens) - 1} samples with {keys.features!r}, and nothing says whose: add "
+                f"{name} is a row of {len(cu_seqlens) - 1} samples with {keys.features!r}, and nothing assigns them to samples: add "
                 f"{TOKEN_TYPES!r}, or give samples that are not packed"
             )
         return np.zeros(len(sizes), dtype=np.int32)
     first = tokens[np.diff(tokens, prepend=-2) != 1]
     if has_grid:
-        # A token is a square of patches, as large for each item.
+        # A token is a square of patches, of the same size for all items.
         ratio = int(sizes.sum()) // max(len(tokens), 1)
         fits = len(tokens) * ratio == sizes.sum() and isqrt(ratio) ** 2 == ratio and not (sizes % max(ratio, 1)).any()
         counts = sizes // max(ratio, 1)
     elif keys.grid:
-        # Pictures of one size, or tiles, have as many tokens each.
+        # Images of one size, or tiles, have equally many tokens.
         fits = len(tokens) > 0 and len(tokens) % len(sizes) == 0
         counts = np.full(len(sizes), len(tokens) // len(sizes))
     else:
-        # Sounds take as many tokens as they are long: only the runs of tokens tell them apart.
+        # The tokens of an audio clip depend on its duration: only the runs of tokens separate the clips.
         fits = len(tokens) >= len(sizes) and (len(cu_seqlens) == 2 or len(first) == len(sizes))
         counts = np.diff(np.searchsorted(tokens, first), append=len(tokens)) if len(first) == len(sizes) else sizes
     if not fits:

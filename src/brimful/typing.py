@@ -13,7 +13,7 @@ IGNORE_INDEX = -100
 """Label of a position that takes no part in the loss (the default of ``torch.nn.CrossEntropyLoss``)."""
 
 PAIRS_PER_BLOCK = 64 * 64
-"""Pairs of patches in one of the budget ``patch_blocks``: sums of squares of patches exceed 32 bits."""
+"""Pairs of patches in one unit of the budget ``patch_blocks``: sums of squared patches exceed 32 bits."""
 
 Fingerprint: TypeAlias = str
 """32 hexadecimal digits that identify ordered contents and settings."""

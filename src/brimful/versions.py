@@ -6,7 +6,7 @@ from functools import cache
 
 @cache
 def version_of(library: str) -> str:
-    """Return the installed version of a library; to look it up reads a file each time.
+    """Return the installed version of a library; cached, as each lookup reads a file.
 
     Raises:
         importlib.metadata.PackageNotFoundError: it is not installed.

@@ -41,7 +41,7 @@ def test_rows_of_tokens_are_taken_as_they_are(name: str) -> None:
         ({"input_ids": [1, 2], "labels": [2]}, "'input_ids' (2,) and 'labels' (1,): they must be rows of one length"),
         ({"input_ids": [1, 2], "labels": [2, -100]}, "a label that is not its own token; labels must not be shifted"),
         ({"input_ids": [1, 2, 3], "attention_mask": [1, 0, 1]}, "an 'attention_mask' with zeros within a sample"),
-        ({"input_ids": [1], "attention_mask": [0]}, "an 'attention_mask' of zeros alone"),
+        ({"input_ids": [1], "attention_mask": [0]}, "an 'attention_mask' of only zeros"),
         ({"input_ids": [1, 2], "attention_mask": [1, 2]}, "is already a pack of 2 samples: give one sample a row"),
         ({"input_ids": [1, 2], "position_ids": [0, 0]}, "is already a pack of 2 samples: give one sample a row"),
     ],
