@@ -54,7 +54,7 @@ def test_a_table_that_waits_for_shares_is_named_with_them(chats: Path, tokenizer
     share = outcome(*measure, "--task-index", 1, "--num-tasks", 3)
     assert (share[0], share[2].partition(". ")[0]) == (
         0,
-        "share 1 of 3 is done; 1 of 3 shares are there, and 0, 2 missing",
+        "share 1 of 3 is done; 1 of 3 shares exist, and 0, 2 missing",
     )
     error = refused("plan", lengths, "--max-length", 70)
     assert "lengths.arrow is not there yet, of 3 shares 0, 2 are missing: brimful measure" in error

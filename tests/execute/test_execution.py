@@ -26,13 +26,13 @@ def test_every_task_is_in_one_share(num_items, num_tasks):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"task_index": 2, "num_tasks": 2}, "task_index must be 0 to 1 and is 2 (an array of Slurm counts from 0 with"),
+        ({"task_index": 2, "num_tasks": 2}, "task_index must be 0 to 1 and is 2 (a Slurm array counts from 0 with"),
         ({"task_index": -1, "num_tasks": 2}, "task_index must be 0 to 1 and is -1"),
         ({"task_index": 0, "num_tasks": 0}, "num_tasks must be at least 1 and is 0"),
-        ({"task_index": 0}, "task_index goes with num_tasks: one of two says nothing"),
-        ({"num_tasks": 4}, "num_tasks goes with task_index: one of two says nothing"),
+        ({"task_index": 0}, "task_index goes with num_tasks: give both"),
+        ({"num_tasks": 4}, "num_tasks goes with task_index: give both"),
         ({"engine": "dask"}, "engine 'dask' is unknown: use one of local, ray"),
-        ({"engine": "ray", "task_index": 0, "num_tasks": 2}, 'engine="ray" shares tasks out by itself: leave one out'),
+        ({"engine": "ray", "task_index": 0, "num_tasks": 2}, 'engine="ray" distributes tasks itself: leave one out'),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings, message):
@@ -59,9 +59,7 @@ def test_a_share_that_is_alone_says_what_is_missing():
     share.check_all_done(4, 4, "shares")
     with pytest.raises(UnfinishedSharesError) as caught:
         share.check_all_done(3, 4, "shares")
-    assert str(caught.value).startswith(
-        "share 1 of 4 is done; 3 of 4 shares are there. The call that finishes last joins"
-    )
+    assert str(caught.value).startswith("share 1 of 4 is done; 3 of 4 shares exist. The call that finishes last joins")
 
 
 def test_all_cores_where_nobody_says_how_many(monkeypatch):

@@ -69,7 +69,7 @@ def test_tasks_of_a_dead_worker_are_done_again(run, deaths):
     results, lines = run(FakeRay(2, deaths))
     assert results == EXPECTED
     assert lines
-    assert lines[0].endswith("(The node ran low on memory); the tasks are done again")
+    assert lines[0].endswith("(The node ran low on memory); their tasks are run again")
 
 
 def test_a_task_that_no_worker_outlives_is_refused_by_name(run):
@@ -119,6 +119,6 @@ def test_no_cluster_is_an_error_that_says_how_to_start_one(run):
     with pytest.raises(SettingsError) as caught:
         run(_NoCluster())
     assert str(caught.value).startswith(
-        "no Ray cluster is found (Could not find any running Ray instance. Please specify the one to connect to): start one by "
+        "no Ray cluster was found (Could not find any running Ray instance. Please specify the one to connect to): start one with "
         "`ray start`, or name one in RAY_ADDRESS"
     )

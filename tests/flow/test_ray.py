@@ -168,7 +168,7 @@ def test_a_node_is_killed_half_way(cluster, data, tmp_path, stage):
     assert progress.name == "", "the node was killed"
     assert result == local
     if stage == "measure":
-        assert any("died" in line and line.endswith("; the tasks are done again") for line in progress.lines)
+        assert any("died" in line and line.endswith("; their tasks are run again") for line in progress.lines)
 
 
 def test_a_bad_row_is_named_as_here(cluster, data, tmp_path):

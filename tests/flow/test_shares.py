@@ -158,7 +158,7 @@ def test_the_program_ends_well_when_a_share_is_done(data, tmp_path):
     code, out, err = outcome(*command, "--task-index", "1")
     assert (code, out) == (0, "")
     assert err == (
-        "share 1 of 2 is done; 1 of 2 shares are there, and 0 missing. The call that finishes last joins them, or the same one without "
+        "share 1 of 2 is done; 1 of 2 shares exist, and 0 missing. The call that finishes last joins them, or the same call without "
         "--task-index and --num-tasks\n"
     )
     code, out, err = outcome(*command, "--task-index", "1", "--json")
@@ -168,5 +168,5 @@ def test_the_program_ends_well_when_a_share_is_done(data, tmp_path):
     code, _, err = outcome(*command, "--task-index", "2")
     assert (code, err) == (
         2,
-        "error: --task-index must be 0 to 1 and is 2 (an array of Slurm counts from 0 with array=0-1)\n",
+        "error: --task-index must be 0 to 1 and is 2 (a Slurm array counts from 0 with array=0-1)\n",
     )

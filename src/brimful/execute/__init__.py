@@ -1,4 +1,4 @@
-"""Runs tasks in this process, in several, or on a cluster; knows nothing of packing."""
+"""Execution of tasks in this process, in several, or on a cluster; independent of packing."""
 
 from brimful.execute.execution import LOCAL, Engine, Execution, ExecutionLike, as_execution
 from brimful.execute.local import available_cores

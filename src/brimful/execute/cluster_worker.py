@@ -1,7 +1,8 @@
-"""The worker of a cluster: it gets a function and its context once, then task after task, and answers each.
+"""The worker of a cluster: it receives a function and its context once, then task after task, and answers each.
 
-The class knows no cluster: ``execute/ray.py`` makes an actor of it. Orders and answers are pickled as ``multiprocessing``
-does it between local processes, so that they can hold the same and fail alike; they come from the job itself, never from data.
+The class does not depend on a cluster: ``execute/ray.py`` turns it into an actor. Orders and answers are pickled as by
+``multiprocessing`` between local processes, so that they can hold the same objects and fail in the same way. They come
+from the job itself, never from data.
 """
 
 import os
@@ -22,11 +23,11 @@ from brimful.fingerprint import fingerprint_stream, short
 from brimful.messages import setting
 
 _VARIABLES = ("BRIMFUL_", "HF_", "TOKENIZERS_", "TRANSFORMERS_")
-"""Beginnings of the variables of the environment that workers take over: caches, and hubs that may not be asked."""
+"""Prefixes of the environment variables that workers take over: caches, and whether hubs may be used."""
 
 
 def _version() -> str:
-    """Return the version of the package and the fingerprint of its code: two checkouts may bear one number."""
+    """Return the package's version and the fingerprint of its code: two checkouts may have the same version."""
     package = sys.modules["brimful"]  # imported before any of its modules
     folder = Path(package.__path__[0])
     files = sorted(folder.rglob("*.py"))
@@ -36,13 +37,13 @@ def _version() -> str:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """Facts of the machine that starts a job, which each worker must share or takes over.
+    """Facts about the machine that starts a job, which each worker must share or takes over.
 
     Attributes:
-        version: of brimful, and of its code.
-        directory: in which relative paths begin.
-        variables: of the environment.
-        marks: of the directories that all machines have to see, by path.
+        version: version of brimful and of its code.
+        directory: working directory, where relative paths begin.
+        variables: environment variables.
+        marks: marks of the directories that all machines must see, by path.
     """
 
     version: str
@@ -52,19 +53,19 @@ class Surroundings:
 
     @classmethod
     def here(cls, marks: Mapping[str, str]) -> "Surroundings":
-        """Return those of this process."""
+        """Return the surroundings of this process."""
         variables = {name: value for name, value in os.environ.items() if name.startswith(_VARIABLES)}
         return cls(_version(), os.getcwd(), variables, marks)
 
 
 class ClusterWorker:
-    """The worker process on some machine, as an actor: ``start`` comes first, then ``do`` for each task."""
+    """A worker process on some machine, as an actor: ``start`` comes first, then ``do`` for each task."""
 
     def start(self, surroundings: Surroundings, order: bytes) -> bytes:
-        """Become ready for tasks; return an answer as ``do`` does, the name of this machine.
+        """Get ready for tasks; return this machine's name as an answer in the form of ``do``.
 
         Args:
-            surroundings: of the process that has the job.
+            surroundings: surroundings of the process that runs the job.
             order: the function and its context, pickled.
         """
         machine = socket.gethostname()
@@ -78,12 +79,12 @@ class ClusterWorker:
         return _packed(machine)
 
     def do(self, task: Any) -> bytes:
-        """Return the pickled result and an empty text, or the error of a task and its traceback."""
+        """Return the pickled result and an empty text, or a task's error and its traceback."""
         return _packed(*attempt(self._function, self._context, task))
 
 
 def _check(surroundings: Surroundings, machine: str) -> None:
-    """Enter the directory of the job.
+    """Check versions and directories, and enter the directory of the job.
 
     Raises:
         SettingsError: this machine has another brimful, or does not see a directory.
@@ -103,7 +104,7 @@ def _check(surroundings: Surroundings, machine: str) -> None:
     directory = unshared(surroundings.marks)
     if directory:
         raise SettingsError(
-            f"node {machine} does not see {directory} of the machine that starts the job: workers leave their results "
+            f"node {machine} does not see {directory} of the machine that starts the job: workers write their results "
             f"there. Name a {setting('cache_dir')} and a {setting('directory')} on a file system that all nodes share"
         )
 

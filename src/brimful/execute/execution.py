@@ -1,4 +1,4 @@
-"""Settings of a job's tasks: who runs them, and which of them one call does."""
+"""Settings of a job's tasks: their engine, and the tasks that one call does."""
 
 from __future__ import annotations
 
@@ -20,23 +20,24 @@ class Engine(str, Enum):
     LOCAL = "local"
     """Processes of this machine."""
     RAY = "ray"
-    """Workers of the Ray cluster that runs already."""
+    """Workers of a running Ray cluster."""
 
 
 @dataclass(frozen=True)
 class Execution:
-    """Settings of where tasks run, which never change a byte of the result.
+    """Settings of where tasks run; they never change a byte of the result.
 
-    Tasks put their results into directories or stores that all machines see, whole and under names of their content. So a
-    task that runs twice, or is killed, changes nothing, and each task of a Slurm array does its share by itself.
+    Tasks write their results to directories or stores that all machines see, complete and under names derived from
+    their content. So a task that runs twice, or is killed, changes nothing, and each task of a Slurm array does its
+    share independently.
 
     Attributes:
         engine: ``local`` or ``ray``.
-        task_index: this call does the share of that number, from 0; None does everything.
-        num_tasks: shares of the job.
+        task_index: number of the share that this call does, from 0; None does everything.
+        num_tasks: number of shares of the job.
 
     Raises:
-        SettingsError: a share that does not exist, or one on Ray, which shares tasks out itself.
+        SettingsError: a share that does not exist, or a share on Ray, which distributes tasks itself.
 
     >>> Execution(task_index=1, num_tasks=3).share(["a", "b", "c", "d", "e"])
     ['b', 'e']
@@ -52,20 +53,20 @@ class Execution:
             check_type(name, getattr(self, name), (int, type(None)), "a whole number")
         if (self.task_index is None) != (self.num_tasks is None):
             absent, present = ("task_index", "num_tasks") if self.task_index is None else ("num_tasks", "task_index")
-            raise SettingsError(f"{setting(present)} goes with {setting(absent)}: one of two says nothing")
+            raise SettingsError(f"{setting(present)} goes with {setting(absent)}: give both")
         if self.task_index is None or self.num_tasks is None:
             return
         if self.num_tasks < 1:
             raise SettingsError(f"{setting('num_tasks')} must be at least 1 and is {self.num_tasks}")
         if not 0 <= self.task_index < self.num_tasks:
             raise SettingsError(
-                f"{setting('task_index')} must be 0 to {self.num_tasks - 1} and is {self.task_index} (an array of Slurm "
+                f"{setting('task_index')} must be 0 to {self.num_tasks - 1} and is {self.task_index} (a Slurm array "
                 f"counts from 0 with array=0-{self.num_tasks - 1})"
             )
         if self.engine is not Engine.LOCAL:
             raise SettingsError(
                 f"{setting('task_index')} is a share of a job for processes of this machine, and "
-                f"{setting('engine', self.engine.value)} shares tasks out by itself: leave one out"
+                f"{setting('engine', self.engine.value)} distributes tasks itself: leave one out"
             )
 
     @property
@@ -79,32 +80,32 @@ class Execution:
         return self.num_tasks is not None
 
     def share(self, tasks: Sequence[Task]) -> list[Task]:
-        """Return the tasks of this call: every ``num_tasks``-th of all tasks, however many of them are done."""
+        """Return the tasks of this call: every ``num_tasks``-th of all tasks, whether done or not."""
         return list(tasks[self.task_index or 0 :: self.num_tasks or 1])
 
     def check_all_done(self, num_done: int, num_total: int, unit: str, missing: str = "") -> None:
-        """Check that the other shares are done too, so that this call may join them; ``missing`` names those that are not.
+        """Check that all shares are done, so that this call may join them; ``missing`` names the missing ones.
 
         Raises:
-            UnfinishedSharesError: they are not, and this share is.
+            UnfinishedSharesError: this share is done, others are not.
         """
         if num_done < num_total:
             raise UnfinishedSharesError(
-                f"share {self.task_index} of {self.num_tasks} is done; {num_done:,} of {num_total:,} {unit} are there"
+                f"share {self.task_index} of {self.num_tasks} is done; {num_done:,} of {num_total:,} {unit} exist"
                 f"{f', and {missing} missing' if missing else ''}. The "
-                f"call that finishes last joins them, or the same one without {setting('task_index')} and "
+                f"call that finishes last joins them, or the same call without {setting('task_index')} and "
                 f"{setting('num_tasks')}"
             )
 
 
 ExecutionLike: TypeAlias = Execution | Engine | str
-"""An execution, or the name of its engine."""
+"""An execution, or the name of an engine."""
 
 LOCAL = Execution()
 
 
 def as_execution(execution: ExecutionLike) -> Execution:
-    """Return the execution itself, or that of an engine.
+    """Return the execution itself, or an execution for the engine of that name.
 
     >>> as_execution("ray").engine.value
     'ray'

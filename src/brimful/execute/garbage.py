@@ -1,20 +1,20 @@
-"""Python's search for garbage, which takes a tenth of the time of reading rows, made rarer while a task runs."""
+"""Rarer garbage collection while a task runs; by default it takes a tenth of the time of reading rows."""
 
 import contextlib
 import gc
 from collections.abc import Iterator
 
 OBJECTS_BETWEEN_COLLECTIONS = 100_000
-"""Containers that are made before garbage is looked for: some megabytes of them.
+"""Container objects created between two collections: some megabytes.
 
-Rows are trees, which go without a collector: looking for circles at every 700 objects finds none.
+Rows are trees, which are freed without a collector: searching for cycles every 700 objects finds nothing.
 """
 
 
 def collect_rarely() -> None:
-    """Look for garbage rarely in this process from now on, and not among what it holds already.
+    """Collect garbage rarely in this process from now on, and never among the existing objects.
 
-    For workers: what was loaded before a fork would cost time, and copies of its memory.
+    For workers: scanning objects that were loaded before a fork would cost time and copy their memory.
     """
     gc.freeze()
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
@@ -22,7 +22,7 @@ def collect_rarely() -> None:
 
 @contextlib.contextmanager
 def rare_collections() -> Iterator[None]:
-    """Look for garbage rarely within a block; a process that looks more rarely, or never, stays as it is.
+    """Collect garbage rarely within a block; a process that collects more rarely, or never, is not changed.
 
     >>> before = gc.get_threshold()
     >>> with rare_collections():

@@ -1,8 +1,8 @@
-"""Tasks on this machine: in this process, or in several.
+"""Tasks on this machine, in this process or in several.
 
 Tasks must be independent and safe to run twice: a job that was killed runs its unfinished tasks again. Worker
 processes start fresh (``forkserver``), so threads and GPU contexts of the caller cannot harm them, and end
-when their parent dies, however it dies.
+when their parent dies, even by SIGKILL.
 """
 
 import contextlib
@@ -28,17 +28,17 @@ Result = TypeVar("Result")
 Hire: TypeAlias = Callable[[], AbstractContextManager[Callable[[Any], Any]]]
 
 _TASKS_AHEAD = 2
-"""Tasks queued per process: enough that none waits, few enough that an error stops the job soon."""
+"""Tasks queued per process: enough that no process waits, few enough that an error stops the job soon."""
 
 _WAIT_SECONDS = 0.5
-"""Seconds of one wait for an answer: locks of some systems (Windows) are not interrupted by Ctrl-C."""
+"""Seconds of one wait for an answer: on some systems (Windows), Ctrl-C does not interrupt locks."""
 
 _MAX_END_SECONDS = 1.0
-"""Seconds in which worker processes end that were killed."""
+"""Seconds to wait for killed worker processes to end."""
 
 
 def available_cores() -> int:
-    """Return the number of cores this process may use: in a container or under Slurm fewer than the machine has."""
+    """Return the number of cores this process may use, which in a container or under Slurm may be fewer than exist."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -60,8 +60,8 @@ def run_locally(
         tasks: the second argument of each call.
         context: the first argument of all calls; sent to each process once.
         num_proc: processes; 1 runs everything here.
-        threads: with one process, tasks at a time: for those that wait for a disk, or for code outside Python.
-        preload: modules that processes need, with the variables of the environment that each reads.
+        threads: with one process, tasks at a time, for tasks that wait for a disk or for code outside Python.
+        preload: modules that processes need, with the environment variables that each reads.
 
     Raises:
         TaskFailedError: a worker process died (most often: out of memory).
@@ -87,13 +87,13 @@ def _by_threads(
     num_threads: int,
     end: Callable[[], None] | None = None,
 ) -> Generator[tuple[Any, Any], None, None]:
-    """Share tasks among threads, each of which hires a worker for them; the caller only waits.
+    """Distribute tasks to threads, each of which hires a worker; the caller only waits.
 
-    The threads are not of ``concurrent.futures``, which joins its own when the interpreter ends, busy or not.
+    The threads are not from ``concurrent.futures``, which joins its threads when the interpreter ends, even busy ones.
 
     Args:
         hire: entered once in each thread; gives the function that does a task.
-        end: stops the workers in the middle of a task; without it each finishes its task.
+        end: stops the workers in the middle of a task; without it, each worker finishes its task.
     """
     orders: SimpleQueue[tuple[Any] | None] = SimpleQueue()
     answers: SimpleQueue[tuple[Any, Any, BaseException | None]] = SimpleQueue()
@@ -117,7 +117,7 @@ def _by_threads(
                 orders.put((next_task,))
             yield task, result
     finally:
-        # Reached after an error and a closed generator too: queued orders are left, and None wakes idle threads.
+        # Also reached after an error or a closed generator: queued orders are abandoned, and None wakes idle threads.
         stop_event.set()
         if end is not None:
             end()

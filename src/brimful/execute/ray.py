@@ -1,8 +1,8 @@
-"""Tasks on a Ray cluster that runs already: the only file that imports Ray.
+"""Tasks on a running Ray cluster; the only file that imports Ray.
 
-Workers are actors of one core each. Tasks are put to them from here, two at a time, so that none waits and a death loses
-little. A worker that dies, with its machine or alone, is replaced, and its tasks are done again: they are safe to run twice.
-The task in whose midst it died is counted, and one that outlives no worker is refused by name.
+Workers are actors with one core each. Each gets two tasks at a time, so that no worker waits and a death loses little.
+A worker that dies, alone or with its machine, is replaced, and its tasks are run again: they are safe to run twice.
+Deaths are counted for the task that was running, and a task that kills every worker is reported by name.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ from brimful.messages import counted, setting
 from brimful.optional import optional
 
 _TASKS_AHEAD = 2
-"""Tasks that a worker has at once, one of which it does: enough that it never waits."""
+"""Tasks that a worker has at once, one of them running: enough that it never waits."""
 
 _MAX_DEATHS = 3
-"""Workers that one task may take with it."""
+"""Deaths of workers after which a task fails the job."""
 
 _MAX_STARTS_IN_VAIN = 8
-"""Workers in a row that may die before they are ready: of a cluster that cannot run any."""
+"""Consecutive workers that die before they are ready, after which the cluster is taken as unable to run any."""
 
 _WAIT_SECONDS = 0.5
-"""Seconds of one wait for an answer, after which Ctrl-C is heard."""
+"""Seconds of one wait for an answer; Ctrl-C is handled after it."""
 
 _PATIENCE_SECONDS = 20.0
-"""Seconds without a worker after which a line says so."""
+"""Seconds without a ready worker after which a line is shown."""
 
 _NAMESPACE = "brimful"
 
 
 @dataclass(eq=False)
 class _Worker:
-    """One actor, and what it was asked.
+    """One actor and its pending answers.
 
     Attributes:
-        actor: the handle of Ray.
-        queue: answers to come, in order, each with the number of its task; the first is that of its start, with None.
+        actor: Ray's handle.
+        queue: pending answers in order, each with the number of its task; the first answers ``start``, with None.
         machine: name of its machine; empty until it is ready.
     """
 
@@ -67,7 +67,7 @@ def run_on_ray(
     shared: Sequence[str | os.PathLike[str]],
     say: Callable[[str], None],
 ) -> Generator[tuple[Any, Any], None, None]:
-    """Run ``function(context, task)`` for every task on the cluster; arguments, results and errors as of ``run_tasks``."""
+    """Run ``function(context, task)`` for every task on the cluster; see ``run_tasks`` for arguments and errors."""
     if num_proc is not None and num_proc < 1:
         raise SettingsError(f"{setting('num_proc')} must be at least 1 and is {num_proc}")
     if not tasks:
@@ -80,7 +80,7 @@ def run_on_ray(
 
 
 def _connected() -> Any:
-    """Return the library, connected to the cluster that it finds; a caller's own connection stays as it is."""
+    """Return the library, connected to the cluster that it finds; an existing connection of the caller is kept."""
     with optional("ray", "ray", setting("engine", "ray")):
         import ray
     if ray.is_initialized():
@@ -88,22 +88,22 @@ def _connected() -> Any:
     in_main_thread = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGTERM)
     try:
-        # Lines of workers would break the bar, and say nothing that their errors do not.
+        # Output of workers would break the bar, and adds nothing to their errors.
         ray.init(address="auto", namespace=_NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError) as error:
         raise SettingsError(
-            f"no Ray cluster is found ({_first_line(error)}): start one by `ray start`, or name one in RAY_ADDRESS; processes "
-            f"of this machine alone are {setting('engine', 'local')}"
+            f"no Ray cluster was found ({_first_line(error)}): start one with `ray start`, or name one in RAY_ADDRESS; for "
+            f"processes of only this machine use {setting('engine', 'local')}"
         ) from error
     finally:
-        # Ray takes SIGTERM for itself; how a program ends is decided elsewhere (``brimful.stopping``).
+        # Ray installs its own handler of SIGTERM; ``brimful.stopping`` decides how a program ends.
         if in_main_thread and handler is not None:
             signal.signal(signal.SIGTERM, handler)
     return ray
 
 
 class _Crew:
-    """The workers of one job, and how often each task was the end of one."""
+    """The workers of one job, and the number of workers that died at each task."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class _Crew:
                 f"the Ray cluster has no core for workers: give {setting('num_proc')} if it will have some"
             )
         self._num_workers = num_proc or cores
-        # Both lie in the cluster once, and each node takes a copy.
+        # Both are stored in the cluster once, and each node takes a copy.
         self._order = ray.put(order_of(function, context))
         self._surroundings = ray.put(Surroundings.here(marks_of(shared)))
         self._actor_class = ray.remote(ClusterWorker).options(num_cpus=1, max_restarts=0)
@@ -131,7 +131,7 @@ class _Crew:
 
     def run(self, tasks: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
         """Yield each task with its result."""
-        # Tasks are asked for by number, so that those of a dead worker can be given out again.
+        # Tasks are tracked by number, so that a dead worker's tasks can be assigned again.
         repeats: deque[int] = deque()
         numbers = iter(range(len(tasks)))
         num_open = len(tasks)
@@ -167,13 +167,13 @@ class _Crew:
                 worker, death = dead_workers[-1]
                 self._say(
                     f"{counted(len(dead_workers), 'worker')} died, the last on {worker.machine or 'its way'} "
-                    f"({_reason(death)}); the tasks are done again"
+                    f"({_reason(death)}); their tasks are run again"
                 )
             if waiting_since is not None and time.monotonic() - waiting_since > _PATIENCE_SECONDS:
                 waiting_since = None
                 self._say(
-                    f"no worker has begun yet: {len(self._workers):,} wait for a core of the cluster, or still start "
-                    f"(`ray status` says who has the cores)"
+                    f"no worker has begun yet: {len(self._workers):,} wait for a core of the cluster, or are still starting "
+                    f"(`ray status` shows the use of cores)"
                 )
 
     def _hire(self) -> None:
@@ -182,24 +182,24 @@ class _Crew:
         self._workers.append(_Worker(actor, deque([(start, None)])))
 
     def _answering(self) -> list[_Worker]:
-        """Return the workers whose first answer is there, after a wait for one."""
+        """Wait for an answer, and return the workers whose first answer has arrived."""
         by_reference = {worker.queue[0][0]: worker for worker in self._workers if worker.queue}
         references = list(by_reference)
         assert references, "tasks are open and no worker has any"
         ready, _ = self._ray.wait(references, num_returns=1, timeout=_WAIT_SECONDS)
         if ready:
-            # All that are there by now: one call a task would look through all workers each time.
+            # All answers that have arrived: one call per task would scan all workers each time.
             ready, _ = self._ray.wait(references, num_returns=len(references), timeout=0)
         return [by_reference[reference] for reference in ready]
 
     def _bury(self, worker: _Worker, error: Exception, tasks: Sequence[Any]) -> list[int]:
-        """Take a dead worker out, and return the tasks that it leaves.
+        """Remove a dead worker, and return its unfinished tasks.
 
         Raises:
-            TaskFailedError: too many died at the same task, or before they were ready.
+            TaskFailedError: too many workers died at the same task, or before they were ready.
         """
         self._workers.remove(worker)
-        # It may only be out of reach: two workers at one task do no harm, but it would have the core for ever.
+        # It may only be unreachable: two workers on one task do no harm, but it would hold the core forever.
         self._ray.kill(worker.actor, no_restart=True)
         first, *others = [number for _, number in worker.queue]
         if first is None:
@@ -226,9 +226,9 @@ class _Crew:
 
 
 def _reason(error: Exception) -> str:
-    """Return the sentence of a message of Ray that says why a worker is gone."""
+    """Return the sentence in Ray's message that says why a worker is gone."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # Its first lines name the actor; the cause comes behind them.
+    # The first lines name the actor; the cause comes after them.
     causes = [line for line in lines[1:] if ": " not in line[:20]] or lines or [type(error).__name__]
     return causes[0].split(". ", 1)[0][:200].rstrip(".")
 

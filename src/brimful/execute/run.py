@@ -36,14 +36,14 @@ def run_tasks(
         tasks: the second argument of each call; ``str(task)`` names it in messages.
         context: the first argument of all calls; sent to each process once.
         num_proc: processes, or workers of a cluster; all cores if None. One process runs everything here.
-        threads: with one process, tasks at a time: for those that wait for a disk, or for code outside Python.
-        preload: modules that processes need, with the variables of the environment that each reads.
-        execution: its engine runs the tasks. Shares are for the caller, who knows which tasks there are.
-        shared: directories through which tasks exchange what they make: every machine has to see them.
-        say: shows a line about workers to a person.
+        threads: with one process, tasks at a time, for tasks that wait for a disk or for code outside Python.
+        preload: modules that processes need, with the environment variables that each reads.
+        execution: its engine runs the tasks. Shares are up to the caller, which knows all tasks.
+        shared: directories through which tasks exchange results; every machine must see them.
+        say: shows the user a line about workers.
 
     Raises:
-        TaskFailedError: a worker process died (most often: out of memory); on a cluster, again and again at one task.
+        TaskFailedError: a worker process died (most often: out of memory); on a cluster, repeatedly at one task.
         SettingsError: no cluster runs, or one of its machines does not see a shared directory.
     """
     if execution.is_local:

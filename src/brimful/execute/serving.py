@@ -1,4 +1,4 @@
-"""The loop of a worker process: it gets a function and its context once, then task after task, and answers each."""
+"""The loop of a worker process: it receives a function and its context once, then task after task, and answers each."""
 
 import contextlib
 import os
@@ -18,28 +18,28 @@ from brimful.execute.garbage import collect_rarely
 from brimful.optional import optional
 
 ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1", "FASTOKENS_BPE_THREADS": "1"}
-"""Variables of the environment of a worker: there is one process a core already, and more threads compete with them.
+"""Environment variables of a worker: each core already has a process, with which more threads would compete.
 
-They are those of the server that workers are forked from too: a thread of a library is not in a forked process, and what it
-had locked at that moment stays locked there.
+The server that forks workers has them too: a library's threads do not exist in a forked process, and locks that they
+held at the fork stay locked there.
 """
 
 
 _FROM_SCRIPT = re.compile(rb"\x8c\x08__main__\x94\x8c.([\w.]+)", re.DOTALL)
-"""Reference of a pickle to a class or a function of the script itself; its group is the name."""
+"""Reference in a pickle to a class or function of the script itself; the group is its name."""
 
 
 class WorkerTraceback(Exception):
-    """Traceback of an error in a worker process, as the cause of the error that is raised here."""
+    """The traceback of an error in a worker process, as the cause of the error that is raised here."""
 
     def __str__(self) -> str:
         return f"\n\n{self.args[0]}"
 
 
 class InterruptShield:
-    """An object that makes a process ignore Ctrl-C, which is its parent's business, by being unpickled there.
+    """An object that makes a process ignore Ctrl-C when it is unpickled there; the parent handles Ctrl-C.
 
-    As the first argument of the process it takes effect before any code that would print a traceback.
+    As the first argument of the process, it takes effect before any code that would print a traceback.
     """
 
     def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
@@ -51,17 +51,17 @@ def _ignore_interrupts() -> None:
 
 
 def order_of(function: Callable[[Any, Any], Any], context: Any) -> bytes:
-    """Return a function with its context as workers get it: pickled, what the script or a function of it defines by value.
+    """Pickle a function with its context for workers; definitions in the script or in functions are pickled by value.
 
-    Workers do not run the script, so that it needs no ``if __name__ == "__main__":``.
+    Workers do not run the script, so it needs no ``if __name__ == "__main__":``.
 
     Raises:
         MissingExtraError: the script defines something, and the library that pickles it is not installed.
     """
     try:
         order = bytes(ForkingPickler.dumps((function, context)))
-    except (AttributeError, PicklingError):  # no module has it: a class inside of a function, a lambda
-        name = "a class or a function inside of a function"
+    except (AttributeError, PicklingError):  # not an attribute of a module: a class inside a function, or a lambda
+        name = "a class or a function inside a function"
     else:
         reference = _FROM_SCRIPT.search(order)
         if reference is None:
@@ -75,7 +75,7 @@ def order_of(function: Callable[[Any, Any], Any], context: Any) -> bytes:
 def serve(_shield: None, pipe: Connection) -> None:
     """Answer ``(True, result, "")`` or ``(False, error, traceback)`` to each task, until the pipe is closed.
 
-    The first message is the function with its context, answered too: then this process is ready.
+    The first message is the function with its context; its answer says that this process is ready.
     """
     os.environ |= ONE_THREAD
     collect_rarely()
@@ -83,7 +83,7 @@ def serve(_shield: None, pipe: Connection) -> None:
     with contextlib.suppress(EOFError, ConnectionError):  # the parent closed the pipe
         try:
             function, context = pipe.recv()
-        except (ImportError, AttributeError) as error:  # the caller has a name that this process cannot import
+        except (ImportError, AttributeError) as error:  # the caller uses a name that this process cannot import
             _answer(pipe, error, traceback.format_exc())
             return
         _answer(pipe, None)
@@ -94,7 +94,7 @@ def serve(_shield: None, pipe: Connection) -> None:
 
 
 def attempt(function: Callable[[Any, Any], Any], context: Any, task: Any) -> tuple[Any, str]:
-    """Return the result of a task and no text, or its error and the traceback of it."""
+    """Return the result of a task and an empty text, or its error and traceback."""
     try:
         return function(context, task), ""
     except BaseException as error:

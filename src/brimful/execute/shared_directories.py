@@ -1,7 +1,7 @@
-"""Proof that two machines see the same directory: a mark of random digits in it, written once.
+"""A check that two machines see the same directory: a mark of random digits in it, written once.
 
-A directory of the same path may be another one on each machine (``/tmp``, a home on a local disk). Results would be written
-there and nobody would find them.
+The same path may be a different directory on each machine (``/tmp``, a home on a local disk). Results that are written
+there would not be found.
 """
 
 import os
@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from brimful.blobs import LocalBlobStore
 
 _MARK = "tmp/directory-id"
-"""Key of the mark; with all that is temporary, it goes when the last job in a store ends."""
+"""Key of the mark; it is removed with all temporary files when the last job in a store ends."""
 
 
 def marks_of(directories: Sequence[str | os.PathLike[str]]) -> dict[str, str]:
-    """Return the mark of each directory by its absolute path; one without any gets one."""
+    """Return the mark of each directory by absolute path; a directory without a mark gets one."""
     marks = {}
     for directory in map(os.path.abspath, directories):
         store = LocalBlobStore(directory)
@@ -25,7 +25,7 @@ def marks_of(directories: Sequence[str | os.PathLike[str]]) -> dict[str, str]:
 
 
 def unshared(marks: Mapping[str, str]) -> str:
-    """Return the first directory that is another one on this machine; empty if all are the same."""
+    """Return the first directory that is a different one on this machine; empty if all are the same."""
     for directory, mark in marks.items():
         try:
             if LocalBlobStore(directory).get(_MARK).decode() != mark:

@@ -1,8 +1,8 @@
-"""Worker processes, each of which gets its tasks over a pipe of its own.
+"""Worker processes, each of which receives its tasks through its own pipe.
 
 A worker is always ended by killing it: when the job is done, when another task failed, when a user presses Ctrl-C.
-Tasks are safe to run twice, so nothing is lost, and there is no queue, lock or thread of the standard library that
-waits for a worker which is busy, or still starting.
+Tasks are safe to run twice, so nothing is lost, and no queue, lock or thread of the standard library waits for a worker
+that is busy or still starting.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from brimful.messages import setting
 from brimful.stopping import at_the_end, starting_a_process
 
 _SIGNAL_ROUND_SECONDS = 0.5
-"""Seconds in which a sender that signals one process after the other reaches this one too."""
+"""Seconds within which a sender that signals one process after the other also reaches this one."""
 
 _start_lock = threading.Lock()
-"""Held while a process is started: its holder knows all processes that exist."""
+"""Held while a process is started: its holder sees all existing processes."""
 
 _jobs: set[Workers] = set()
 
 _NAME = "brimful worker"
-"""Name of each worker process, by which it is told from others that this process starts."""
+"""Name of each worker process, to distinguish it from other child processes."""
 
 _preparation_data = spawn.get_preparation_data
 
 
 def _without_script(name: str) -> dict[str, Any]:
-    """Return what a process is told first; a worker is not told of the script, which it would run from its first line."""
+    """Return the preparation data of a process, for a worker without the script, which the worker would run."""
     data = _preparation_data(name)
     return {key: value for key, value in data.items() if name != _NAME or not key.startswith("init_main")}
 
@@ -55,8 +55,8 @@ class Workers:
     Args:
         function: importable by name; called as ``function(context, task)``.
         context: sent to each process once.
-        preload: modules to import in the server from which processes are forked, each with the variables of the
-            environment that it reads; without effect if the server of an earlier job still runs.
+        preload: modules to import in the server that forks processes, each with the environment variables that it
+            reads; without effect if the server of an earlier job still runs.
     """
 
     def __init__(
@@ -70,13 +70,13 @@ class Workers:
 
     @contextlib.contextmanager
     def hire(self) -> Iterator[Callable[[Any], Any]]:
-        """Start one more process; when it is ready, yield the function that gives it a task. Thread-safe.
+        """Start one more process; when it is ready, yield a function that runs a task in it. Thread-safe.
 
-        Waiting tasks so go to the first process that is ready. The function is for one thread, and returns the result.
+        So waiting tasks go to the first process that is ready. The function is for one thread, and returns the result.
 
         Raises:
-            TaskFailedError: the process died, also in the function.
-            Exception: in the function, that of the task, with the worker's traceback as its cause.
+            TaskFailedError: the process died; the function raises it too.
+            Exception: from the function: the task's exception, with the worker's traceback as its cause.
         """
         process, pipe = self._start_process()
         try:
@@ -98,7 +98,7 @@ class Workers:
             with _server_shielded():
                 process.start()
             self.processes.add(process)
-        # ``end`` may have run since the check above, and it does not know this process.
+        # ``end`` may have run since the check above, without this process.
         if self.ended:
             self.end()
         return process, pipe
@@ -118,7 +118,7 @@ class Workers:
 
     def _death(self, process: Any) -> TaskFailedError:
         process.join(_SIGNAL_ROUND_SECONDS)
-        # Most likely this process gets SIGTERM as well, and ends before it reports a failure that is none.
+        # Most likely this process gets SIGTERM too: let it end before it reports a failure that did not happen.
         if process.exitcode == -signal.SIGTERM and not self.ended:
             time.sleep(_SIGNAL_ROUND_SECONDS)
         return TaskFailedError(
@@ -127,11 +127,11 @@ class Workers:
         )
 
     def end(self) -> None:
-        """Kill all processes, busy or not; one that is being started is killed as soon as it exists."""
+        """Kill all processes, busy or not; a process that is being started is killed as soon as it exists."""
         self.ended = True
         try:
             self._kill()
-        except BaseException:  # a second Ctrl-C, which must not leave processes behind
+        except BaseException:  # a second Ctrl-C, which must not leave processes alive
             self._kill()
             raise
         _jobs.discard(self)
@@ -142,7 +142,7 @@ class Workers:
 
 
 def fresh_processes(preload: Mapping[str, Mapping[str, str]]) -> Any:
-    """Return the context that makes processes; its server begins to import what is to be loaded before."""
+    """Return the context that creates processes; its server starts to import the modules to preload."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     from multiprocessing import forkserver
@@ -157,7 +157,7 @@ def fresh_processes(preload: Mapping[str, Mapping[str, str]]) -> Any:
 
 @contextlib.contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables of the environment for the processes that the block starts."""
+    """Set environment variables for the processes that the block starts."""
     previous = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -172,13 +172,13 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _server_shielded() -> Iterator[None]:
-    """Block Ctrl-C in this thread: a server of worker processes that the block starts inherits that for its imports."""
+    """Block Ctrl-C in this thread: a server of worker processes that the block starts inherits it for its imports."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
     from multiprocessing import resource_tracker
 
-    # Before the mask is set: starting the server starts the tracker too, and that would unblock Ctrl-C.
+    # Before the mask is set: starting the server also starts the tracker, which would unblock Ctrl-C.
     resource_tracker.ensure_running()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -188,7 +188,7 @@ def _server_shielded() -> Iterator[None]:
 
 
 def _kill_server() -> None:
-    # Not by an import: the main thread, which is stopped, may be in the middle of the same import.
+    # Not with an import: the stopped main thread may be in the middle of the same import.
     server = getattr(sys.modules.get("multiprocessing.forkserver"), "_forkserver", None)
     pid = getattr(server, "_forkserver_pid", None)
     if pid is not None:
@@ -197,7 +197,7 @@ def _kill_server() -> None:
 
 
 def _end_all() -> None:
-    """Kill all workers and their server, as the last act of this process; no worker is started any more."""
+    """Kill all workers and their server at the end of this process; no worker is started afterwards."""
     for job in list(_jobs):
         job.ended = True
     # While the server still imports, a start waits for it; without the server, the start fails and frees the lock.
@@ -206,14 +206,14 @@ def _end_all() -> None:
     processes = [process for job in list(_jobs) for process in list(job.processes)]
     for process in processes:
         process.kill()
-    # The server reaps its children: it lives until it has seen them end.
+    # The server reaps its children, so it must live until they have ended.
     deadline = time.monotonic() + _SIGNAL_ROUND_SECONDS
     for process in processes:
         process.join(max(0.0, deadline - time.monotonic()))
-    # Killed, because ending by itself takes down its imports one by one, for seconds.
+    # Killed, because a normal exit would tear down its imports one by one, for seconds.
     _kill_server()
     if threading.current_thread() is not threading.main_thread():
-        # By a signal: no other code removes the folder of its socket.
+        # After a signal, no other code removes the folder of the server's socket.
         shutil.rmtree(current_process()._config.get("tempdir") or "", ignore_errors=True)  # type: ignore[attr-defined]
 
 
