@@ -69,7 +69,7 @@ def test_a_mistyped_command_names_the_nearest(home: Path) -> None:
     assert refused("pakc", "x") == "no command 'pakc': did you mean pack?"
     assert refused("zzz") == f"no command 'zzz': use one of {', '.join(COMMANDS)}"
     path = home / "chats.jsonl"
-    assert refused(path).startswith(f"no command '{path}': to pack data say `brimful pack {path} …`")
+    assert refused(path).startswith(f"no command '{path}': to pack data use `brimful pack {path} …`")
 
 
 def test_errors_are_json_where_results_are(home: Path) -> None:

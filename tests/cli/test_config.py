@@ -1,4 +1,4 @@
-"""Options of a command from a file: the file alone is enough, a flag goes before it, and a wrong line is named."""
+"""Options of a command from a file: the file alone is enough, a flag overrides it, and a wrong line is named."""
 
 from __future__ import annotations
 
@@ -48,31 +48,31 @@ def test_a_flag_goes_before_the_file(job: Path, chats: Path, tmp_path: Path) -> 
     [
         (
             "packing: false",
-            "1: packing is false, and brimful does nothing but pack: leave the line out, or train on the",
+            "1: packing is false, and brimful only packs: leave the line out, or train on the",
         ),
         ("\nmax_lenght: 5", "2: pack has no option 'max_lenght': did you mean max_length?"),
-        ("max_length: abc", "1: max_length has to be a whole number and is 'abc'"),
-        ("custom:\n  packing: false", "2: packing is false, and brimful does nothing but pack"),
-        ("custom:\n  max_length: 8\ntraining:\n  seq_length: 9", "4: seq_length says again what max_length in"),
-        ("max_length: 8k", "1: max_length has to be a whole number and is '8k'"),
-        ("max_length: [1]", "1: max_length has to be a whole number and is a list"),
-        ("max_length: true", "1: max_length has to be a whole number and is 'true'"),
-        ("time_limit: 1:30", "1: time_limit has to be a number and is '1:30'"),
-        ("seed: 1.5", "1: seed has to be a whole number and is '1.5'"),
+        ("max_length: abc", "1: max_length must be a whole number and is 'abc'"),
+        ("custom:\n  packing: false", "2: packing is false, and brimful only packs"),
+        ("custom:\n  max_length: 8\ntraining:\n  seq_length: 9", "4: seq_length repeats max_length in"),
+        ("max_length: 8k", "1: max_length must be a whole number and is '8k'"),
+        ("max_length: [1]", "1: max_length must be a whole number and is a list"),
+        ("max_length: true", "1: max_length must be a whole number and is 'true'"),
+        ("time_limit: 1:30", "1: time_limit must be a number and is '1:30'"),
+        ("seed: 1.5", "1: seed must be a whole number and is '1.5'"),
         ("num_proc: 0", "1: num_proc: 0 is not in the range x>=1"),
         ("overflow: dropp", "1: overflow: 'dropp' is not one of"),
-        ("bos: 3", "1: bos has to be true or false and is '3'"),
-        ("field: {messages: [a]}", "1: field has to be a text, a list of texts, or a mapping of them and is a block"),
-        ("max_length: 1\ncutoff_len: 3", "2: cutoff_len says again what max_length in"),
-        ("seed: 1\nseed: 2", "2: seed stands there twice: keep one"),
-        ("run:\n  packing: true", "1: pack has no option 'run': options stand at the left margin, in no block"),
+        ("bos: 3", "1: bos must be true or false and is '3'"),
+        ("field: {messages: [a]}", "1: field must be a text, a list of texts, or a mapping of texts and is a block"),
+        ("max_length: 1\ncutoff_len: 3", "2: cutoff_len repeats max_length in"),
+        ("seed: 1\nseed: 2", "2: seed is repeated: keep one"),
+        ("run:\n  packing: true", "1: pack has no option 'run': options belong at the left margin, outside of blocks"),
         ("x: !!python/object/apply:os.system [ls]", "1: pack has no option 'x'"),
-        ("system: !!python/object/apply:os.system [ls]", "1: system has to be one text and is a list"),
-        ("a: b: c", "1: no YAML: mapping values are not allowed here"),
+        ("system: !!python/object/apply:os.system [ls]", "1: system must be one text and is a list"),
+        ("a: b: c", "1: not YAML: mapping values are not allowed here"),
         ("- a", ": a file of settings has lines such as `max_length: 8192`"),
         ("", ": a file of settings has lines such as `max_length: 8192`"),
         ("{" * 1100, ": no"),
-        ("a: 1\n---\nb: 2", "2: no YAML: but found another document"),
+        ("a: 1\n---\nb: 2", "2: not YAML: but found another document"),
     ],
 )
 def test_a_wrong_line_is_named(text: str, message: str, tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_a_wrong_line_is_named(text: str, message: str, tmp_path: Path) -> None:
 
 def test_a_file_belongs_to_one_command(job: Path) -> None:
     """Without it `measure` would write its table where the packs belong."""
-    assert "it is one of `brimful pack`" in refused("measure", "--config", job)
+    assert "it is an option of `brimful pack`" in refused("measure", "--config", job)
 
 
 def test_a_data_set_s_configuration_is_sent_elsewhere() -> None:
@@ -113,5 +113,5 @@ def test_blocks_of_a_trainer_are_read(job: Path, tmp_path: Path) -> None:
     job.write_text("\n".join([*lines, *blocks]))
     _, err = run("pack", "--config", job)
     left_out = "template.padding_free, training.output_dir, training.attn_impl"
-    assert err[0] == f"{job}: {left_out}: no options of pack, left out"
+    assert err[0] == f"{job}: {left_out}: not options of pack, left out"
     assert open_packs(tmp_path / "packs").capacity == 70

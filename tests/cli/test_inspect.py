@@ -1,4 +1,4 @@
-"""``brimful inspect``: everything that brimful writes introduces itself."""
+"""``brimful inspect``: a description of any file that brimful writes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_inspect_shows_a_store_and_checks_it(packs: Path, chats: Path, tokenizer
     assert value(out, "checked") == "1 shard, 4 packs, 218 tokens of 6 samples agree with log and plan"
     (packs / "plan.arrow").unlink()
     out, _ = run("inspect", packs, "--check")
-    assert value(out, "checked").endswith("agree with log (no plan.arrow beside it)")
+    assert value(out, "checked").endswith("agree with log (no plan.arrow next to it)")
 
 
 def test_inspect_shows_a_pack_with_its_text_and_targets(packs: Path) -> None:

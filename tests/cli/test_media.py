@@ -69,7 +69,7 @@ def test_settings_that_would_change_nothing_are_refused(
 def test_flags_of_media_need_a_processor(chats: Path, tokenizer: Path, tmp_path: Path) -> None:
     """Without it pictures that were to be made smaller are packed as text, or not at all."""
     line = refused("pack", chats, "--tokenizer", tokenizer, "--max-length", 70, "-o", tmp_path / "p", "--fps", 2)
-    assert line == "--fps is of pictures, videos and sounds: name the model's --processor, or leave it out"
+    assert line == "--fps is for images, videos and audio: name the model's --processor, or leave it out"
 
 
 def test_a_wrong_processor_is_named(media_home: Path, tmp_path: Path) -> None:

@@ -79,13 +79,13 @@ def test_another_mix_is_another_plan_of_the_same_lengths(mix: Path) -> None:
     [
         ("unit:", "units:", "mix.yaml:1: a mixture has no 'units': did you mean unit?"),
         ("ratio: 1", "wieght: 1", "mix.yaml:7: source short has no 'wieght': did you mean weight?"),
-        ("ratio: 1", "ratio: much", "mix.yaml:7: ratio has to be a number and is 'much'"),
+        ("ratio: 1", "ratio: much", "mix.yaml:7: ratio must be a number and is 'much'"),
         ("ratio: 1", "ratio: -1", "the weight of short must be a number of at least 0"),
         ("ratio: 1", "text_unit: line", "mix.yaml:5: source short has no weight"),
         ("tokens", "bytes", "unit 'bytes' is unknown: use one of samples, tokens"),
         ("sources:", "source:", "mix.yaml:3: a mixture has no 'source': did you mean sources?"),
         ("short.jsonl", "gone.jsonl", "mix.yaml:5: source short:"),
-        ("unit: tokens", "unit: !!python/name:os.system x", "mix.yaml:1: unit has no value that can be read"),
+        ("unit: tokens", "unit: !!python/name:os.system x", "mix.yaml:1: unit has a value that cannot be read"),
     ],
 )
 def test_a_wrong_line_is_named(mix: Path, old: str, new: str, message: str) -> None:
@@ -98,7 +98,7 @@ def test_data_come_from_one_place(mix: Path) -> None:
     """Without it half of the data is left out in silence."""
     message = refused("pack", mix.parent / "long.jsonl", "--mixture", mix, "--max-length", 16, "-o", mix.parent / "p")
     assert "names the data of each source: leave one out" in message
-    assert "there is no such file" in refused("pack", "--mixture", mix.parent / "no.yaml", "--max-length", 16)
+    assert "no such file" in refused("pack", "--mixture", mix.parent / "no.yaml", "--max-length", 16)
 
 
 def test_files_of_two_thousand_sources_are_looked_up(mix: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,5 +119,5 @@ def test_files_of_a_pattern_belong_to_its_source(mix: Path) -> None:
     table = LengthTable({"tokens": np.ones(10, np.int32)}, provenance={"parts": parts})
     assert file.counts_in(table) == {"a": 3, "b": 7}
     table = LengthTable({"tokens": np.ones(10, np.int32)}, provenance={"parts": [*parts, ["yes.jsonl", 0]]})
-    with pytest.raises(SettingsError, match=r"the lengths are of yes\.jsonl too, and no source has it"):
+    with pytest.raises(SettingsError, match=r"the lengths include yes\.jsonl, and no source has it"):
         file.counts_in(table)

@@ -141,7 +141,9 @@ def test_a_directory_of_other_things_takes_no_packs(chats: Path, tokenizer: Path
         ("produce", chats, "-o", tmp_path / "runs", "--tokenizer", tokenizer, "--max-length", 70),
     ):
         line = refused(*command, "--quiet")
-        assert line.startswith(f"-o {tmp_path}/runs holds other things (summary.json), among which nothing is written")
+        assert line.startswith(
+            f"-o {tmp_path}/runs holds other files (summary.json), and nothing is written next to them"
+        )
         assert line.endswith(f"such as {tmp_path}/runs/packs")
         for place in (chats, chats / "packs"):
             assert refused(*command[:3], place, *command[4:], "--quiet") == f"-o {chats} is a file: name a directory"

@@ -150,7 +150,7 @@ def test_costs_may_be_those_of_a_config(array, tmp_path):
         (["--model-type", "qwen3-8b", "--model-config", "c.json"], "two models"),
         (["--model-config", "nowhere.json"], "nowhere.json: no such file"),
         (["-o", "report.pdf"], "must end in .html"),
-        (["-o", "nowhere/report.html"], "there is no directory nowhere"),
+        (["-o", "nowhere/report.html"], "directory nowhere does not exist"),
         (["--max-length", 5], "--overflow drop"),
         (["--source-name", "a"], "add --sources"),
         (["--sources", "nowhere.npy"], "nowhere.npy: no such file"),
@@ -163,7 +163,7 @@ def test_bad_options_are_one_line(array, options, named):
 def test_files_of_others_are_not_overwritten(array, tmp_path):
     page = tmp_path / "mine.html"
     page.write_text("mine")
-    assert "is there and is no report" in refused("report", array, "-o", page)
+    assert "exists and is not a report" in refused("report", array, "-o", page)
     assert page.read_text() == "mine"
     (tmp_path / "d.html").mkdir()
     assert "is a directory" in refused("report", array, "-o", tmp_path / "d.html")

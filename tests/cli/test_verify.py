@@ -80,7 +80,7 @@ def test_samples_come_from_a_pack_store(tmp_path):
         ([], "give either --model DIR|ID or --model-type NAME"),
         (["--model", "a", "--model-type", "qwen2"], "give either"),
         (["--model-type", "quen2"], "did you mean"),
-        (["--model-type", "qwen2", "--attention", "spda"], "spda is none of eager, sdpa"),
+        (["--model-type", "qwen2", "--attention", "spda"], "spda is not one of eager, sdpa"),
         (["--model-type", "qwen2", "--dtype", "fp32"], "'fp32' is none of float32"),
         (["--model-type", "qwen2", "--device", "gpu"], "--device gpu"),
         (["--model-type", "qwen2", "--collator", "nothing"], "must be MODULE:NAME"),

@@ -1,7 +1,7 @@
 """The command line: ``brimful COMMAND``. One file per command.
 
-An error of a known reason is one line on standard error and exit code 2; nothing is lost, and the same command can
-be run again.
+An error with a known reason is one line on standard error and exit code 2; nothing is lost, and the same command can be
+run again.
 """
 
 import sys
@@ -12,16 +12,16 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run one command and exit: 0, 2 for an error that is explained, 130 after Ctrl-C.
+    """Run one command and exit with 0, 2 for an explained error, or 130 after Ctrl-C.
 
-    It runs in the process of its caller; the program itself starts in ``brimful.__main__``, which handles signals by a
+    It runs in the caller's process; the program itself starts in ``brimful.__main__``, which handles signals in a
     thread.
 
     Args:
-        arguments: of the command line, without the program's name; those of this process if None.
+        arguments: command-line arguments without the program's name; the arguments of this process if None.
     """
     words = sys.argv[1:] if arguments is None else arguments
-    # Not before: ``early_start`` lies in this package, and comes first in a process.
+    # Imported here: ``early_start`` is in this package, and must come first in a process.
     from brimful.cli.program import run
 
     run(words)

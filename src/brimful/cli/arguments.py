@@ -1,4 +1,4 @@
-"""The objects that shared options stand for: a job on a source, and the arguments of a plan."""
+"""The objects that shared options describe: a job on a source, and the settings of a plan."""
 
 import importlib
 import json
@@ -26,29 +26,29 @@ Value = TypeVar("Value")
 
 
 def required(value: Value | None, flag: str, why: str) -> Value:
-    """Return an option that a command needs; the error names its purpose."""
+    """Return the value of an option that a command needs; the error names its purpose."""
     if value is None:
         raise SettingsError(f"{flag} is missing: {why}")
     return value
 
 
 _BEFORE_PACKS = frozenset(("lengths.arrow", "plan.arrow", "rejects.jsonl", "tmp"))
-"""Names of what a job leaves in the directory of its packs before it begins them."""
+"""Files that a job may leave in the directory of its packs before it writes the first pack."""
 
 
 def output_directory(path: str | None, why: str) -> str:
-    """Return the directory of ``-o``: a new one, an empty one, or that of a job to go on with.
+    """Return the directory of ``-o``: new, empty, or from a job to continue.
 
     Raises:
-        SettingsError: it is missing, or holds other things, among which packs would be mixed.
+        SettingsError: it is missing, or holds other files, with which packs would be mixed.
     """
     directory = required(path, "-o", why)
     names = set(os.listdir(directory)) if os.path.isdir(directory) else set()
     others = sorted(name for name in names - _BEFORE_PACKS if not name.startswith("."))
     if others and names.isdisjoint(("stream.json", ".brimful")):
         raise SettingsError(
-            f"-o {directory} holds other things ({first_few(others, len(others))}), among which nothing is written: name a "
-            f"new directory, such as {os.path.join(directory, 'packs')}"
+            f"-o {directory} holds other files ({first_few(others, len(others))}), and nothing is written next to them: name "
+            f"a new directory, such as {os.path.join(directory, 'packs')}"
         )
     return directory
 
@@ -59,9 +59,9 @@ class Job:
 
     Attributes:
         source: the samples.
-        encoder: of the source.
-        progress: that the command shows.
-        sources: samples of each source of a mixture by name; None without one, or if its file names no data.
+        encoder: the encoder for the source.
+        progress: the progress that the command shows.
+        sources: number of samples of each source of a mixture; None without a mixture, or if its file names no data.
     """
 
     source: Source
@@ -71,7 +71,7 @@ class Job:
 
     @property
     def notes(self) -> dict[str, Any]:
-        """Notes of a pack store: path and fingerprint of its tokenizer, to find it again, and the title of its source."""
+        """Notes for a pack store: the tokenizer's path and fingerprint, to find it later, and the source's title."""
         tokenizer = getattr(self.encoder, "tokenizer", None)
         source_note = {"source": self.source.title}
         if tokenizer is None:
@@ -80,7 +80,7 @@ class Job:
 
 
 def execution_of(options: Mapping[str, Any]) -> Execution:
-    """Return where the tasks of a command run, and which of them it does."""
+    """Return where the tasks of a command run, and which tasks this call does."""
     return Execution(options["engine"], options.get("task_index"), options.get("num_tasks"))
 
 
@@ -107,7 +107,7 @@ def open_job(data: Sequence[str], options: Mapping[str, Any]) -> Job:
         **encoder_settings(options),
     )
     progress = make_progress("json" if options["as_json"] else "none" if options["quiet"] else "auto")
-    # A format that was found by a few rows among others is not announced before the first row is one.
+    # A detected format is not reported if the first row does not have it.
     if source.detected and not isinstance(next(source.read(0, 1)), BadSampleError):
         of_rows = f" of {counted(len(source) // source.group_size, 'row')}" if source.group_size > 1 else ""
         samples = counted(len(source), "sample") + of_rows
@@ -118,11 +118,11 @@ def open_job(data: Sequence[str], options: Mapping[str, Any]) -> Job:
 def _open_mixture(
     data: Sequence[str], mixture: MixtureFile, settings: Mapping[str, Any]
 ) -> tuple[Source, dict[str, int]]:
-    """Open the sources that a file of a mixture names, each with its own options before those of the command."""
+    """Open the sources that a mixture file names; a source's own options override the options of the command."""
     paths = [path for options in mixture.data.values() for path in options["path"]]
     if list(data) != paths:
         raise SettingsError(
-            f"{data[0]} is data of the command line, and {mixture.path} names the data of each source: leave one out"
+            f"{data[0]} is data on the command line, and {mixture.path} names the data of each source: leave one out"
         )
     opened = {}
     for name, own in mixture.data.items():
@@ -136,7 +136,7 @@ def _open_mixture(
 
 
 _OWN_NAMES = {"subset": "config"}
-"""Keys of a source whose names differ from the arguments of ``open_source``."""
+"""Keys of a source that differ from the argument names of ``open_source``."""
 
 
 _ENCODER_OPTIONS = (
@@ -148,7 +148,7 @@ _FAMILY_OPTIONS = (
 )  # fmt: skip
 _MEDIA_PLACE_OPTIONS = ("media_dir", "media_outside")
 _SOURCE_OPTIONS = ("ignore", "prompt", "text_unit", "split", "config", "max_samples", "cache_dir")
-"""Options that are arguments of the same name."""
+"""Options that are passed as arguments of the same name."""
 
 
 def field_names(options: Mapping[str, Any]) -> dict[str, str]:
@@ -157,7 +157,7 @@ def field_names(options: Mapping[str, Any]) -> dict[str, str]:
 
 
 def source_settings(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of ``open_source`` that options give, but whether media are wanted."""
+    """Return the arguments of ``open_source`` that the options give, except ``media``."""
     names = (*_SOURCE_OPTIONS, *(name for name in _MEDIA_PLACE_OPTIONS if name in options))
     return {
         "format": options["format_name"],
@@ -167,19 +167,19 @@ def source_settings(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def one_or_all(paths: Sequence[str]) -> str | list[Path]:
-    """Return the path of one source, or the list of several, as ``open_source`` takes them."""
+    """Return the path of a single source, or the list of several paths, as ``open_source`` takes them."""
     return paths[0] if len(paths) == 1 else [Path(path) for path in paths]
 
 
 def encoder_settings(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of ``encoder_for`` that options of the group Encoding give, but the tokenizer."""
+    """Return the arguments of ``encoder_for`` from the options of the group Encoding, except the tokenizer."""
     settings = {name: options[name] for name in _ENCODER_OPTIONS}
     form = "NAME=VALUE, such as enable_thinking=false"
     return {"template_kwargs": _json_values("--template-arg", options["template_args"], form), **settings}
 
 
 def _transforms(texts: Sequence[str]) -> list[Any]:
-    """Import the functions that ``--transform`` names, from the present directory too."""
+    """Import the functions that ``--transform`` names, also from the working directory."""
     functions = []
     for text in texts:
         module, _, name = text.partition(":")
@@ -197,18 +197,18 @@ def _transforms(texts: Sequence[str]) -> list[Any]:
 
 
 def augmentation_of(texts: Sequence[str]) -> dict[str, Any] | None:
-    """Return the settings that ``--augmentation`` records; None without any."""
+    """Return the settings that ``--augmentation`` records; None without the option."""
     return _json_values("--augmentation", texts, "NAME=VALUE, such as crop=224") or None
 
 
 def media_family(options: Mapping[str, Any]) -> Family | None:
-    """Return the family of the model's processor; None if no media are wanted."""
+    """Return the family of the model's processor; None if media are not requested."""
     name, directory = options.get("family"), options.get("processor")
     if name is None and directory is None:
         given = [flag_of(option) for option in (*_FAMILY_OPTIONS, "max_patches") if options.get(option) is not None]
         if given:
             raise SettingsError(
-                f"{given[0]} is of pictures, videos and sounds: name the model's --processor, or leave it out"
+                f"{given[0]} is for images, videos and audio: name the model's --processor, or leave it out"
             )
         return None
     if name is None and directory is not None:
@@ -218,7 +218,7 @@ def media_family(options: Mapping[str, Any]) -> Family | None:
 
 
 def pairs(flag: str, texts: Sequence[str], value_pattern: str, expected_form: str) -> Iterator[tuple[str, str]]:
-    """Yield name and value of each text that a flag is given."""
+    """Yield the name and value of each text that is given to a flag."""
     for text in texts:
         match = re.fullmatch(f"([^=]+)=({value_pattern})", text, re.DOTALL)
         if match is None:
@@ -227,11 +227,11 @@ def pairs(flag: str, texts: Sequence[str], value_pattern: str, expected_form: st
 
 
 def _json_values(flag: str, texts: Sequence[str], expected_form: str) -> dict[str, Any]:
-    """Parse the values that a flag gives to names: JSON if they are, else text."""
+    """Parse the values that a flag assigns to names, as JSON if possible, otherwise as text."""
     values: dict[str, Any] = {}
     for name, value in pairs(flag, texts, ".*", expected_form):
         try:
-            # Templates test booleans and numbers: "false" as text would be true.
+            # Templates test booleans and numbers: the text "false" would be true.
             values[name] = json.loads(value)
         except ValueError:
             values[name] = value
@@ -259,7 +259,7 @@ def plan_settings(options: Mapping[str, Any]) -> PlanSettings:
 def _budgets(texts: Sequence[str]) -> dict[str, int] | None:
     budgets: dict[str, int] = {}
     for name, limit in pairs("--budget", texts, r"\d+", "NAME=MOST with a whole number, such as patches=16384"):
-        # The last of two values would win in silence.
+        # Otherwise the second value would silently replace the first.
         if name in budgets:
             raise SettingsError(f"--budget {name} is given twice")
         budgets[name] = int(limit)
@@ -267,10 +267,10 @@ def _budgets(texts: Sequence[str]) -> dict[str, int] | None:
 
 
 def _alignment(options: Mapping[str, Any]) -> Alignment:
-    """Return the alignment: multiples by number, or those that a parallelism needs."""
+    """Return the alignment: multiples as numbers, or the multiples that a parallelism needs."""
     multiples = _chosen(segment=options["align"], total=options["align_total"])
     parallelism = _chosen(**{name: options[name] for name in ("cp", "tp", "fp8", "fused_attention")})
-    # Two sources of one alignment would have to agree, and a mistake in one would not be seen.
+    # Two definitions of one alignment would have to agree, and a mistake in one would go unnoticed.
     if multiples and parallelism:
         flags = [flag_of(next(iter(settings))) for settings in (multiples, parallelism)]
         raise SettingsError(f"{flags[0]} and {flags[1]} both say what to align to: leave one out")
@@ -280,5 +280,5 @@ def _alignment(options: Mapping[str, Any]) -> Alignment:
 
 
 def _chosen(**settings: Any) -> dict[str, Any]:
-    """Return the settings that are neither absent nor switched off."""
+    """Return the settings that are set and not switched off."""
     return {name: value for name, value in settings.items() if value is not None and value is not False}

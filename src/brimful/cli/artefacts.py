@@ -1,4 +1,4 @@
-"""Recognition of paths that brimful wrote, and the command that takes each."""
+"""Recognition of files that brimful wrote, and the command for each kind."""
 
 import os
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from brimful.tables import open_table
 LENGTHS, PLAN, STORE = "length_table", "plan", "store"
 
 _KINDS = {LENGTHS: ("a length table", "plan"), PLAN: ("a plan", "write"), STORE: ("a pack store", "inspect")}
-"""Words for each kind, and the command that takes it."""
+"""Title of each kind, and the command that takes it."""
 
 
 def kind_of(path: str) -> str | None:
@@ -26,7 +26,7 @@ def kind_of(path: str) -> str | None:
     if not os.path.isfile(path):
         return None
     try:
-        # Any file may lie there: what is no table of ours is no error.
+        # Any file may be at this path: one that is not a table of brimful is not an error.
         kind = open_table(path).description.get("kind")
     except (BrimfulError, OSError):
         return None
@@ -34,13 +34,13 @@ def kind_of(path: str) -> str | None:
 
 
 def plan_in(directory: str) -> Plan | None:
-    """Open the plan in a directory; None if there is none."""
+    """Open the plan in a directory; return None without a plan."""
     path = os.path.join(directory, "plan.arrow")
     return Plan.open(path) if os.path.exists(path) else None
 
 
 def lengths_in(directory: str) -> LengthTable | None:
-    """Open the length table in a directory; None if there is none."""
+    """Open the length table in a directory; return None without a table."""
     path = os.path.join(directory, "lengths.arrow")
     return LengthTable.open(path) if os.path.exists(path) else None
 
@@ -76,9 +76,9 @@ def plan_as_dict(plan: Plan) -> dict[str, Any]:
 
 
 def mismatch(path: str, expected: str) -> str:
-    """Describe a path that is not what a command expects: ``l.arrow is a length table and no plan``."""
+    """Describe a path that is not what a command expects: ``l.arrow is a length table, not a plan``."""
     kind = kind_of(path)
-    return f"{path} is {_KINDS[kind][0]} and no {expected}" if kind is not None else f"{path} is no {expected}"
+    return f"{path} is {_KINDS[kind][0]}, not {expected}" if kind is not None else f"{path} is not {expected}"
 
 
 def refuse_as_data(paths: Iterable[str]) -> None:

@@ -1,4 +1,4 @@
-"""Commands with options in named groups, in ``--help`` as in the source."""
+"""Commands whose options are in named groups, in the source and in ``--help``."""
 
 from collections.abc import Callable, Iterable
 from enum import Enum
@@ -22,10 +22,10 @@ def value_option(flag: str, metavar: str, help: str, *names: str, **settings: An
     """Return an option that takes a value.
 
     Args:
-        flag: such as ``--field``.
+        flag: the flag, such as ``--field``.
         metavar: placeholder of the value in ``--help``.
-        help: words of the option.
-        names: other flags, and the name of the argument if it is not that of the flag.
+        help: help text of the option.
+        names: other flags, and the argument's name if it differs from the flag's.
         settings: further settings of ``click.option``.
     """
     return click.option(flag, *names, metavar=metavar, help=help, **settings)
@@ -38,12 +38,12 @@ def choice_option(flag: str, choices: Iterable[str | Enum], help: str, default: 
 
 
 def grouped(title: str, *options: Decorator) -> Callable[[Command], Command]:
-    """Return one decorator for several options under one heading of ``--help``; a group among them keeps its own."""
+    """Return one decorator for several options under one heading of ``--help``; nested groups keep their heading."""
 
     def decorate(function: Command) -> Command:
         for option in reversed(options):
             function = option(function)
-            # Click appends the option to this list until the command is made of the function.
+            # Click appends options to this list until the function becomes a command.
             vars(function.__click_params__[-1]).setdefault(_GROUP, title)  # type: ignore[attr-defined]
         return function
 
@@ -66,7 +66,7 @@ class GroupedCommand(click.Command):
 
 
 def _record(ctx: click.Context, option: click.Option) -> tuple[str, str] | None:
-    """Return names and help of an option: its first long name in front, its others after the help."""
+    """Return the names and help of an option: its first long name, and its other names after the help."""
     record = option.get_help_record(ctx)
     # A line of help has room for one long name.
     name, *aliases = [flag for flag in option.opts if flag.startswith("--")]

@@ -1,4 +1,4 @@
-"""Options of a command from a YAML file: ``--config train.yaml``. A flag of the command line goes before the file."""
+"""Options of a command from a YAML file: ``--config train.yaml``. A flag on the command line overrides the file."""
 
 import json
 import reprlib
@@ -13,7 +13,7 @@ from brimful.errors import SettingsError, SourceNotFoundError
 from brimful.optional import optional
 
 _MAX_BYTES = 1 << 20
-"""Bytes of a file of settings, at most: a larger one is data, named by mistake."""
+"""Maximum bytes of a settings file: a larger file is data, named by mistake."""
 
 _SOURCE = "source"
 """Key of the paths that a command takes without a flag."""
@@ -38,30 +38,30 @@ _ALIASES: Mapping[str, str] = {
     "nframes": "num_frames",
     "audio_sampling_rate": "sampling_rate",
 }
-"""Words of TRL, ms-swift, LLaMA-Factory, Axolotl and others for our options: accepted in files, and nowhere else."""
+"""Names of options in TRL, ms-swift, LLaMA-Factory, Axolotl and others: accepted in files, and nowhere else."""
 
 _VALUES: Mapping[str, Mapping[str, str]] = {
     "truncation_strategy": {"delete": "drop", "raise": "error", "left": "truncate_left", "right": "truncate"},
     "excess_length_strategy": {"raise": "error"},
     "packing_strategy": {"binpack": "auto"},
 }
-"""Values that belong to a word of ``_ALIASES``, as ours."""
+"""Values of an option in ``_ALIASES``, mapped to brimful's values."""
 
 _JSON_OPTIONS = ("template_arg", "augmentation")
-"""Options whose values are JSON, of any depth."""
+"""Options whose values are JSON of any depth."""
 
 _SWITCHES = ("packing", "neat_packing", "sample_packing", "packed", "enable_packing")
-"""Words that turn packing on elsewhere: true says what this program does anyway."""
+"""Options of other programs that turn packing on: true is what this program does anyway."""
 
 _BLOCKS = ("custom", "template", "training")
-"""Blocks of files of trainers: keys in them that mean something here are read, and the others named."""
+"""Blocks in files of trainers: known keys in them are read, and the others are reported."""
 
 _YES = frozenset({"yes", "on", "true"})
 _NO = frozenset({"no", "off", "false"})
 
 
 class FileEntry(NamedTuple):
-    """One line of a file: the key as it is written, the place of it, and its node."""
+    """One entry of a file: the key as written, its file and line, and its node."""
 
     key: str
     where: str
@@ -69,10 +69,10 @@ class FileEntry(NamedTuple):
 
 
 class SourceArgument(click.Argument):
-    """The paths of a command, which may stand in the file of ``--config`` instead."""
+    """The paths of a command, which may be in the file of ``--config`` instead."""
 
     def process_value(self, ctx: click.Context, value: Any) -> Any:
-        """Return the paths of the command line, else those of the file."""
+        """Return the paths of the command line or, without any, of the file."""
         is_given = isinstance(value, (tuple, list)) and bool(value)
         return super().process_value(ctx, value if is_given else tuple(ctx.meta.get(SOURCES_META, ())))
 
@@ -82,7 +82,7 @@ SOURCES_META = "brimful.config.sources"
 
 
 def _apply(ctx: click.Context, _: click.Parameter, path: str | None) -> None:
-    """Make the settings of a file the defaults of a command."""
+    """Use the settings of a file as the defaults of a command."""
     if path is None:
         return
     by_name = _options(ctx.command)
@@ -92,7 +92,7 @@ def _apply(ctx: click.Context, _: click.Parameter, path: str | None) -> None:
     for block, entry in _in_blocks(path):
         name = _ALIASES.get(_word(entry.key), _word(entry.key))
         if block and name not in _SWITCHES and (name not in by_name or name == "output"):
-            # The output of a training is its checkpoints.
+            # The output of a training run is its checkpoints.
             unread.append(f"{block}.{entry.key}")
             continue
         if name in _SWITCHES:
@@ -105,22 +105,22 @@ def _apply(ctx: click.Context, _: click.Parameter, path: str | None) -> None:
             value = _value(entry, by_name[name], ctx)
         else:
             raise SettingsError(_unknown(entry, [*by_name, _SOURCE], str(ctx.info_name)))
-        if value is None:  # which leaves the option open
+        if value is None:  # null leaves the option open
             continue
         if target in places:
-            raise SettingsError(f"{entry.where}: {entry.key} says again what {places[target]} says: keep one")
+            raise SettingsError(f"{entry.where}: {entry.key} repeats {places[target]}: keep one")
         places[target] = f"{entry.key if target == SOURCES_META else name} in {entry.where}"
         values[target] = value
     if unread:
-        click.echo(f"{path}: {', '.join(unread)}: no options of {ctx.info_name}, left out", err=True)
+        click.echo(f"{path}: {', '.join(unread)}: not options of {ctx.info_name}, left out", err=True)
     paths = values.pop(SOURCES_META, ())
-    if paths:  # a mixture that was read before may have named some
+    if paths:  # a mixture that was read earlier may have named some
         ctx.meta[SOURCES_META] = paths
     ctx.default_map = values
 
 
 def _in_blocks(path: str) -> Iterator[tuple[str, FileEntry]]:
-    """Yield the keys of a file, those of a trainer's blocks with the name of the block, "" at the margin."""
+    """Yield the keys of a file, with the name of their block in a trainer's block, or with "" at the top level."""
     for entry in file_entries(path, "--config"):
         if entry.key not in _BLOCKS or entry.node.id != "mapping":
             yield "", entry
@@ -134,7 +134,7 @@ config_option = grouped(
     value_option(
         "--config",
         "FILE.yaml",
-        "Options by their names, and source: paths, in a file; a flag goes before it.",
+        "A file of options by name, and source: paths; flags override it.",
         "config_file",
         is_eager=True,
         expose_value=False,
@@ -144,15 +144,15 @@ config_option = grouped(
 
 
 def file_entries(path: str, flag: str) -> list[FileEntry]:
-    """Return the keys of a file in order; the file is data, so that no tag of it makes an object.
+    """Return the keys of a file in order; the file is data, so its tags never create objects.
 
     Args:
-        path: of the file.
-        flag: that names it, for messages.
+        path: the file.
+        flag: the flag that names it, for messages.
 
     Raises:
-        SourceNotFoundError: there is no such file.
-        SettingsError: no YAML, no mapping, or a key that stands there twice.
+        SourceNotFoundError: no such file.
+        SettingsError: not YAML, not a mapping, or a repeated key.
     """
     with optional("yaml", "text", flag):
         import yaml
@@ -161,17 +161,17 @@ def file_entries(path: str, flag: str) -> list[FileEntry]:
             content = file.read(_MAX_BYTES + 1)
     except FileNotFoundError as error:
         hint = " (a configuration of a data set is named with --subset)" if flag == "--config" else ""
-        raise SourceNotFoundError(f"{flag} {path}: there is no such file{hint}") from error
+        raise SourceNotFoundError(f"{flag} {path}: no such file{hint}") from error
     if len(content) > _MAX_BYTES:
-        raise SettingsError(f"{flag} {path} has more than {_MAX_BYTES:,} bytes: it is data and no file of settings")
+        raise SettingsError(f"{flag} {path} has more than {_MAX_BYTES:,} bytes: it is data, not a file of settings")
     try:
         root = yaml.compose(content, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = path if mark is None else f"{path}:{mark.line + 1}"
-        raise SettingsError(f"{place}: no YAML: {getattr(error, 'problem', None) or 'it is no text'}") from error
+        raise SettingsError(f"{place}: not YAML: {getattr(error, 'problem', None) or 'it is not text'}") from error
     except (RecursionError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path}: no file of settings: {type(error).__name__}") from error
+        raise SettingsError(f"{path}: not a file of settings: {type(error).__name__}") from error
     if not isinstance(root, yaml.MappingNode):
         raise SettingsError(f"{path}: a file of settings has lines such as `max_length: 8192`, and this one has none")
     return node_entries(path, root)
@@ -181,15 +181,15 @@ def node_entries(path: str, node: Any) -> list[FileEntry]:
     """Return the keys of a block of a file in order.
 
     Raises:
-        SettingsError: a key that is no name, or that stands there twice.
+        SettingsError: a key that is not a name, or a repeated key.
     """
     entries: list[FileEntry] = []
     for key, value in node.value:
         where = f"{path}:{key.start_mark.line + 1}"
         if not isinstance(key.value, str):
-            raise SettingsError(f"{where}: a key has to be a name")
+            raise SettingsError(f"{where}: a key must be a name")
         if any(entry.key == key.value for entry in entries):
-            raise SettingsError(f"{where}: {key.value} stands there twice: keep one")
+            raise SettingsError(f"{where}: {key.value} is repeated: keep one")
         entries.append(FileEntry(key.value, where, value))
     return entries
 
@@ -199,27 +199,27 @@ def _word(name: str) -> str:
 
 
 def _check_switch(entry: FileEntry) -> None:
-    """Take ``packing: true``; refuse ``packing: false``."""
+    """Accept ``packing: true``; refuse ``packing: false``."""
     text = _text(entry.node)
     if text is not None and text.lower() in _YES:
         return
     if text is not None and text.lower() in _NO:
         raise SettingsError(
-            f"{entry.where}: {entry.key} is {text}, and brimful does nothing but pack: leave the line out, or train on the "
+            f"{entry.where}: {entry.key} is {text}, and brimful only packs: leave the line out, or train on the "
             f"data as they are"
         )
     raise _wrong(entry, "true or left out")
 
 
 def _unknown(entry: FileEntry, names: Sequence[str], command: str) -> str:
-    """Return the message on a key that no option has: the nearest one."""
+    """Return the message for an unknown key, with the nearest known one."""
     matches = get_close_matches(_word(entry.key), [*names, *_ALIASES, *_SWITCHES], n=1, cutoff=0.6)
     if command != "pack" and _ALIASES.get(_word(entry.key), _word(entry.key)) in _names_of_pack():
-        hint = "it is one of `brimful pack`, and a file belongs to one command"
+        hint = "it is an option of `brimful pack`, and a file belongs to one command"
     elif matches:
         hint = f"did you mean {matches[0]}?"
     elif not isinstance(entry.node.value, str) and entry.node.tag.endswith(":map"):
-        hint = "options stand at the left margin, in no block"
+        hint = "options belong at the left margin, outside of blocks"
     else:
         hint = f"`brimful {command} --help` lists the options"
     return f"{entry.where}: {command} has no option {entry.key!r}: {hint}"
@@ -238,7 +238,7 @@ def _options(command: click.Command) -> dict[str, click.Option]:
 
 
 def _value(entry: FileEntry, option: click.Option, ctx: click.Context) -> Any:
-    """Return the value of an option, of its type; None if the file leaves it open."""
+    """Return the value of an option in its type; None if the file leaves it open."""
     if _is_null(entry.node):
         return None
     if option.is_flag:
@@ -249,7 +249,7 @@ def _value(entry: FileEntry, option: click.Option, ctx: click.Context) -> Any:
     if text is None:
         raise _wrong(entry, f"{_noun(option)}")
     text = _VALUES.get(_word(entry.key), {}).get(text, text)
-    # YAML knows more ways to write a number than click (8_192, 0x2000); of text the words count, whatever YAML sees in it.
+    # YAML has more ways to write a number than click (8_192, 0x2000). Text options use the text as written.
     number = _number(entry.node)
     if option.type in (click.INT, click.FLOAT) or isinstance(option.type, click.IntRange):
         if number is None or (isinstance(number, float) and option.type is not click.FLOAT):
@@ -280,7 +280,7 @@ def _boolean(entry: FileEntry) -> bool:
 
 
 def _strings(entry: FileEntry) -> tuple[str, ...]:
-    """Return one text or a list of them; of a mapping texts ``name=value``, as flags have them."""
+    """Return one text or a list of texts; a mapping gives texts ``name=value``, as for flags."""
     import yaml
 
     node = entry.node
@@ -292,17 +292,17 @@ def _strings(entry: FileEntry) -> tuple[str, ...]:
     nodes = node.value if isinstance(node, yaml.SequenceNode) else [node]
     texts = [_text(item) for item in nodes]
     if any(text is None for text in texts):
-        raise _wrong(entry, "a text, a list of texts" + ("" if entry.key == _SOURCE else ", or a mapping of them"))
+        raise _wrong(entry, "a text, a list of texts" + ("" if entry.key == _SOURCE else ", or a mapping of texts"))
     return tuple(text for text in texts if text is not None)
 
 
 def _text(node: Any) -> str | None:
-    """Return the words of a value as they are written; None for lists, mappings and null."""
+    """Return the text of a value as written; None for lists, mappings and null."""
     return node.value if isinstance(node.value, str) and not _is_null(node) else None
 
 
 def _json(node: Any) -> str | None:
-    """Return a value as the JSON that ``--template-arg`` reads: ``no`` of YAML is false, and ``"no"`` is a text."""
+    """Return a value as the JSON that ``--template-arg`` reads: ``no`` in YAML is false, and ``"no"`` is text."""
     import yaml
 
     if isinstance(node, yaml.SequenceNode):
@@ -317,21 +317,21 @@ def _json(node: Any) -> str | None:
 
 
 def _joined(brackets: str, texts: Sequence[str | None]) -> str | None:
-    """Return JSON of several parts; None if one has no text."""
+    """Return JSON from several parts; None if a part has no text."""
     if None in texts:
         return None
     return brackets[0] + ", ".join(text for text in texts if text is not None) + brackets[1]
 
 
 def _number(node: Any) -> int | float | None:
-    """Return the number that a value is; None if it is none. ``1e-3``, which YAML 1.1 takes for a text, is one too."""
+    """Return a value as a number, or None. ``1e-3``, which is text in YAML 1.1, is a number too."""
     import yaml
 
     text = _text(node)
     if text is None or node.style in ("'", '"') or node.tag.endswith(":bool"):
         return None
     try:
-        # Of 1:30 YAML 1.1 makes 90.
+        # YAML 1.1 reads 1:30 as 90.
         if node.tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float") and ":" not in text:
             value = yaml.SafeLoader("").construct_object(node)
             return value if isinstance(value, (int, float)) else None
@@ -347,4 +347,4 @@ def _is_null(node: Any) -> bool:
 def _wrong(entry: FileEntry, expected: str) -> SettingsError:
     kinds = {"sequence": "a list", "mapping": "a block"}
     shown = kinds.get(entry.node.id) or ("null" if _is_null(entry.node) else reprlib.repr(entry.node.value))
-    return SettingsError(f"{entry.where}: {entry.key} has to be {expected} and is {shown}")
+    return SettingsError(f"{entry.where}: {entry.key} must be {expected} and is {shown}")

@@ -1,4 +1,4 @@
-"""From tokens of a store back to text, by the tokenizer that packed."""
+"""Decoding of a store's tokens to text, with the tokenizer that packed them."""
 
 from collections.abc import Callable
 
@@ -12,9 +12,9 @@ from brimful.typing import TokenIds
 
 
 def decoder_of(name: str | None, packs: PackStore) -> Callable[[TokenIds], str] | None:
-    """Return a function from tokens to text, or None without a tokenizer: boundaries can be shown all the same.
+    """Return a function from tokens to text, or None without a tokenizer: boundaries can be shown without text.
 
-    The tokenizer that packed is opened at the path that the packs note, and no network is asked for it.
+    The tokenizer that packed is opened at the path in the notes of the packs, without network access.
     """
     path = name or packs.notes.get("tokenizer")
     if not path:
@@ -22,10 +22,10 @@ def decoder_of(name: str | None, packs: PackStore) -> Callable[[TokenIds], str] 
     try:
         tokenizer = Tokenizer(path, ask_hub=name is not None)
         hf = tokenizer.hf
-        # Another tokenizer gives other words for the same ids, silently.
+        # Another tokenizer would silently give other text for the same ids.
         fingerprint = packs.notes.get("tokenizer_fingerprint")
         if fingerprint is not None and tokenizer.fingerprint != fingerprint:
-            click.echo(f"({path} is another tokenizer than the one that packed: the text may be wrong)", err=True)
+            click.echo(f"({path} is not the tokenizer that packed: the text may be wrong)", err=True)
     except BrimfulError as error:
         click.echo(f"(no text: {in_flags(error.message)})", err=True)
         return None

@@ -1,4 +1,4 @@
-"""``brimful demo``: the whole line on real text of this machine."""
+"""``brimful demo``: the whole pipeline on real text from this machine."""
 
 import contextlib
 import shutil
@@ -15,7 +15,7 @@ from brimful.cli.terminal import show_json
 @click.command(cls=GroupedCommand)
 @grouped(
     "Output",
-    click.option("-o", "--output", metavar="DIR", help="Directory for its files; kept (default: a temporary one)."),
+    click.option("-o", "--output", metavar="DIR", help="Directory for the files; kept (default: a temporary one)."),
     click.option("--keep", is_flag=True, help="Keep the temporary directory."),
 )
 @json_option
@@ -24,7 +24,7 @@ from brimful.cli.terminal import show_json
     click.option(
         "--multimodal",
         is_flag=True,
-        help="Draw pictures and tones, pack chats about them, and train a tiny vision-language model.",
+        help="Generate images and tones, pack chats about them, and train a tiny vision-language model.",
     ),
 )
 @click.option("--chats", "limit", type=click.IntRange(min=100), hidden=True, help="Most chats, for tests.")
@@ -32,14 +32,15 @@ from brimful.cli.terminal import show_json
 def demo(output: str | None, keep: bool, as_json: bool, multimodal: bool, limit: int | None, steps: int | None) -> None:
     """Pack the docstrings of Python's standard library and train a tiny model on them, packed and padded.
 
-    With --multimodal, pack chats about pictures and tones that it draws, and train a tiny vision-language model. Run again
-    on the same directory, it goes on. Takes a minute on two cores. Needs no network and no GPU, and writes nothing outside its directory.
+    With --multimodal, pack chats about generated images and tones, and train a tiny vision-language model. Run again on
+    the same directory, it continues. It takes a minute on two cores, needs no network and no GPU, and writes nothing
+    outside its directory.
     """
     from brimful.demo import run_demo, run_multimodal_demo
 
-    # With --json, standard output is for the result alone.
+    # With --json, standard output is only for the result.
     say = partial(click.echo, err=as_json)
-    # The stack removes a temporary directory at the end; a named or kept one is none of its business.
+    # The stack removes a temporary directory at the end; a named or kept one stays.
     with contextlib.ExitStack() as stack:
         directory = tempfile.mkdtemp(prefix="brimful-demo-") if output is None else output
         is_permanent = keep or output is not None
@@ -58,5 +59,5 @@ def demo(output: str | None, keep: bool, as_json: bool, multimodal: bool, limit:
 
 
 def _given(**options: int | None) -> dict[str, int]:
-    """Return the options that are given; the demo itself has the defaults of all others."""
+    """Return the options that are given; the demo has its own defaults for the others."""
     return {name: value for name, value in options.items() if value is not None}

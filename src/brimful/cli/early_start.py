@@ -1,7 +1,7 @@
-"""Loading of the tokenizer, begun before the command is even imported, for jobs that will need it.
+"""Early loading of the tokenizer, before the command is imported, for jobs that will need it.
 
-It takes a second: in a thread of this process, or in the server of worker processes. The command meanwhile is imported, and
-opens the data.
+Loading takes a second, in a thread of this process or in the server of worker processes. Meanwhile the command is
+imported and opens the data.
 """
 
 import contextlib
@@ -24,21 +24,22 @@ from brimful.preloading import (
 _COMMANDS = ("pack", "measure")
 
 _EXCLUDED = frozenset(("--help", "-h", "--no-fast", "--chat-template"))
-"""Words with which nothing has to be loaded, or something else."""
+"""Arguments with which nothing is loaded, or something else."""
 
 _TEXT_OF_A_BYTE = {".gz": 4, ".zst": 4, ".parquet": 3}
-"""Bytes of text in a byte of a file, by its ending: of dialogues, as compressors leave them."""
+"""Bytes of text per byte of a compressed file of dialogues, by file suffix."""
 
 
 def start_early(arguments: Sequence[str]) -> None:
-    """Begin to load if the command line names data and the directory of a tokenizer.
+    """Start to load if the command line names data and the directory of a tokenizer.
 
-    The reference encodes little data, which is loaded where it is used; the fast library more, in this process; and workers much.
+    Little data is encoded by the reference library, which the command loads; more data by the fast library in
+    this process; and large data by workers.
     """
     words = [part for word in arguments for part in word.split("=", 1)]
     if not words or words[0] not in _COMMANDS:
         return
-    # Nothing here multiplies matrices, and idle threads of NumPy's library for it turn in circles for a tenth of a second.
+    # These commands multiply no matrices, and idle threads of NumPy's OpenBLAS spin for a tenth of a second.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     collect_rarely()
     if not _EXCLUDED.isdisjoint(words):
@@ -50,7 +51,7 @@ def start_early(arguments: Sequence[str]) -> None:
     if not num_bytes or not os.path.isdir(tokenizer):
         return
     if is_small(num_bytes, 0) and is_small(num_bytes, sum(map(_num_rows, files))):
-        return  # the reference encodes it, which keeps Python to itself while it is loaded
+        return  # the reference encodes it, and holds the interpreter while it is loaded
     if (options.get("--num-proc") or _num_processes(files, num_bytes)) == "1":
         begin_to_load(tokenizer)
     elif num_bytes >= ONE_PROCESS_BYTES:
@@ -61,11 +62,11 @@ def start_early(arguments: Sequence[str]) -> None:
 
 
 def _num_processes(files: Sequence[str], num_bytes: int) -> str:
-    """Return the processes that a job starts by itself, as the command line would have them."""
+    """Return the number of processes that a job starts by default, as ``--num-proc`` would give it."""
     if num_bytes >= ONE_PROCESS_BYTES and all(path.endswith(".parquet") for path in files):
         from brimful.sources.parquet import ParquetRows
 
-        # Blocks are whole row groups, of which a large file may have one. What is no Parquet is refused by the job.
+        # Blocks are whole row groups, and a large file may have only one. The job refuses files that are not Parquet.
         with contextlib.suppress(BrimfulError):
             sizes = [size for path in files for size in ParquetRows(path).block_bytes]
             if len(sizes) <= ONE_PROCESS_BLOCKS or sum(sizes) < ONE_PROCESS_BYTES:
@@ -74,12 +75,12 @@ def _num_processes(files: Sequence[str], num_bytes: int) -> str:
 
 
 def _num_bytes(path: str) -> int:
-    """Return the bytes of text in a file; of one that is compressed what they may be."""
+    """Return the bytes of text in a file; an estimate if it is compressed."""
     return os.path.getsize(path) * _TEXT_OF_A_BYTE.get(os.path.splitext(path)[1], 1)
 
 
 def _num_rows(path: str) -> int:
-    """Return the rows of a small file of JSON lines; of another one what they may be."""
+    """Return the number of rows of a small file of JSON lines; an estimate for other files."""
     if not path.endswith((".jsonl", ".ndjson")):
         return _num_bytes(path) // USUAL_ROW_BYTES
     with open(path, "rb") as file:

@@ -25,12 +25,12 @@ from brimful.serve import open_packs
 @grouped(
     "Layout",
     value_option("--to", "NAME", f"The layout: {', '.join(LAYOUTS)}."),
-    value_option("--packs-per-shard", "N", "Packs in one file (default: those of 64 MiB of tokens).", type=int),
+    value_option("--packs-per-shard", "N", "Packs in one file (default: 64 MiB of tokens).", type=int),
     value_option(
         "--source",
         "PATH",
-        "The data that was packed: packed-captions and packed-chats hold their texts. May be given several times, in the "
-        "order in which it was packed.",
+        "The data that was packed: packed-captions and packed-chats hold its texts. May be given several times, in the "
+        "order of packing.",
         "sources",
         multiple=True,
     ),
@@ -44,15 +44,15 @@ from brimful.serve import open_packs
 def export(packs: str, output: str | None, to: str | None, check: bool, **options: Any) -> None:
     """Write PACKS, a pack store, in the layout of another project.
 
-    energon is read by Megatron-Energon 5 to 7 without `energon prepare`; webdataset by webdataset; huggingface (Parquet) by datasets
-    and TRL; megatron (.bin, .idx) by Megatron-Core; bridge (packed Parquet) by Megatron-Bridge; jsonl are JSON lines;
-    packed-captions and packed-chats (ps_00000000.img000.jpg) are of LLaVA-OneVision-1.5.
+    energon is read by Megatron-Energon 5 to 7 without `energon prepare`; webdataset by webdataset; huggingface
+    (Parquet) by datasets and TRL; megatron (.bin, .idx) by Megatron-Core; bridge (packed Parquet) by Megatron-Bridge;
+    jsonl are JSON lines; packed-captions and packed-chats (ps_00000000.img000.jpg) are read by LLaVA-OneVision-1.5.
 
-    Killed at any point, the same command goes on.
+    If it is killed, run the same command again to continue.
 
       brimful export packs --to energon -o exported --check
     """
-    directory = output_directory(output, "name the directory that the export goes to")
+    directory = output_directory(output, "name the directory for the export")
     layout = required(to, "--to", "name the layout: " + ", ".join(LAYOUTS))
     store = open_packs(packs)
     names = options["sources"]

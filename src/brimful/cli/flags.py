@@ -1,4 +1,4 @@
-"""Settings as flags: the words of the command line for the arguments of Python.
+"""Settings as flags: command-line spelling of Python arguments.
 
 >>> from brimful.messages import setting
 >>> in_flags(f"choose {setting('overflow', 'drop')}, or {setting('capacity', 8192)}")
@@ -29,7 +29,7 @@ FLAGS = {
     "media_storage": "--media",
     "trainings": "--training",
 }
-"""Flags whose names differ from their arguments by more than hyphens."""
+"""Flags whose names differ from their arguments in more than hyphens."""
 
 PYTHON_ONLY = frozenset(
     {
@@ -40,7 +40,7 @@ PYTHON_ONLY = frozenset(
         *("by_source", "tail", "timeout", "uses"),
     }
 )
-"""Settings that no command has: messages mention them as in Python."""
+"""Settings without a flag: messages mention them as Python arguments."""
 
 
 def flag_of(name: str) -> str:
@@ -58,7 +58,7 @@ def in_flags(message: str) -> str:
 
 
 def _as_flag(name: str, value: Any) -> str:
-    # No flag exists: the argument is the only name that a reader can look up.
+    # Without a flag, the argument is the only name that a reader can look up.
     if name in PYTHON_ONLY:
         return as_argument(name, value)
     flag = flag_of(name)
@@ -66,7 +66,7 @@ def _as_flag(name: str, value: Any) -> str:
         return flag
     if value is False:
         return flag.replace("--", "--no-", 1)
-    # A mapping or list is a flag that is repeated.
+    # A mapping or list becomes a repeated flag.
     if isinstance(value, Mapping):
         value = [f"{key}={limit}" for key, limit in value.items()]
     values = value if isinstance(value, list) else [value]

@@ -1,4 +1,4 @@
-"""``brimful inspect STREAM --every 10``: a stream again and again."""
+"""``brimful inspect STREAM --every 10``: repeated status of a stream."""
 
 import sys
 import time
@@ -18,13 +18,13 @@ from brimful.report.text.stream import stream_line
 
 
 def follow(stream: str, every: float | None, updates: int | None, prometheus_file: str | None, as_json: bool) -> None:
-    """Show a line for each look at a stream.
+    """Show a line for each update of a stream's status.
 
     Args:
         stream: path or URL.
-        every: seconds between two looks; None looks once.
-        updates: looks; None goes on until stopped.
-        prometheus_file: replaced at each look by the numbers in Prometheus' text format.
+        every: seconds between two updates; None for a single one.
+        updates: number of updates; None continues until stopped.
+        prometheus_file: replaced at each update by the numbers in Prometheus' text format.
         as_json: show a line of JSON.
 
     Raises:
@@ -33,7 +33,7 @@ def follow(stream: str, every: float | None, updates: int | None, prometheus_fil
     if every is not None and not (is_number(every) and every > 0):
         raise SettingsError(f"{setting('every')} must be a number of seconds above 0 and is {every!r}")
     if updates is not None and (updates < 1 or every is None):
-        raise SettingsError(f"{setting('updates', updates)} counts the looks of {setting('every')}: at least 1")
+        raise SettingsError(f"{setting('updates', updates)} counts the updates of {setting('every')}: at least 1")
     watch = StreamWatch(stream)
     for number in count(1):
         begin = time.monotonic()
@@ -47,7 +47,7 @@ def follow(stream: str, every: float | None, updates: int | None, prometheus_fil
         except (OSError, StoreError) as error:
             if every is None:
                 raise
-            # A watch for weeks goes on where a network is gone for a minute, or a disk is full.
+            # A watch may run for weeks: it continues if the network is down for a minute or a disk is full.
             click.echo(f"warning: {in_flags(getattr(error, 'message', str(error)))}", err=True)
         else:
             if as_json:

@@ -1,4 +1,4 @@
-"""``brimful inspect``: everything that brimful writes introduces itself."""
+"""``brimful inspect``: a description of any file that brimful writes."""
 
 import os
 from dataclasses import asdict
@@ -36,18 +36,18 @@ from brimful.shards import StreamLog
     "What to show",
     value_option("--pack", "N", "Pack N: its segments, and their text.", "index", type=int),
     value_option(
-        "--sample", "N", "Sample N: its file and line, and the packs that hold it, or why none does.", type=int
+        "--sample", "N", "Sample N: its file and line, and the packs that hold it, or why no pack does.", type=int
     ),
     value_option("--tokenizer", "DIR|ID", "Tokenizer for the text (default: the one that packed)."),
-    value_option("--media-root", "DIR", "Where the media of the packs are by now (default: as recorded)."),
-    click.option("--full", is_flag=True, help="Whole texts, not their beginnings and ends."),
-    click.option("--check", is_flag=True, help="Read every byte of a pack store and hold it against its log and plan."),
+    value_option("--media-root", "DIR", "Where the media of the packs are now (default: as recorded)."),
+    click.option("--full", is_flag=True, help="Whole texts, not only their beginnings and ends."),
+    click.option("--check", is_flag=True, help="Read every byte of a pack store and compare it with its log and plan."),
 )
 @grouped(
-    "Of a stream",
-    value_option("--every", "SECONDS", "Look again and again, a line each time, until stopped.", type=float),
-    value_option("--updates", "N", "End after N looks.", type=int),
-    value_option("--prometheus-file", "FILE", "Keep the numbers in a file, for node-exporter's textfile collector."),
+    "Streams",
+    value_option("--every", "SECONDS", "Show a line every SECONDS until stopped.", type=float),
+    value_option("--updates", "N", "End after N lines.", type=int),
+    value_option("--prometheus-file", "FILE", "Write the numbers to a file for node-exporter's textfile collector."),
 )
 @json_option
 def inspect(
@@ -63,7 +63,7 @@ def inspect(
     prometheus_file: str | None,
     as_json: bool,
 ) -> None:
-    """Show what PATH is: a length table, a plan, a pack store, a stream that grows, or one pack or sample of it."""
+    """Describe PATH, a length table, a plan, a pack store or a growing stream, or one pack or sample of it."""
     if every is not None or updates is not None or prometheus_file is not None:
         follow(path, every, updates, prometheus_file, as_json)
         return
@@ -76,7 +76,7 @@ def inspect(
     if check and not is_store:
         raise SettingsError("--check reads a pack store: name its directory")
     if kind is None and (sample is not None or not is_store):
-        raise NotAPackStoreError(f"{path} is nothing that brimful wrote: no length table, plan or pack store")
+        raise NotAPackStoreError(f"{path} was not written by brimful: not a length table, plan or pack store")
     if sample is not None:
         sample_plan, table = _plan_and_lengths(path, kind)
         fate = find_sample(sample, plan=sample_plan, table=table)
@@ -95,18 +95,18 @@ def inspect(
 
 
 def _plan_and_lengths(path: str, kind: str | None) -> tuple[Plan | None, LengthTable | None]:
-    """Open the plan and the lengths that a path is, or that lie in it or beside it."""
+    """Open the plan and the lengths at a path, in it, or in the same directory."""
     folder = path if os.path.isdir(path) else os.path.dirname(path)
-    # A length table stands for itself: a plan beside it may be of another table.
+    # A length table is shown alone: a plan in the same directory may belong to another table.
     plan = None if kind == LENGTHS else Plan.open(path) if kind == PLAN else plan_in(folder)
     table = LengthTable.open(path) if kind == LENGTHS else lengths_in(folder)
     if plan is not None and table is not None and table.fingerprint != plan.length_fingerprint:
-        table = None  # of another job, which happens to lie there
+        table = None  # from another job in the same directory
     return plan, table
 
 
 def _show_planned_pack(plan: Plan, index: int, as_json: bool) -> None:
-    """Show the segments of one pack of a plan, which knows no text."""
+    """Show the segments of one pack of a plan, which has no text."""
     if not 0 <= index < plan.num_packs:
         raise SettingsError(f"--pack {index}: the plan has packs 0 … {plan.num_packs - 1}")
     segments = plan.pack(index)
@@ -131,7 +131,7 @@ def _show_store(
     try:
         packs = open_packs(path, media_root=media_root)
     except UnfinishedStoreError:
-        # Packs of a plan do not grow: their job was stopped, and goes on by the same command.
+        # Packs of a plan do not grow: their job was stopped, and the same command continues it.
         has_plan = "settings" in StreamLog(open_blob_store(path)).header()["identity"]
         if index is not None or check or has_plan:
             raise
@@ -162,19 +162,19 @@ def _show_store(
     else:
         if not 0 <= index < len(packs):
             raise SettingsError(f"--pack {index}: the store has packs 0 … {len(packs) - 1}")
-        # Boundaries are shown without a tokenizer too.
+        # Boundaries are shown even without a tokenizer.
         decode = decoder_of(tokenizer, packs)
         data, lines = pack_as_dict(packs[index], index, packs.capacity, decode), []
-        if not as_json:  # texts stay as they are, however wide
+        if not as_json:  # texts are not folded to the terminal
             click.echo("\n".join(show_pack(packs[index], index, packs.capacity, decode, full)))
     if check:
-        # A check reads every byte: people see the description before it starts.
+        # A check reads every byte: the description is shown before it starts.
         if not as_json:
             show_lines(lines)
         result = check_store(
             path, plan=plan, media_root=media_root, progress=make_progress("json" if as_json else "auto")
         )
-        reference = "log and plan" if plan is not None else "log (no plan.arrow beside it)"
+        reference = "log and plan" if plan is not None else "log (no plan.arrow next to it)"
         totals = {name: count for name, count in asdict(result).items() if count or name != "media"}
         data = {**data, "checked": {**totals, "against": reference}}
         lines = [

@@ -29,28 +29,28 @@ from brimful.report.text.lengths import describe_lengths
 @transform_option
 @bad_sample_option
 @filter_option
-@grouped("Source", value_option("--rejects", "FILE", "Where skipped rows are listed (default: beside the table)."))
+@grouped("Source", value_option("--rejects", "FILE", "Where skipped rows are listed (default: next to the table)."))
 @encoder_options
 @media_options
 @grouped(
     "Lengths",
-    value_option("--budget", "[loss_tokens]", "Also measure these, for plans.", "budgets", multiple=True),
+    value_option("--budget", "[loss_tokens]", "Also measure this budget, for plans.", "budgets", multiple=True),
     click.option(
         "--targets/--no-targets",
         default=True,
-        help="Find out where the targets of the loss lie too (chats are measured faster without).",
+        help="Also find the targets of the loss (without, chats are measured faster).",
     ),
     value_option(
         "--augmentation",
         "NAME=VALUE",
-        "Settings of what training applies to samples, recorded for LengthCache; a block in a file of --config.",
+        "Settings of augmentations in training, recorded for LengthCache; a block in a file of --config.",
         multiple=True,
     ),
 )
 @grouped(
     "Output",
     click.option("-o", "--output", metavar="FILE", help="The length table (default: inside the cache)."),
-    choice_option("--on-mismatch", ["error", "rebuild"], "If FILE holds lengths of other data or settings."),
+    choice_option("--on-mismatch", ["error", "rebuild"], "What to do if FILE holds lengths of other data or settings."),
 )
 @execution_options
 @job_options
@@ -58,7 +58,7 @@ from brimful.report.text.lengths import describe_lengths
 def measure(source: tuple[str, ...], output: str | None, **options: Any) -> None:
     """Measure the exact length of every sample of SOURCE.
 
-    Only rows that are new are measured: results are cached by content and by everything that changes a length.
+    Only new rows are measured: results are cached by content and by everything that changes a length.
     """
     augmentation = augmentation_of(options["augmentation"])
     job = open_job(source, options)

@@ -1,4 +1,4 @@
-"""``--mixture mix.yaml``: sources with weights, and where their data are, in one file."""
+"""``--mixture mix.yaml``: sources with their weights and data, in one file."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _OF_MIXTURE = (
 )  # fmt: skip
 _OF_SOURCE = ("weight", "max_samples", "max_passes")
 _OF_DATA = ("path", "format", "fields", "ignore", "prompt", "text_unit", "split", "subset", "media_dir")
-"""Keys of the file: of the whole mixture, of each source, and of its data."""
+"""Keys of the file: for the whole mixture, for each source, and for its data."""
 
 _ALIASES = {"ratio": "weight", "proportion": "weight", "paths": "path", "data": "path", "field": "fields"}
-"""Words of others for keys of a source."""
+"""Other names for keys of a source."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class MixtureFile:
     """The request of a mixture, and the data of each source.
 
     Attributes:
-        path: of the file.
+        path: the file.
         mixture: the request.
-        data: options of ``open_source`` for each source that names its data, ``path`` among them.
+        data: options of ``open_source``, including ``path``, for each source that names its data.
         places: file and line of each source.
     """
 
@@ -44,11 +44,11 @@ class MixtureFile:
 
     @classmethod
     def read(cls, path: str) -> MixtureFile:
-        """Read a file; it is data, so that no tag of it makes an object.
+        """Read a file; it is data, so its tags never create objects.
 
         Raises:
-            SourceNotFoundError: there is no such file.
-            SettingsError: no YAML, an unknown key, or an impossible value; names file, line and key.
+            SourceNotFoundError: no such file.
+            SettingsError: not YAML, an unknown key, or an impossible value; names file, line and key.
         """
         options: dict[str, Any] = {}
         sources: FileEntry | None = None
@@ -82,7 +82,7 @@ class MixtureFile:
                 data[source.key] = values
         if data and len(data) < len(weights):
             name = next(name for name in weights if name not in data)
-            raise SettingsError(f"{places[name]}: source {name} has no path to its data, and others have")
+            raise SettingsError(f"{places[name]}: source {name} has no path to its data, and other sources do")
         try:
             options |= {name: limit for name, limit in limits.items() if limit}
             return cls(path, Mixture(weights=weights, **options), data, places)
@@ -90,12 +90,12 @@ class MixtureFile:
             raise SettingsError(f"{path}: {error.message}") from error
 
     def counts_in(self, table: LengthTable) -> dict[str, int]:
-        """Return the samples of each source in a table that was measured before: by files, in the order of both.
+        """Return the number of samples of each source in an existing table, by file, in the order of both.
 
-        A measured file belongs to the source whose name or path it has, or whose pattern or directory it is of.
+        A measured file belongs to the source with its name or path, or with a pattern or directory that matches it.
 
         Raises:
-            SettingsError: a file of the table that is of no source, or of one whose files are not side by side.
+            SettingsError: a file of the table has no source, or the files of a source are not adjacent.
         """
         counts: dict[str, int] = {}
         last = ""
@@ -111,17 +111,17 @@ class MixtureFile:
             name = owners.get(path) or next(matches, None)
             if name is None:
                 raise SettingsError(
-                    f"{self.path}: the lengths are of {title} too, and no source has it as its name or path: add it"
+                    f"{self.path}: the lengths include {title}, and no source has it as its name or path: add it"
                 )
             if name in counts and name != last:
-                raise SettingsError(f"{self.path}: files of source {name} are not side by side in the lengths")
+                raise SettingsError(f"{self.path}: files of source {name} are not adjacent in the lengths")
             counts[name] = counts.get(name, 0) + int(count)
             last = name
         return counts
 
 
 def _source(path: str, source: FileEntry) -> dict[str, Any]:
-    """Return the values of one source; a number alone is its weight."""
+    """Return the values of one source; a single number is its weight."""
     if source.node.id != "mapping":
         return {"weight": _value(source)}
     values: dict[str, Any] = {}
@@ -130,19 +130,19 @@ def _source(path: str, source: FileEntry) -> dict[str, Any]:
         if key not in (*_OF_SOURCE, *_OF_DATA):
             raise SettingsError(_unknown(entry, (*_OF_SOURCE, *_OF_DATA), f"source {source.key}"))
         if key in values:
-            raise SettingsError(f"{entry.where}: {entry.key} says again what source {source.key} says before: keep one")
+            raise SettingsError(f"{entry.where}: {entry.key} repeats an earlier key of source {source.key}: keep one")
         value = _value(entry)
         if key in ("path", "ignore"):
             value = [value] if isinstance(value, str) else value
             if not isinstance(value, list) or not value or not all(isinstance(item, str) for item in value):
-                raise SettingsError(f"{entry.where}: {entry.key} has to be a text or a list of texts")
+                raise SettingsError(f"{entry.where}: {entry.key} must be a text or a list of texts")
         elif key == "fields":
             if not isinstance(value, dict) or not all(isinstance(item, str) for pair in value.items() for item in pair):
-                raise SettingsError(f"{entry.where}: {entry.key} has to be names such as `messages: dialogue`")
+                raise SettingsError(f"{entry.where}: {entry.key} must be names such as `messages: dialogue`")
         elif key in _OF_DATA and not isinstance(value, str):
-            raise SettingsError(f"{entry.where}: {entry.key} has to be one text")
+            raise SettingsError(f"{entry.where}: {entry.key} must be one text")
         elif key in _OF_SOURCE and (isinstance(value, bool) or not isinstance(value, (int, float))):
-            raise SettingsError(f"{entry.where}: {entry.key} has to be a number and is {value!r}")
+            raise SettingsError(f"{entry.where}: {entry.key} must be a number and is {value!r}")
         values[key] = value
     return values
 
@@ -154,17 +154,17 @@ def _value(entry: FileEntry) -> Any:
     try:
         return yaml.SafeLoader("").construct_object(entry.node, deep=True)
     except (yaml.YAMLError, ValueError) as error:
-        raise SettingsError(f"{entry.where}: {entry.key} has no value that can be read") from error
+        raise SettingsError(f"{entry.where}: {entry.key} has a value that cannot be read") from error
 
 
 def _unknown(entry: FileEntry, names: Sequence[str], owner: str) -> str:
     matches = get_close_matches(entry.key, names, n=1, cutoff=0.6)
-    hint = f"did you mean {matches[0]}?" if matches else f"there are {', '.join(names)}"
+    hint = f"did you mean {matches[0]}?" if matches else f"use one of {', '.join(names)}"
     return f"{entry.where}: {owner} has no {entry.key!r}: {hint}"
 
 
 def read_mixture(ctx: click.Context, _: click.Parameter, path: str | None) -> MixtureFile | None:
-    """Read the file of ``--mixture``, and let its paths stand for those of the command line."""
+    """Read the file of ``--mixture``, and use its paths as the paths of the command line."""
     if path is None:
         return None
     file = MixtureFile.read(path)

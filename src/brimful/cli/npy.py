@@ -12,9 +12,9 @@ def numbers_from_npy(path: str, *, flag: str = "", error_type: type[BrimfulError
     """Open the array of a .npy file, or the named arrays of a .npz file.
 
     Args:
-        path: of the file.
-        flag: that named it, with a blank behind, for messages.
-        error_type: of a file that holds no numbers.
+        path: the file.
+        flag: the flag that named it, with a trailing blank, for messages.
+        error_type: error class for a file that holds no numbers.
 
     Raises:
         SourceNotFoundError: no such file.
@@ -25,15 +25,15 @@ def numbers_from_npy(path: str, *, flag: str = "", error_type: type[BrimfulError
     except FileNotFoundError as error:
         raise SourceNotFoundError(f"{flag}{path}: no such file") from error
     except (ValueError, EOFError, OSError) as error:
-        raise error_type(f"{flag}{path} is no .npy file of numbers: {error}") from error
+        raise error_type(f"{flag}{path} is not a .npy file of numbers: {error}") from error
 
 
 def lengths_from_npy(path: str) -> LengthTable:
-    """Return a table of the whole numbers in a .npy file, or of the named columns in a .npz file.
+    """Return a length table from the whole numbers in a .npy file, or from the named columns of a .npz file.
 
     Raises:
         SourceNotFoundError: no such file.
-        InvalidLengthsError: no such file of numbers, no whole numbers, none at all, or one below 1.
+        InvalidLengthsError: not a file of numbers, no numbers in it, or numbers that are not whole or below 1.
     """
     numbers = numbers_from_npy(path)
     try:
@@ -48,5 +48,5 @@ def lengths_from_npy(path: str) -> LengthTable:
     except InvalidLengthsError as error:
         raise InvalidLengthsError(f"{path}: {error.message}") from error
     if len(table) == 0:
-        raise InvalidLengthsError(f"{path} holds nothing: there are no lengths")
+        raise InvalidLengthsError(f"{path} holds no lengths")
     return table

@@ -1,6 +1,6 @@
 """Options that several commands share.
 
-Types follow from defaults, and ``--help`` shows defaults by a setting of the group of all commands (``brimful.cli``).
+Types follow from defaults. A setting of the command group makes ``--help`` show them (``brimful.cli.program``).
 """
 
 import click
@@ -31,16 +31,16 @@ source_options = grouped(
     value_option(
         "--ignore",
         "NAME",
-        "A column that may be left out though it changes what a sample means (images, label, rejected), or a mark such as "
-        "<image> that is plain text.",
+        "A column to leave out although it changes the meaning of a sample (images, label, rejected), or a mark such "
+        "as <image> that is plain text.",
         multiple=True,
     ),
     value_option(
-        "--prompt", "TEXT", "What the user says in captions, boxes and transcripts, whose rows do not say it."
+        "--prompt", "TEXT", "The user's turn for captions, boxes and transcripts, whose rows do not contain it."
     ),
     choice_option("--text-unit", ["file", "line"], "What one document of a text file is.", default="file"),
-    value_option("--split", "NAME", "Split of a data set that has several (all: every one in a directory)."),
-    value_option("--subset", "NAME", "Configuration (subset) of a data set that has several.", "config"),
+    value_option("--split", "NAME", "Split of a data set with several (all: every split in a directory)."),
+    value_option("--subset", "NAME", "Configuration (subset) of a data set with several.", "config"),
     value_option("--max-samples", "N", "Take the first N samples: a trial run.", type=int),
 )
 
@@ -49,7 +49,7 @@ transform_option = grouped(
     value_option(
         "--transform",
         "MODULE:NAME",
-        "A function from a sample to the sample that is trained, which is run before it is encoded; may be given several times.",
+        "A function that maps a sample to the sample to train on, before encoding; may be given several times.",
         "transforms",
         multiple=True,
     ),
@@ -61,8 +61,8 @@ encoder_options = grouped(
     choice_option(
         "--mode",
         Mode,
-        "Chats through the chat template, prompt and completion without one, documents, or tokens as they are; by the "
-        "format of the rows if auto.",
+        "Chats with the chat template, prompt and completion without one, documents, or ready tokens; auto chooses by "
+        "the format of the rows.",
         default="auto",
     ),
     value_option("--chat-template", "FILE", "A Jinja chat template instead of the tokenizer's own."),
@@ -73,34 +73,34 @@ encoder_options = grouped(
         "template_args",
         multiple=True,
     ),
-    value_option("--system", "TEXT", "System prompt for chats that have none."),
+    value_option("--system", "TEXT", "System prompt for chats without one."),
     choice_option(
         "--reasoning",
         Reasoning,
-        "Thoughts (reasoning_content) that the template does not know: refuse, write them as <think>, or drop.",
+        "Reasoning (reasoning_content) that the template does not support: refuse, write it as <think>, or drop.",
     ),
-    value_option("--date", "YYYY-MM-DD", "The day that templates write which ask for today's, as Llama 3.1's does."),
+    value_option("--date", "YYYY-MM-DD", "The date for templates that write today's date, such as Llama 3.1's."),
     choice_option(
         "--train-on",
         ["assistant", "last", "completion", "all"],
-        "Tokens that are targets: of a chat every answer (default), the last, or all; of prompt and completion the "
-        "completion (default) or all.",
+        "Tokens that are targets: in chats every answer (default), the last answer, or all tokens; in prompt and "
+        "completion the completion (default) or all tokens.",
         default=None,
     ),
     value_option(
         "--separator", "TEXT", "Between prompt and completion, with --mode completion.", default="", show_default=False
     ),
-    click.option("--bos/--no-bos", default=None, help="Documents begin with BOS (default: as the tokenizer does)."),
+    click.option("--bos/--no-bos", default=None, help="Documents begin with BOS (default: as in the tokenizer)."),
     click.option("--eos/--no-eos", default=True, help="Documents end with EOS."),
     click.option(
-        "--fast/--no-fast", default=True, help="Encode with faster libraries where they give the same tokens (default)."
+        "--fast/--no-fast", default=True, help="Encode with faster libraries if they give the same tokens (default)."
     ),
 )
 
 media_place_options = grouped(
     "Media",
-    value_option("--media-dir", "DIR", "Where rows name media (default: beside their own file)."),
-    click.option("--media-outside", is_flag=True, help="Rows may name media outside of that directory."),
+    value_option("--media-dir", "DIR", "Directory of the media that rows name (default: the rows' directory)."),
+    click.option("--media-outside", is_flag=True, help="Rows may name media outside that directory."),
 )
 
 media_options = grouped(
@@ -108,7 +108,7 @@ media_options = grouped(
     value_option(
         "--processor",
         "DIR",
-        "Directory of the model's processor (preprocessor_config.json): pictures are packed too.",
+        "Directory of the model's processor (preprocessor_config.json): packs images, videos and audio too.",
     ),
     value_option(
         "--encoder",
@@ -122,15 +122,15 @@ media_options = grouped(
         default=True,
         help="Compare a share of the samples with the model's own processor while measuring (default).",
     ),
-    value_option("--min-pixels", "N", "Fewest pixels of a picture, instead of the processor's.", type=int),
-    value_option("--max-pixels", "N", "Most pixels of a picture, instead of the processor's.", type=int),
-    value_option("--fps", "RATE", "Frames taken of each second of a video.", type=float),
-    value_option("--num-frames", "N", "Frames taken of a video, however long it is.", type=int),
+    value_option("--min-pixels", "N", "Fewest pixels of an image, instead of the processor's.", type=int),
+    value_option("--max-pixels", "N", "Most pixels of an image, instead of the processor's.", type=int),
+    value_option("--fps", "RATE", "Frames taken per second of video.", type=float),
+    value_option("--num-frames", "N", "Frames taken per video, of any duration.", type=int),
     value_option("--min-frames", "N", "Fewest frames that --fps takes.", type=int),
     value_option("--max-frames", "N", "Most frames that --fps takes.", type=int),
-    value_option("--video-min-pixels", "N", "Fewest pixels of a video's frame, of Qwen3-VL of all together.", type=int),
-    value_option("--video-max-pixels", "N", "Most pixels of a video's frame, of Qwen3-VL of all together.", type=int),
-    value_option("--sampling-rate", "HERTZ", "Samples of a sound in a second, instead of the processor's.", type=int),
+    value_option("--video-min-pixels", "N", "Fewest pixels of a video frame; for Qwen3-VL, of all frames.", type=int),
+    value_option("--video-max-pixels", "N", "Most pixels of a video frame; for Qwen3-VL, of all frames.", type=int),
+    value_option("--sampling-rate", "HERTZ", "Audio samples per second, instead of the processor's.", type=int),
 )
 
 media_storage_option = grouped(
@@ -140,18 +140,18 @@ media_storage_option = grouped(
         "media_storage",
         type=click.Choice([storage.value for storage in MediaStorage]),
         default=MediaStorage.REFERENCES.value,
-        help="What packs hold of media in files: path and fingerprint; their bytes; or ready features of the processor. "
-        "Of those each distinct one once.",
+        help="What packs hold of media in files: path and fingerprint; their bytes; or the processor's features. "
+        "Distinct bytes and features are stored once.",
     ),
 )
 
 max_patches_option = grouped(
     "Media",
-    value_option("--max-patches", "N", "Most patches of a pack: short for --budget patches=N.", type=int),
+    value_option("--max-patches", "N", "Most patches per pack: short for --budget patches=N.", type=int),
 )
 
 json_option = grouped(
-    "Output", click.option("--json", "as_json", is_flag=True, help="The result, progress and errors as JSON lines.")
+    "Output", click.option("--json", "as_json", is_flag=True, help="Print result, progress and errors as JSON lines.")
 )
 
 job_options = grouped(
@@ -168,7 +168,8 @@ job_options = grouped(
         click.option(
             "--cache-dir",
             type=click.Path(file_okay=False),
-            help="Where indexes and measured lengths are kept, but not what is known of tokenizers (default: $BRIMFUL_CACHE or ~/.cache/brimful).",
+            help="Directory for indexes and measured lengths, but not for notes on tokenizers (default: $BRIMFUL_CACHE or "
+            "~/.cache/brimful).",
         ),
     ),
 )
@@ -178,7 +179,7 @@ engine_option = grouped(
     choice_option(
         "--engine",
         Engine,
-        "Who does the work: processes of this machine, or the Ray cluster that runs.",
+        "Where the work runs: processes of this machine, or the running Ray cluster.",
         default="local",
     ),
 )
@@ -189,7 +190,7 @@ execution_options = grouped(
     value_option(
         "--task-index",
         "N",
-        "Do one share of the job, from 0, for an array of Slurm; whoever finishes last joins them.",
+        "Do one share of the job, from 0, for a Slurm array; the share that finishes last joins them.",
         type=int,
     ),
     value_option("--num-tasks", "N", "Shares of the job.", type=int),
@@ -230,14 +231,14 @@ capacity_option = grouped(
     value_option(
         "--max-length",
         "TOKENS",
-        "Most tokens of a pack; with an alignment, the largest multiple of it within.",
+        "Most tokens per pack; with an alignment, rounded down to a multiple of it.",
         *("--capacity", "--packing-length", "--seq-length", "capacity"),
         type=int,
     ),
 )
 
 overflow_option = grouped(
-    "Packing", choice_option("--overflow", Overflow, "What becomes of samples longer than a pack.")
+    "Packing", choice_option("--overflow", Overflow, "What to do with samples longer than a pack.")
 )
 
 no_target_option = grouped(
@@ -245,53 +246,53 @@ no_target_option = grouped(
     choice_option(
         "--no-target",
         NoTarget,
-        "What becomes of samples without a target of the loss, before or after truncation.",
+        "What to do with samples without a target of the loss, before or after truncation.",
     ),
 )
 
-# In the order of --help: the pack, samples that do not fit it, then the algorithm.
+# In the order of --help: the pack, samples that do not fit, then the algorithm.
 plan_options = grouped(
     "Packing",
     capacity_option,
     overflow_option,
     no_target_option,
-    value_option("--groups", "FILE", "A .npy file with a group for each sample: equal ones stay together, -1 alone."),
+    value_option("--groups", "FILE", "A .npy file with a group for each sample: equal groups stay together, -1 alone."),
     value_option(
         "--algorithm",
         "NAME",
         f"How to pack: {', '.join(map(_name_and_aliases, ALGORITHMS.values()))}.",
         default="auto",
     ),
-    value_option("--phases", "TEXT", "What phased does, as in 'powers_of_two; half(min_fill=0.96); finish'."),
-    value_option("--num-packs", "NUMBER", "Packs that spread makes, exactly.", type=int),
+    value_option("--phases", "TEXT", "Recipe of phased, such as 'powers_of_two; half(min_fill=0.96); finish'."),
+    value_option("--num-packs", "NUMBER", "Exact number of packs that spread makes.", type=int),
     value_option(
         "--budget",
         "NAME=MOST",
-        "Most that a pack may hold of something else: a column of the lengths, samples, or squares. May be given "
-        "several times.",
+        "Limit per pack for another quantity: a column of the lengths, samples, or squares. May be given several "
+        "times.",
         "budgets",
         multiple=True,
     ),
     value_option(
-        "--min-fill", "SHARE", "Packs below it are packed again, then come last.", default=0.0, show_default=False
+        "--min-fill", "SHARE", "Packs with less fill are packed again, then come last.", default=0.0, show_default=False
     ),
     click.option("--mix", is_flag=True, help="Exchange segments until packs look like the data, at no cost in fill."),
     value_option(
         "--mixture",
         "FILE.yaml",
-        "Sources with weights and paths: samples, or packs, are drawn by them (docs/mixtures.md).",
+        "Sources with weights and paths: samples or packs are drawn by weight (docs/mixtures.md).",
         callback=read_mixture,
         is_eager=True,
     ),
-    value_option("--time-limit", "SECONDS", "Most that optimal (60) and auto may search.", type=float),
-    click.option("--seed", default=0, help="Of the order of packs and of equally long samples."),
-    click.option("--epoch", default=0, help="Gives a pass over the data its own companions."),
+    value_option("--time-limit", "SECONDS", "Limit on the search of optimal (default 60) and auto.", type=float),
+    click.option("--seed", default=0, help="Seed of the order of packs and of equally long samples."),
+    click.option("--epoch", default=0, help="Pass over the data; each pass combines samples differently."),
     grouped(
         "Alignment",
-        value_option("--align", "TOKENS", "Segments are padded to a multiple of this: plan with it.", type=int),
-        value_option("--align-total", "TOKENS", "So are rows.", type=int),
-        value_option("--cp", "RANKS", "Align for context parallelism of so many ranks.", type=int),
-        value_option("--tp", "RANKS", "Align for tensor and sequence parallelism of so many ranks.", type=int),
+        value_option("--align", "TOKENS", "Plan for segments padded to a multiple of this.", type=int),
+        value_option("--align-total", "TOKENS", "Plan for rows padded to a multiple of this.", type=int),
+        value_option("--cp", "RANKS", "Align for context parallelism over this many ranks.", type=int),
+        value_option("--tp", "RANKS", "Align for tensor and sequence parallelism over this many ranks.", type=int),
         value_option("--fp8", "FORMAT", "Align rows for a number format: fp8, nvfp4, mxfp8 or blockwise."),
         click.option("--fused-attention", is_flag=True, help="Align rows for cuDNN's fused attention."),
     ),

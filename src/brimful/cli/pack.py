@@ -46,14 +46,14 @@ from brimful.plan.optimal.master_problem import import_solver
 def pack(source: tuple[str, ...], output: str | None, groups: str | None, **options: Any) -> None:
     """Measure, plan and write SOURCE as a pack store.
 
-    SOURCE is JSON lines (.gz, .zst too), a JSON array, Parquet, texts, tars, pairs of JSON and media, a data set of
-    `datasets` (saved, or a split of the hub), a directory, a pattern, or - for standard input; several follow each other. Killed at any point, the same
-    command finishes the job.
+    SOURCE is JSON lines (also .gz, .zst), a JSON array, Parquet, texts, tars, pairs of JSON and media, a data set of
+    `datasets` (saved, or a split on the hub), a directory, a pattern, or - for standard input; several are joined in
+    order. If it is killed, run the same command again to continue.
     """
-    directory = output_directory(output, "name the directory that the packs go to")
+    directory = output_directory(output, "name the directory for the packs")
     settings = plan_settings(options)
     job = open_job(source, options)
-    # Imported while rows are measured: then the plan need not wait for it. Only here, where it cannot outlive a script.
+    # Imported while rows are measured, so that the plan need not wait for it. Not in the library: the thread could outlive a script.
     threading.Thread(target=import_solver).start()
     summary = pack_dataset(
         job.source,

@@ -47,31 +47,31 @@ from brimful.report.text.plan import describe_plan
     click.option(
         "--what-if",
         is_flag=True,
-        help="Compare capacities and algorithms, and say what packing changes in training. Saves nothing.",
+        help="Compare capacities and algorithms, and show what packing changes in training. Saves nothing.",
     ),
     value_option(
         "--try-max-length",
         "TOKENS",
-        "A capacity to compare in --what-if; can be repeated (default: half, twice and four times).",
+        "A capacity to compare in --what-if; can be repeated (default: half, twice and four times --max-length).",
         "try_capacities",
         type=int,
         multiple=True,
     ),
 )
 @training_options
-@grouped("Output", click.option("-o", "--output", metavar="FILE", help="Where the plan goes."))
+@grouped("Output", click.option("-o", "--output", metavar="FILE", help="File for the plan."))
 @job_options
 @config_option
 def plan(lengths: tuple[str, ...], output: str | None, groups: str | None, **options: Any) -> None:
-    """Plan packs from LENGTHS: a length table of `brimful measure`, or those of several parts in their order, a .npy file of whole numbers (.npz: columns
-    tokens and further budgets), a pack store with its lengths, or a data set.
+    """Plan packs from LENGTHS: a length table of `brimful measure` or the tables of several parts in order, a .npy file
+    of whole numbers (.npz: columns tokens and further budgets), a pack store with its lengths, or a data set.
 
     A data set is measured first (give --tokenizer).
     """
-    # Everything that can be refused is refused before data is measured, which may take hours.
+    # Refuse everything that can be refused before measuring data, which may take hours.
     run = _what_if_run(options, output)
     if output is not None and os.path.exists(output) and kind_of(output) != PLAN:
-        raise SettingsError(f"-o {output} is there and is no plan: name another file")
+        raise SettingsError(f"-o {output} exists and is not a plan: name another file")
     settings = plan_settings(options)
     table, sources = _table(lengths, options, settings)
     result = plan_with(table, settings, groups=None if groups is None else numbers_from_npy(groups), sources=sources)
@@ -80,10 +80,10 @@ def plan(lengths: tuple[str, ...], output: str | None, groups: str | None, **opt
     data = {**plan_as_dict(result), "path": output}
     lines = [*describe_plan(result), f"plan           {output or 'not saved: name a file with -o'}"]
     if run is not None:
-        # A comparison takes a while: people see the plan before it starts.
+        # A comparison takes a while: the plan is shown before it starts.
         if not options["as_json"]:
             show_lines(lines)
-        # Alternatives are compared at the packs of a step that the run has now.
+        # Alternatives are compared at the run's current number of packs per step.
         capacities = options["try_capacities"]
         alternatives = compare_plans(table, result, capacities=capacities, packs_per_step=run.packs_per_step)
         advice = advise_run(table, result, run)
@@ -101,7 +101,7 @@ def _what_if_run(options: dict[str, Any], output: str | None) -> TrainingRun | N
     """
     if not options["what_if"]:
         if options["try_capacities"]:
-            raise SettingsError("--try-max-length is compared by --what-if only: add --what-if")
+            raise SettingsError("--try-max-length is only for --what-if: add --what-if")
         return None
     if output is not None:
         raise SettingsError(f"--what-if saves nothing: leave out -o {output}, or --what-if")
@@ -114,7 +114,7 @@ def _what_if_run(options: dict[str, Any], output: str | None) -> TrainingRun | N
 def _table(
     paths: tuple[str, ...], options: dict[str, Any], settings: PlanSettings
 ) -> tuple[LengthTable, dict[str, int] | None]:
-    """Open the lengths that the paths hold, or measure their data; with the samples of each source of a mixture."""
+    """Open the lengths at the paths, or measure their data; also return the sample counts of a mixture's sources."""
     table = _measured_table(paths)
     mixture = options["mixture"]
     if table is not None:
@@ -132,7 +132,7 @@ def _table(
 
 
 def _measured_table(paths: tuple[str, ...]) -> LengthTable | None:
-    """Open lengths that were measured before, those of several parts as one; None for paths of data."""
+    """Open existing lengths, with several parts joined into one table; return None for paths of data."""
     _check_finished(paths)
     if len(paths) == 1:
         (path,) = paths
@@ -143,7 +143,7 @@ def _measured_table(paths: tuple[str, ...]) -> LengthTable | None:
             return table
         if kind == PLAN:
             raise SettingsError(
-                f"{path} is a plan already: `brimful inspect` shows it, and plans are made from lengths or data"
+                f"{path} is already a plan: `brimful inspect` shows it, and plans are made from lengths or data"
             )
         if path.endswith((".npy", ".npz")):
             return lengths_from_npy(path)
@@ -154,14 +154,14 @@ def _measured_table(paths: tuple[str, ...]) -> LengthTable | None:
     if not all(are_lengths):
         path = paths[are_lengths.index(False)]
         raise SettingsError(
-            f"{paths[are_lengths.index(True)]} is a length table and {path} is none: measure it too, with `brimful measure "
-            f"{path} -o FILE`, and plan from the tables of all"
+            f"{paths[are_lengths.index(True)]} is a length table and {path} is not: measure it too, with `brimful measure "
+            f"{path} -o FILE`, and plan from all tables"
         )
     return join_tables([LengthTable.open(path) for path in paths])
 
 
 def _check_finished(paths: tuple[str, ...]) -> None:
-    """Refuse the path of a table that shares of a job have begun and none has joined.
+    """Refuse the path of a table whose shares have begun and are not joined.
 
     Raises:
         SourceNotFoundError: names the shares that are missing, and the command.

@@ -1,4 +1,4 @@
-"""``brimful produce``: packs while the data still arrives."""
+"""``brimful produce``: packing while the data still arrives."""
 
 import logging
 import threading
@@ -38,7 +38,7 @@ _row_options = grouped(
     ),
     value_option("--field", "NAME=KEY", "A field of the format under another key.", "fields", multiple=True),
     value_option("--ignore", "NAME", "A column or mark that may be left out.", multiple=True),
-    value_option("--prompt", "TEXT", "What the user says in captions, boxes and transcripts."),
+    value_option("--prompt", "TEXT", "The user's turn for captions, boxes and transcripts."),
     choice_option("--on-bad-sample", ["error", "skip"], "A malformed row stops the job, or is counted and shown."),
 )
 
@@ -51,31 +51,33 @@ _window_options = grouped(
     value_option(
         "--algorithm", "NAME", f"How to pack them: {', '.join(LOOKAHEAD_ALGORITHMS)}.", default="best_fit_decreasing"
     ),
-    value_option("--min-fill", "SHARE", "Packs below it wait for better company.", type=float, default=1.0),
+    value_option("--min-fill", "SHARE", "Packs with less fill wait for samples that fit.", type=float, default=1.0),
 )
 
 _stream_options = grouped(
     "Stream",
     value_option("-o", "DIR", "Directory or URL of the stream.", "--output"),
-    value_option("--producer", "NAME", "Name of this producer: one for each source of a stream.", default="producer"),
-    click.option("--close", is_flag=True, help="End the stream where the source ends."),
-    value_option("--packs-per-shard", "N", "Packs of one shard (default: 64 MiB).", type=int),
+    value_option(
+        "--producer", "NAME", "Name of this producer; each source of a stream has its own.", default="producer"
+    ),
+    click.option("--close", is_flag=True, help="End the stream when the source ends."),
+    value_option("--packs-per-shard", "N", "Packs per shard (default: 64 MiB).", type=int),
     value_option(
         "--max-age",
         "SECONDS",
-        f"Without a shard for so long, all samples leave, however full (default: {MAX_AGE:g}; inf for never).",
+        f"After this time without a shard, write all samples, at any fill (default: {MAX_AGE:g}; inf for never).",
         type=float,
         default=MAX_AGE,
     ),
-    value_option("--lanes", "N", "Packs of the global batch that is trained.", type=int, default=1),
-    value_option("--high-water", "SHARDS", "Shards that may be ahead of every --training.", type=int),
-    value_option("--training", "NAME", "A training that acknowledges.", "trainings", multiple=True),
-    value_option("--min-free-bytes", "BYTES", "Bytes of the disk that stay free.", type=int, default=0),
+    value_option("--lanes", "N", "Packs per global batch in training.", type=int, default=1),
+    value_option("--high-water", "SHARDS", "Shards that may be ahead of the slowest --training.", type=int),
+    value_option("--training", "NAME", "Name of a training run that acknowledges.", "trainings", multiple=True),
+    value_option("--min-free-bytes", "BYTES", "Bytes of the disk to keep free.", type=int, default=0),
 )
 
 
 class _Account(threading.Thread):
-    """Says every ten seconds what has come and when the next shard is due, as long as something changes."""
+    """A thread that reports every ten seconds what has arrived and when the next shard is due, if anything changed."""
 
     def __init__(self, producer: PackingProducer, progress: Progress) -> None:
         super().__init__(daemon=True)
@@ -83,7 +85,7 @@ class _Account(threading.Thread):
         self.has_ended = threading.Event()
 
     def run(self) -> None:
-        """Look until the work has ended."""
+        """Report until the work has ended."""
         counts: dict[str, int] = {}
         while not self.has_ended.wait(_LINE_SECONDS):
             if counts != (counts := self._producer.counts):
@@ -96,7 +98,7 @@ class _Account(threading.Thread):
 
 
 class _Warnings(logging.Handler):
-    """Shows warnings of the package as lines of progress."""
+    """A handler that shows the package's warnings as lines of progress."""
 
     def __init__(self, progress: Progress) -> None:
         super().__init__(logging.WARNING)
@@ -119,15 +121,16 @@ class _Warnings(logging.Handler):
 def produce(source: tuple[str, ...], output: str | None, **options: Any) -> None:
     """Append packs to a stream while SOURCE still arrives.
 
-    SOURCE is a directory that fills, a file of JSON lines that grows, another data file, or - for JSON lines on standard
-    input. With --processor its pictures, videos and sounds are packed too; there x.txt is the transcript of x.wav. Lines of .jsonl are taken as they are appended; other files must be complete when they get their name. Stopped
-    at any point, the same command goes on; standard input is then to be given from its beginning.
+    SOURCE is a directory that fills, a file of JSON lines that grows, another data file, or - for JSON lines on
+    standard input. With --processor its images, videos and audio are packed too, and x.txt is the transcript of x.wav.
+    Lines of .jsonl are read as they are appended; other files must be complete when they get their name. If it is
+    stopped, run the same command again to continue; give standard input from its beginning.
     """
     directory = output_directory(output, "name the directory of the stream")
     why = "say how many tokens a pack may hold (the sequence length you train with)"
     capacity = required(options["capacity"], "--max-length", why)
     if len(source) > 1:
-        raise SettingsError("one producer has one source: start one for each, with --producer names of their own")
+        raise SettingsError("one producer has one source: start one for each source, with its own --producer name")
     progress = make_progress("json" if options["as_json"] else "none" if options["quiet"] else "auto")
     names = (
         *("producer", "lookahead", "algorithm", "min_fill", "overflow", "no_target", "on_bad_sample", "max_age"),

@@ -1,4 +1,4 @@
-"""The program's commands, and how their errors end it."""
+"""The program's commands, and its exit on their errors."""
 
 import errno
 import json
@@ -18,21 +18,21 @@ from brimful.errors import BrimfulError, NoTargetError, UnfinishedSharesError
 from brimful.stopping import STOPPED
 
 _COMMANDS = {
-    "demo": "the whole line on real text of this machine, in a minute",
+    "demo": "the whole pipeline on real text from this machine, in a minute",
     "pack": "measure, plan and write a data set in one command",
-    "measure": "exact lengths of all samples",
+    "measure": "measure the exact lengths of all samples",
     "plan": "decide which samples share which pack",
     "write": "write the packs of a plan",
     "produce": "append packs to a stream while the data still arrives",
-    "export": "packs in the layout of another project: energon, webdataset, megatron, …",
-    "verify": "is packing right? isolation and parity, on your model",
+    "export": "write packs in the layout of another project: energon, webdataset, megatron, …",
+    "verify": "check that packing is right: isolation and parity, on your model",
     "inspect": "show a length table, a plan, a pack store, a stream, one pack with its text, or where one sample is",
-    "report": "lengths, fill and what other capacities would give",
+    "report": "report lengths, fill and the effect of other capacities",
 }
 
 
 class _Commands(click.Group):
-    """A group that imports the file of a command when it is used, so that ``brimful --help`` answers at once."""
+    """A group that imports a command's file when it is used, so that ``brimful --help`` answers at once."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -46,7 +46,7 @@ class _Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        # Our message names the nearest command, or the commands that take such a path.
+        # This message names the nearest command, or the commands that take such a path.
         if args and args[0] not in _COMMANDS and not args[0].startswith("-"):
             raise click.UsageError(_unknown(args[0]), ctx)
         return super().resolve_command(ctx, args)
@@ -57,11 +57,11 @@ class _Commands(click.Group):
 
 
 def _unknown(name: str) -> str:
-    """Return the message on a word that is no command: the nearest one, or the commands that take such a path."""
-    # A path in place of a command is the most likely mistake: "brimful chats.jsonl".
+    """Return the message for an unknown command: the nearest one, or the commands that take such a path."""
+    # A path in place of a command is a likely mistake: "brimful chats.jsonl".
     if os.path.exists(name):
         return (
-            f"no command {name!r}: to pack data say `brimful pack {name} …`, and to see what brimful wrote "
+            f"no command {name!r}: to pack data use `brimful pack {name} …`, and to see brimful's own files "
             f"`brimful inspect {name}`"
         )
     matches = get_close_matches(name.lower(), _COMMANDS, n=1, cutoff=0.5)
@@ -86,18 +86,18 @@ def _brimful() -> None:
 
 
 def run(arguments: Sequence[str]) -> NoReturn:
-    """Run one command and exit, as ``brimful.cli.main`` says."""
+    """Run one command and exit; see ``brimful.cli.main``."""
     as_json = "--json" in arguments
     try:
         result: Any = _brimful.main(args=list(arguments), prog_name="brimful", standalone_mode=False)
     except UnfinishedSharesError as error:
-        # No failure: an array of Slurm must not take it for one.
+        # Not a failure: a Slurm array must not take it for one.
         message = in_flags(error.message)
         print(json.dumps({"event": "share", "message": message}) if as_json else message, file=sys.stderr)
         sys.exit(0)
     except NoTargetError as error:
         message, flags = in_flags(error.message), in_flags(error.way_out)
-        # A command to copy, where two faults have one way out.
+        # A command to copy, if two faults have one way out.
         command = f"{shlex.join(['brimful', *arguments])} " if flags else ""
         _fail(f"{message.removesuffix(flags)}{command}{flags}", error, as_json)
     except BrimfulError as error:
@@ -108,11 +108,11 @@ def run(arguments: Sequence[str]) -> NoReturn:
     except click.ClickException as error:
         _fail(error.format_message(), error, as_json)
     except BrokenPipeError:
-        # The reader went away, as `head` does: Python must not fail again when it flushes at exit.
+        # The reader is gone, such as `head`: Python must not fail again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except OSError as error:
-        if error.errno == errno.ENOENT and error.filename is None:  # as os.getcwd raises it
+        if error.errno == errno.ENOENT and error.filename is None:  # as raised by os.getcwd
             error.filename = os.environ.get("PWD", "the working directory")
         _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), error, as_json)
     except (KeyboardInterrupt, click.Abort):
@@ -122,7 +122,7 @@ def run(arguments: Sequence[str]) -> NoReturn:
 
 
 def _fail(message: str, error: BaseException, as_json: bool) -> None:
-    """End with one line: words, or with ``--json`` an event like those of the progress."""
+    """Exit with one line: text or, with ``--json``, an event in the format of progress events."""
     # One line, so that logs and scripts can rely on it.
     line = " ".join(message.split())
     if as_json:

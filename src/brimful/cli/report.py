@@ -34,18 +34,20 @@ from brimful.typing import AnyIntArray
 @training_options
 @grouped(
     "Sources",
-    value_option("--sources", "FILE.npy", "Whole numbers: the source of each sample, from 0."),
-    value_option("--source-name", "NAME", "Name of source 0, 1, …; repeated.", "source_names", multiple=True),
+    value_option("--sources", "FILE.npy", "The source of each sample as whole numbers from 0."),
+    value_option(
+        "--source-name", "NAME", "Name of source 0, 1, …; may be given several times.", "source_names", multiple=True
+    ),
 )
 @grouped(
     "Output",
-    click.option("-o", "--output", metavar="FILE.html", help="One HTML page, with charts; needs no network."),
+    click.option("-o", "--output", metavar="FILE.html", help="One HTML page with charts; it needs no network."),
 )
 @json_option
 def report(path: str, output: str | None, as_json: bool, capacity: int | None, **options: Any) -> None:
     """Report on PATH: a length table, a .npy or .npz file of lengths, a plan, or a pack store.
 
-    With --max-length, lengths are planned at that capacity for the report; nothing but the page is written.
+    With --max-length, lengths are planned at that capacity for the report; only the page is written.
     """
     run = make_run(options)
     if output is not None:
@@ -56,7 +58,7 @@ def report(path: str, output: str | None, as_json: bool, capacity: int | None, *
             raise SettingsError(f"--max-length plans lengths, and {path} has none: name a length table or a .npy file")
         plan = plan_packs(table, capacity=capacity, overflow=options["overflow"], no_target=options["no_target"])
     sources = _sources(options["sources"], options["source_names"], table)
-    # Packs are shown on the page alone, and only those with media: texts are what `brimful inspect` shows.
+    # Only the page shows packs, and only packs with media: `brimful inspect` shows texts.
     shown = _shown(path, plan) if output is not None and capacity is None else []
     media = _media(path) if capacity is None else None
     title = os.path.basename(os.path.normpath(path))
@@ -73,7 +75,7 @@ def report(path: str, output: str | None, as_json: bool, capacity: int | None, *
 
 
 def _open(path: str) -> tuple[LengthTable | None, Plan | None]:
-    """Open the table and the plan that a path is or holds; both of one directory belong together."""
+    """Open the table and the plan at a path or in it; if a directory has both, they must belong together."""
     if not os.path.exists(path):
         raise SourceNotFoundError(f"{path}: no such file or directory")
     table, plan, kind = None, None, kind_of(path)
@@ -89,14 +91,14 @@ def _open(path: str) -> tuple[LengthTable | None, Plan | None]:
         table = lengths_from_npy(path)
     if table is None and plan is None:
         raise NotAPackStoreError(
-            f"{path} is no length table, plan or pack store with its plan beside it; data is measured first: "
+            f"{path} is not a length table, plan or pack store with its plan; data is measured first: "
             f"`brimful measure {path} -o lengths.arrow --tokenizer DIR|ID`"
         )
     return table, plan
 
 
 def _shown(path: str, plan: Plan | None) -> list[ShownPack]:
-    """Return some packs with media of a store; none of anything else."""
+    """Return some packs with media of a store; an empty list for anything else."""
     if plan is None or not os.path.exists(os.path.join(path, "stream.json")):
         return []
     packs = open_packs(path)
@@ -107,7 +109,7 @@ def _shown(path: str, plan: Plan | None) -> list[ShownPack]:
 
 
 def _media(path: str) -> MediaCensus | None:
-    """Return the media of the packs of a directory; None if it has no packs, or packs of texts."""
+    """Return the media of the packs in a directory; None if it has no packs, or only packs of text."""
     if not os.path.exists(os.path.join(path, "stream.json")):
         return None
     store = open_blob_store(path)
@@ -119,8 +121,8 @@ def _media(path: str) -> MediaCensus | None:
 
 
 def _check_together(path: str, table: LengthTable | None, plan: Plan) -> None:
-    """Refuse a directory whose parts are of different jobs: its numbers would not add up."""
-    # A directory collects files of several runs: only their fingerprints tell them apart.
+    """Refuse a directory with files from different jobs: its numbers would not add up."""
+    # A directory may collect files of several runs: only fingerprints tell them apart.
     if table is not None and table.fingerprint != plan.length_fingerprint:
         raise PlanMismatchError(
             f"{path}: plan.arrow was made from lengths {short(plan.length_fingerprint)} and lengths.arrow holds "
@@ -135,31 +137,31 @@ def _check_together(path: str, table: LengthTable | None, plan: Plan) -> None:
 
 
 def _check_output(output: str) -> None:
-    """Refuse a page that could not be written, or that would replace a file of somebody else."""
+    """Refuse a page that could not be written, or that would replace a file that is not a report."""
     if not output.lower().endswith((".html", ".htm")):
         raise SettingsError(f"-o {output} must end in .html: a report is one HTML page")
     if os.path.isdir(output):
         raise SettingsError(f"-o {output} is a directory: name a file in it")
     parent = os.path.dirname(output) or "."
     if not os.path.isdir(parent):
-        raise SourceNotFoundError(f"-o {output}: there is no directory {parent}")
-    # A page is replaced only by a page: the id in it is the mark.
+        raise SourceNotFoundError(f"-o {output}: directory {parent} does not exist")
+    # Only a page is replaced by a page; it is recognized by its id.
     if os.path.exists(output):
         with open(output, "rb") as file:
             if f'id="{DATA_ID}"'.encode() not in file.read():
-                raise SettingsError(f"-o {output} is there and is no report: name another file")
+                raise SettingsError(f"-o {output} exists and is not a report: name another file")
 
 
 def _sources(
     path: str | None, names: tuple[str, ...], table: LengthTable | None
 ) -> tuple[AnyIntArray, list[str]] | None:
-    """Open the source of each sample, with names that default to their numbers; None if not requested."""
+    """Open the source of each sample, with names that default to numbers; return None if not requested."""
     if path is None:
         if names:
             raise SettingsError("--source-name names what --sources numbers: add --sources FILE.npy")
         return None
     if table is None:
-        raise SettingsError("--sources says where samples come from, and there is no length table to count them in")
+        raise SettingsError("--sources needs a length table to count samples, and no length table is given")
     sources = numbers_from_npy(path, flag="--sources ", error_type=SettingsError)
     count = int(sources.max()) + 1 if sources.size and sources.dtype.kind in "iu" else 0
     return sources, list(names) or [f"source {number}" for number in range(count)]

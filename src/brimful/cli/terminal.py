@@ -1,4 +1,4 @@
-"""Results on standard output: one line of JSON for machines; for people, lines that fit the terminal."""
+"""Results on standard output: one line of JSON, or text that fits the terminal."""
 
 import json
 import re
@@ -14,7 +14,7 @@ import click
 from brimful.cli.flags import in_flags
 
 _LABEL = 15
-"""Characters of the label in front of a description: ``packs          91 of 1,024 tokens``."""
+"""Characters of the label before a description: ``packs          91 of 1,024 tokens``."""
 
 MIN_WIDTH = 40
 """Characters of a line on the narrowest terminal; a narrower one breaks lines itself."""
@@ -23,16 +23,16 @@ _GAP = "  "
 """Blanks between two cells of a table."""
 
 _CELL = re.compile(r" *\S+(?: \S+)*")
-"""Pattern of a cell: two blanks separate it from the one in front, and belong to it."""
+"""Pattern of a cell: two blanks separate it from the previous cell, and belong to it."""
 
 _WORDS = re.compile(r"[^\W\d]{2,} [^\W\d]{2,}|←")
-"""Pattern that a last column of words has, and one of numbers has not."""
+"""Pattern that matches in a last column of words, and not in a column of numbers."""
 
 _BAR = "█"
 
 
 def show(data: Callable[[], Any], lines: Callable[[], Iterable[str]], as_json: bool) -> None:
-    """Print a result: ``data`` for machines, or ``lines`` for people; only the one that is shown is computed."""
+    """Print a result: ``data`` as JSON, or ``lines`` as text; only the printed one is computed."""
     if as_json:
         show_json(data())
     else:
@@ -40,12 +40,12 @@ def show(data: Callable[[], Any], lines: Callable[[], Iterable[str]], as_json: b
 
 
 def show_json(value: Any) -> None:
-    """Print a result for machines on one line."""
+    """Print a result as one line of JSON."""
     click.echo(json.dumps(value, ensure_ascii=False))
 
 
 def show_lines(lines: Iterable[str]) -> None:
-    """Print a result for people: settings as flags, folded on a narrow terminal, in whole lines elsewhere."""
+    """Print a result as text: settings as flags, folded on a narrow terminal, in whole lines elsewhere."""
     texts = [in_flags(text) for line in lines for text in line.split("\n")]
     # A file or pipe gets whole lines, which tools can search.
     if sys.stdout.isatty():
@@ -57,8 +57,8 @@ def show_lines(lines: Iterable[str]) -> None:
 def fitted(lines: Sequence[str], width: int) -> Iterator[str]:
     """Fold lines to a width.
 
-    Text continues on the next line, behind its label. A table that is too wide is cut into several, one below the
-    other, each with the first columns.
+    Text continues on the next line, indented to the end of its label. A table that is too wide is cut into several, one
+    below the other, each with the first columns.
 
     >>> print("\\n".join(fitted(["lower bound    91 packs: at what any plan needs"], 40)))
     lower bound    91 packs: at what any
@@ -70,7 +70,7 @@ def fitted(lines: Sequence[str], width: int) -> Iterator[str]:
       capacity     fill
          1,024  97.5 %
     """
-    # Rows of one table are folded together: its columns must stay aligned.
+    # Rows of one table are folded together, so that its columns stay aligned.
     for is_table, block in groupby(_joined(lines), key=_is_row):
         rows = list(block)
         if is_table and max(map(len, rows)) > width:
@@ -81,7 +81,7 @@ def fitted(lines: Sequence[str], width: int) -> Iterator[str]:
 
 
 def _joined(lines: Iterable[str]) -> list[str]:
-    """Join lines that were folded behind a label, so that they can be folded to another width."""
+    """Join lines that were folded after a label, so that they can be folded to another width."""
     joined: list[str] = []
     for line in lines:
         is_indented = line[:_LABEL].isspace() and line[_LABEL : _LABEL + 1].strip() and len(line) > _LABEL
@@ -98,15 +98,15 @@ def _is_labelled(line: str) -> bool:
 
 
 def _is_row(line: str) -> bool:
-    """Return true for a line of a table: three cells or more, none of which is a label."""
+    """Return true for a line of a table: at least three cells and no label."""
     return not _is_labelled(line) and len(_CELL.findall(line)) >= 3
 
 
 def _folded(line: str, width: int) -> list[str]:
-    """Fold one line that is no row of a table."""
+    """Fold one line that is not a row of a table."""
     if len(line) <= width:
         return [line]
-    # Text hangs below itself: behind its label, or two blanks deeper than its first line.
+    # Continuation lines are indented to the end of the label, or by two blanks more than the first line.
     hang = _LABEL if _is_labelled(line) else len(line) - len(line.lstrip()) + 2
     start = line[:_LABEL] if _is_labelled(line) else " " * (hang - 2)
     text = line[len(start) :].strip()
@@ -119,19 +119,19 @@ def _narrow_table(rows: Sequence[str], width: int) -> Iterator[str]:
     if all(set(row[-1].strip()) <= {_BAR} for row in cells):
         yield from _shorter_bars(cells, width)
         return
-    # A last column of words is no column: it follows its row in the first table, behind it or below it.
+    # A last column of words is not a column: in the first table it follows its row, on the same line or below.
     notes = [""] * len(cells)
     if any(_WORDS.search(row[-1]) for row in cells):
         notes = [row[-1].strip() for row in cells]
         cells = [row[:-1] for row in cells]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    # Columns without a number belong to the first one: all of them name the row.
+    # Columns without numbers belong to the first column: together they name the row.
     num_keys = 1
     while num_keys < len(widths) - 1 and not any(char.isdigit() for row in cells[1:] for char in row[num_keys]):
         num_keys += 1
     start = num_keys
     while start < len(widths):
-        # This table takes columns start to end - 1: at least one, even if it is too wide.
+        # This table has the columns start to end - 1: at least one, even if it is too wide.
         end = start + 1
         while end < len(widths) and sum(widths[:num_keys]) + sum(widths[start : end + 1]) <= width:
             end += 1
@@ -150,8 +150,8 @@ def _narrow_table(rows: Sequence[str], width: int) -> Iterator[str]:
 
 
 def _cells(rows: Sequence[str]) -> list[list[str]]:
-    """Return the cells of each row, equally wide in a column, with at most two blanks in front."""
-    # A column reaches over the characters that any row has there.
+    """Return the cells of each row, equally wide in a column, with at most two leading blanks."""
+    # A column covers all characters that any row has there.
     profile = "".join(" " if set(characters) == {" "} else "x" for characters in zip_longest(*rows, fillvalue=" "))
     columns = [match.span() for match in _CELL.finditer(profile)]
     cells = [[row.ljust(end)[begin:end] for begin, end in columns] for row in rows]
@@ -160,7 +160,7 @@ def _cells(rows: Sequence[str]) -> list[list[str]]:
 
 
 def _shorter_bars(cells: Sequence[Sequence[str]], width: int) -> Iterator[str]:
-    """Scale the bars of the last column until the longest fits; none vanishes."""
+    """Scale the bars of the last column until the longest fits; no bar vanishes."""
     room = width - sum(map(len, cells[0][:-1])) - len(_GAP)
     bars = [len(row[-1].strip()) for row in cells]
     longest = max(1, *bars)

@@ -15,17 +15,17 @@ training_options = grouped(
     value_option(
         "--micro-batch-size",
         "N",
-        "Samples of one forward without packing.",
+        "Samples per forward pass without packing.",
         *("--per-device-train-batch-size", "micro_batch_size"),
         default=1,
     ),
     value_option(
-        "--packs-per-micro-batch", "N", "Packs of one forward with packing (default: --micro-batch-size).", type=int
+        "--packs-per-micro-batch", "N", "Packs per forward pass with packing (default: --micro-batch-size).", type=int
     ),
-    value_option("--gradient-accumulation-steps", "N", "Forwards of one step on one rank.", default=1),
-    value_option("--learning-rate", "LR", "Of the run without packing.", type=float),
-    value_option("--warmup-steps", "N", "Of the run without packing.", type=int),
-    value_option("--model-type", "NAME", f"What costs are those of: {', '.join(MODELS)}."),
+    value_option("--gradient-accumulation-steps", "N", "Forward passes per step on one rank.", default=1),
+    value_option("--learning-rate", "LR", "Learning rate without packing.", type=float),
+    value_option("--warmup-steps", "N", "Warmup steps without packing.", type=int),
+    value_option("--model-type", "NAME", f"Model whose costs are used: {', '.join(MODELS)}."),
     value_option("--model-config", "FILE", "The config.json of your model, for its costs."),
 )
 

@@ -1,4 +1,4 @@
-"""``brimful verify``: is packing right with this model and these packs?"""
+"""``brimful verify``: a check that packing is right with a model and its packs."""
 
 import contextlib
 import sys
@@ -22,9 +22,7 @@ from brimful.optional import optional
     value_option("--model", "DIR|ID", "A causal language model: a directory or a hub id.", "path"),
     value_option("--model-type", "NAME", "A tiny random model of an architecture instead: qwen2, llama, …"),
     value_option("--packs", "DIR", "A pack store to take samples from (default: random ones)."),
-    value_option(
-        "--processor", "DIR", "Directory of the model's processor, for packs with pictures, videos or sounds."
-    ),
+    value_option("--processor", "DIR", "Directory of the model's processor, for packs with images, videos or audio."),
     value_option("--collator", "MODULE:NAME", "Your collator instead of PackCollator, as package.module:name."),
 )
 @grouped(
@@ -34,9 +32,9 @@ from brimful.optional import optional
     ),
     value_option("--dtype", "NAME", "float32, bfloat16 or float16.", default="float32"),
     value_option("--device", "NAME", "cpu, cuda, cuda:1, …", default="cpu"),
-    click.option("--max-tokens", type=click.IntRange(min=16), default=512, help="Most to take of --packs."),
-    click.option("--seed", default=0, help="Of random weights and samples."),
-    click.option("--no-gradients", is_flag=True, help="Leave gradients out: half of the memory."),
+    click.option("--max-tokens", type=click.IntRange(min=16), default=512, help="Most tokens to take from --packs."),
+    click.option("--seed", default=0, help="Seed of random weights and samples."),
+    click.option("--no-gradients", is_flag=True, help="Leave out gradients: half the memory."),
 )
 @json_option
 def verify(
@@ -44,15 +42,15 @@ def verify(
 ) -> int:
     """Show that samples in one pack do not see each other, and train as they would one by one.
 
-    Changes one sample and looks whether another one's logits move; compares logits, loss and gradients of the packed
-    batch with those of each sample alone; checks labels, positions, boundaries and padding. Exit code 0 if nothing
-    failed and isolation was shown, 1 if not, 2 if it could not be run.
+    Changes one sample and checks whether the logits of others change; compares logits, loss and gradients of the packed
+    batch with each sample alone; checks labels, positions, boundaries and padding. Exit code 0 if nothing failed and
+    isolation was shown, 1 if not, 2 if it could not be run.
 
       brimful verify --model-type qwen2
 
       brimful verify --model Qwen/Qwen3-0.6B --packs packs --device cuda --dtype bfloat16
 
-    Packs with media are verified with a tiny model of the family that they were packed for, unless a model is given.
+    Packs with media are verified with a tiny model of their family, unless a model is given.
 
       brimful verify packs --processor processor
     """
@@ -62,12 +60,12 @@ def verify(
     media_settings = None if options["packs"] is None else _media_settings(options["packs"])
     given = (path is not None) + (model_type is not None)
     if given != 1 and not (given == 0 and media_settings is not None):
-        raise SettingsError("give either --model DIR|ID or --model-type NAME (such as qwen2): what is to be verified?")
+        raise SettingsError("give either --model DIR|ID or --model-type NAME (such as qwen2): what should be verified?")
     if media_settings is not None:
         return _verify_media(media_settings, path, model_type, no_gradients, as_json, **options)
     if options["processor"] is not None:
-        raise SettingsError("--processor is for packs with media, and these have none")
-    # Torch and transformers warn while they are imported, too.
+        raise SettingsError("--processor is for packs with media, and these packs have no media")
+    # Torch and transformers also warn while they are imported.
     with _quiet():
         with optional("torch", "torch", "brimful verify"):
             import torch  # noqa: F401
@@ -96,7 +94,7 @@ def verify(
 
 
 def _media_settings(directory: str) -> dict[str, Any] | None:
-    """Return how the media of packs were encoded; None for packs of text."""
+    """Return the settings with which the media of packs were encoded; None for packs of text."""
     from brimful.serve import open_packs
 
     return open_packs(directory).media_settings
@@ -110,11 +108,11 @@ def _verify_media(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Verify packs with media: with a tiny model of their family, or with one of the user's own."""
+    """Verify packs with media, with a tiny model of their family or with the user's model."""
     if model_type is not None:
         raise SettingsError(
             f"--model-type {model_type} has no tower for media: leave it out for a tiny model of "
-            f"{media_settings['family']}, or give a model of your own by --model DIR"
+            f"{media_settings['family']}, or give your own model with --model DIR"
         )
     if options["processor"] is None:
         raise SettingsError("these packs hold media: give --processor DIR, the directory of the model's processor")
@@ -134,7 +132,7 @@ def _verify_media(
         packs = open_packs(options["packs"])
         if packs.media_features is not None:
             raise SettingsError(
-                "these packs hold features, and verify exchanges media to see what moves: verify packs of the same plan "
+                "these packs hold features, and verify exchanges media to see what changes: verify packs of the same plan "
                 "that were written with --media references"
             )
         features = MediaFeatures.of_packs(packs, options["processor"])
@@ -156,7 +154,7 @@ def _verify_media(
 
 
 def _attention(text: str | None) -> list[str] | None:
-    """Parse the implementations to try; None for the default ones."""
+    """Parse the implementations to try; return None for the defaults."""
     from brimful.verify.attention import IMPLEMENTATIONS
 
     if text is None:
@@ -166,17 +164,17 @@ def _attention(text: str | None) -> list[str] | None:
     unknown_names = [name for name in names if name not in choices]
     if unknown_names or not names:
         problem = ", ".join(unknown_names) or "nothing"
-        raise SettingsError(f"--attention {text!r}: {problem} is none of {', '.join(choices)}")
+        raise SettingsError(f"--attention {text!r}: {problem} is not one of {', '.join(choices)}")
     return names
 
 
 def _collator(name: str | None, samples: list[Any], model: Any, media: Any = None) -> Any:
-    """Import ``module:name``: a collator, or a class or factory of one. None gives a PackCollator for this model."""
+    """Import ``module:name``, a collator or its class. None gives a PackCollator for this model."""
     if name is None:
         from brimful import PackCollator
         from brimful.trainers.model_facts import facts_of
 
-        # One token more than the samples have, rounded up to 16: every batch has some padding to check.
+        # One token more than the samples have, rounded up to 16, so that every batch has padding to check.
         facts = facts_of(model)
         total = sum(len(sample["input_ids"]) if isinstance(sample, dict) else len(sample) for sample in samples)
         size = -(-(total + 1) // 16) * 16
@@ -184,7 +182,7 @@ def _collator(name: str | None, samples: list[Any], model: Any, media: Any = Non
     module, colon, attribute = name.partition(":")
     if not (module and colon and attribute):
         raise SettingsError(f"--collator {name!r} must be MODULE:NAME, such as my_project.data:collate")
-    # A program does not find modules of the working directory by itself, as `python -m` does.
+    # Unlike `python -m`, a program does not search the working directory for modules.
     sys.path.insert(0, "")
     try:
         collator = getattr(import_module(module), attribute)
@@ -197,7 +195,7 @@ def _collator(name: str | None, samples: list[Any], model: Any, media: Any = Non
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the libraries: the report names what they refuse."""
+    """Silence the libraries; the report names what they refuse."""
     import logging
     import warnings
 

@@ -38,7 +38,7 @@ from brimful.serve import open_packs
         "--on-bad-sample",
         type=click.Choice(["error", "skip"]),
         expose_value=False,
-        help="As of measure, and taken as said there: the plan names the rows that were left out.",
+        help="Accepted as for measure, without effect: the plan names the rows that were left out.",
     ),
 )
 @transform_option
@@ -49,14 +49,14 @@ from brimful.serve import open_packs
 @execution_options
 @job_options
 def write(plan_file: str, source: tuple[str, ...], output: str | None, **options: Any) -> None:
-    """Write the packs of PLAN, made from SOURCE, as a pack store. Killed, the same command goes on."""
-    directory = output_directory(output, "name the directory that the packs go to")
+    """Write the packs of PLAN, made from SOURCE, as a pack store. If it is killed, run the same command again."""
+    directory = output_directory(output, "name the directory for the packs")
     if not os.path.exists(plan_file):
         raise SourceNotFoundError(f"{plan_file}: no such plan (make one with `brimful plan … -o FILE`)")
-    # Plan and data are easily swapped: both are paths.
+    # Plan and data are easily swapped, since both are paths.
     if kind_of(plan_file) != PLAN:
         raise SettingsError(
-            f"{mismatch(plan_file, 'plan')}: `brimful plan … -o FILE` makes one, and it comes before the data, as in "
+            f"{mismatch(plan_file, 'a plan')}: `brimful plan … -o FILE` makes one, and it comes before the data, as in "
             f"`brimful write PLAN SOURCE -o DIR`"
         )
     plan = Plan.open(plan_file)
@@ -74,7 +74,7 @@ def write(plan_file: str, source: tuple[str, ...], output: str | None, **options
         progress=job.progress,
     )
     home = JobHome(open_blob_store(directory), options["cache_dir"])
-    plan.save(home.path("plan.arrow"))  # beside the packs, for reports and checks
+    plan.save(home.path("plan.arrow"))  # next to the packs, for reports and checks
     home.publish("plan.arrow")
     packs = open_packs(directory)
     data = {

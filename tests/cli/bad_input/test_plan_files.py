@@ -20,7 +20,7 @@ ARRAYS: dict[str, tuple[Any, str]] = {
     "texts.npy": (np.array(["a"]), "must be whole numbers"),
     "negative.npy": (np.array([5, -3]), "sample 1 has length -3"),
     "zero.npy": (np.array([5, 0]), "sample 1 has length 0"),
-    "none.npy": (np.array([], dtype=np.int64), "there are no lengths"),
+    "none.npy": (np.array([], dtype=np.int64), "holds no lengths"),
     "square.npy": (np.ones((2, 2), dtype=int), "has shape (2, 2)"),
     "huge.npy": (np.array([1, 2**40]), "sample 1 has 1,099,511,627,776"),
     "objects.npy": (np.array([{}], dtype=object), "objects.npy"),
@@ -120,7 +120,7 @@ def test_a_plan_that_is_no_plan_is_refused(chats: Path, tokenizer: Path, tmp_pat
     done("measure", chats, "--tokenizer", tokenizer, "-o", table, "--quiet")
     for path, reason in [
         (tmp_path / "none.plan", "no such plan"),
-        (table, "is a length table and no plan"),
+        (table, "is a length table, not a plan"),
         (chats, ""),
     ]:
         line = refused("write", path, chats, "-o", tmp_path / "packs", "--tokenizer", tokenizer, "--quiet")
