@@ -18,16 +18,16 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 FLASH = frozenset({"flash_attn", "triton"})
 MACHINES = [
-    (Machine("cuda", (9, 0), FLASH | {"flash_attn_interface"}), "flash_attention_3", "no mask is made"),
-    (Machine("cuda", (9, 0), FLASH), "flash_attention_2", "no mask is made"),
-    (Machine("cuda", (8, 0), FLASH), "flash_attention_2", "no mask is made"),
-    (Machine("cuda", (8, 0), FLASH | {"flash_attn_interface"}), "flash_attention_2", "no mask is made"),
+    (Machine("cuda", (9, 0), FLASH | {"flash_attn_interface"}), "flash_attention_3", "no mask is needed"),
+    (Machine("cuda", (9, 0), FLASH), "flash_attention_2", "no mask is needed"),
+    (Machine("cuda", (8, 0), FLASH), "flash_attention_2", "no mask is needed"),
+    (Machine("cuda", (8, 0), FLASH | {"flash_attn_interface"}), "flash_attention_2", "no mask is needed"),
     (Machine("cuda", (8, 0), frozenset({"triton"})), "flex_attention", "a block mask"),
     (Machine("cuda", (8, 0)), "sdpa", "flash-attn is not installed; triton is not installed"),
     (Machine("cuda", (7, 5), FLASH), "sdpa", "CUDA 7.5"),
     (Machine("cuda", (7, 0), FLASH), "sdpa", "CUDA 7.0"),
     (Machine("mps"), "sdpa", "MPS"),
-    (Machine("npu", None, frozenset({"torch_npu"})), "flash_attention_2", "no mask is made"),
+    (Machine("npu", None, frozenset({"torch_npu"})), "flash_attention_2", "no mask is needed"),
     (Machine("npu"), "sdpa", "torch_npu is not installed"),
     (Machine("cpu", None, FLASH), "sdpa", "CPU"),
 ]
@@ -106,7 +106,7 @@ def test_the_plain_collator_would_leak_where_the_choice_brings_a_mask():
         ("lfm2", "pip install causal-conv1d and run on CUDA"),
         ("gpt_oss", "would replace its windows: use flash attention"),
         ("bloom", "its biases need a mask of rows"),
-        ("bert", "looks both ways"),
+        ("bert", "attends in both directions"),
     ],
 )
 def test_a_model_that_would_leak_is_refused_by_name(name, words):
@@ -139,7 +139,7 @@ def test_code_of_its_own_gets_a_mask():
     Own.__module__ = "transformers_modules.someone.modeling"
     choice = choose_attention(Own(tiny_model("llama").config), machine=Machine("cpu"))
     assert choice.dialect == "dense_mask"
-    assert "has code of its own" in choice.reason
+    assert "has custom code" in choice.reason
 
 
 def test_the_choice_is_told_once_and_by_the_first_rank(capsys, monkeypatch):

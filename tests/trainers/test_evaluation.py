@@ -57,7 +57,7 @@ def test_the_model_is_left_in_its_mode():
 
 @pytest.mark.parametrize("dialect", ["megatron", "axolotl", "plain", "verl"])
 def test_a_dialect_that_is_no_row_of_transformers_is_refused(dialect):
-    with pytest.raises(SettingsError, match=f"{dialect!r} is another: use PackCollator"):
+    with pytest.raises(SettingsError, match=f"{dialect!r} does not fit: use PackCollator"):
         evaluate_samples(tiny.model(), tiny.packs(1), PackCollator(dialect=dialect))
     with pytest.raises(SettingsError, match="no packs"):
         evaluate_samples(tiny.model(), tiny.packs(0), PackCollator())

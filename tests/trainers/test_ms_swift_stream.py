@@ -84,7 +84,7 @@ def test_without_the_flags_nothing_changes(monkeypatch, tmp_path):
         ({"packing": True}, FLAGS, "set --packing false"),
         ({"streaming": True}, FLAGS, "set --streaming false"),
         ({"rlhf_type": "dpo"}, FLAGS, "is for `swift sft`"),
-        ({"val_dataset": ["v"]}, FLAGS, "--dataset STREAM, without others"),
+        ({"val_dataset": ["v"]}, FLAGS, "--dataset STREAM, without data sets"),
         ({"attn_impl": "paged"}, FLAGS, "--attn_impl paged does not see packs"),
         ({}, [*FLAGS, "--typo", "3"], "ms-swift does not know --typo"),
     ],
@@ -110,7 +110,7 @@ def test_a_stream_that_grows_needs_steps_and_no_shuffling(tmp_path, swift):
     )
     while not list(tmp_path.glob("log/*")):
         producer.step()
-    with pytest.raises(SettingsError, match="still grows, so that its length is not known: set --max_steps"):
+    with pytest.raises(SettingsError, match="still grows, so its length is unknown: set --max_steps"):
         ms_swift_stream._stream_of(arguments(tmp_path, max_steps=-1))
     with pytest.raises(SettingsError, match="--train_dataloader_shuffle false"):
         ms_swift_stream._stream_of(arguments(tmp_path, train_dataloader_shuffle=True))

@@ -119,7 +119,9 @@ def test_references_are_computed_once_and_found_by_content(tmp_path):
     assert packed_losses([without_loss(others[0])], model, collator) == 0
     cut = tiny.packs(capacity=20, overflow="truncate", no_target="drop")
     assert len(cut)
-    with pytest.raises(PlanMismatchError, match=r"had other tokens or targets in .*: compute those of these packs"):
+    with pytest.raises(
+        PlanMismatchError, match=r"had other tokens or targets in .*: run compute_references on these packs"
+    ):
         collator(list(cut))
     with pytest.raises(SourceNotFoundError, match="no reference log probabilities of that model"):
         ReferenceLogps.open(tmp_path, "another")
@@ -143,7 +145,7 @@ def test_the_reference_is_asked_for_once(tmp_path):
     batch = PreferenceCollator(PackCollator())([packs[0]])
     with pytest.raises(SettingsError, match="needs the reference once"):
         packed_preference_loss(model, batch)
-    with pytest.raises(SettingsError, match="dialect 'llama_factory' is another"):
+    with pytest.raises(SettingsError, match="dialect 'llama_factory' does not fit"):
         PreferenceCollator(PackCollator(dialect="llama_factory"))
 
 

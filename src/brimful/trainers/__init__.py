@@ -1,7 +1,7 @@
 """Packs for each trainer: attention that isolates samples, settings to refuse, loaders that the trainer resumes.
 
-Plain PyTorch, Transformers and VeOmni take ``PackedDataset`` and ``PackCollator`` as they are; anything more for a
-trainer is in the file of its name. Pages: ``docs/trainers``.
+Plain PyTorch, Transformers and VeOmni take ``PackedDataset`` and ``PackCollator`` unchanged; everything else for a
+trainer is in the file named after it. Pages: ``docs/trainers``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NAMES_OF = {
     "trl": ("packed_for_trl",),
 }
 _MODULE_OF = {name: f"{__name__}.{module}" for module, names in _NAMES_OF.items() for name in names}
-"""Module of each name; it is imported when the name is used, as most need torch."""
+"""Module of each name; it is imported when the name is used, since most modules need torch."""
 
 if TYPE_CHECKING:
     from brimful.trainers.attention import AttentionChoice, choose_attention, collator_for

@@ -1,4 +1,4 @@
-"""Attention that isolates packed samples on a machine, with a model; and the collator that goes with it."""
+"""Choice of an attention that isolates packed samples for a model on a machine, and of the matching collator."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ _RECURRENT_KERNELS = {"causal_conv1d": "causal-conv1d", "fla": "flash-linear-att
 """Packages with kernels that isolate samples in recurrent layers, and their names for pip."""
 _PACKAGES = ("flash_attn", "flash_attn_interface", "torch_npu", "triton", *_RECURRENT_KERNELS)
 _MEAN_LOSSES = {"qwen2_audio"}
-"""Types of models of Transformers 5.23 whose loss is a mean over the targets of each micro-batch, whatever it is asked for."""
+"""Types of models of Transformers 5.23 whose loss is always a mean over the targets of each micro-batch."""
 
 _ONE_PER_ROW = "PackCollator(dialect='plain'), which gives each sample a row of its own"
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Device and packages, on which the choice depends beside the model.
+    """Device and packages, on which the choice depends in addition to the model.
 
     Attributes:
         device: ``cuda``, ``npu``, ``mps``, ``cpu``, or another type of torch.
         capability: of a CUDA device, such as ``(7, 0)`` for V100 and ``(7, 5)`` for T4; None elsewhere.
-        packages: packages with kernels that can be imported.
+        packages: importable packages with kernels.
     """
 
     device: str
@@ -51,12 +51,12 @@ class Machine:
         """Return this machine.
 
         Args:
-            device: the device to use; its accelerator if None, or the CPU if it has none.
+            device: the device to use; if None, the machine's accelerator, or the CPU without one.
         """
         torch_device = torch.device(device) if device is not None else _accelerator()
         has_cuda = torch_device.type == "cuda" and torch.cuda.is_available()
         capability = torch.cuda.get_device_capability(torch_device) if has_cuda else None
-        # A package is looked for and not imported: importing kernels takes seconds, and may fail on another device.
+        # Packages are searched, not imported: importing kernels takes seconds, and may fail on another device.
         return cls(torch_device.type, capability, frozenset(name for name in _PACKAGES if find_spec(name) is not None))
 
     @property
@@ -73,13 +73,13 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class AttentionChoice:
-    """Choice of an attention, with its reason.
+    """An attention and the reason why it was chosen.
 
     Attributes:
         name: Transformers' name, for ``attn_implementation`` and ``set_attn_implementation``.
         dialect: of ``PackCollator``.
-        reason: one line.
-        position_start: of the collator: 0, or 2 for models whose positions begin behind the padding's.
+        reason: the reason, in one line.
+        position_start: of the collator: 0, or 2 for models whose positions begin after the padding's position.
         mrope: of the collator: the model isolates samples only with four rows of positions.
     """
 
@@ -100,23 +100,23 @@ def choose_attention(
     attention: str | None = None,
     machine: Machine | None = None,
 ) -> AttentionChoice:
-    """Choose the fastest attention that isolates packed samples on this machine. Nothing has to be installed.
+    """Choose the fastest attention that isolates packed samples on this machine. It needs no extra packages.
 
     ::
 
         flash attention   CUDA of capability 8 and above with flash-attn, or an NPU with its own
         flex attention    CUDA of capability 8 and above with Triton; a block mask, no T² memory
         sdpa              anywhere: V100, T4, MPS, NPU, CPU; a mask of T² booleans
-        eager             where the model has no other
+        eager             if the model supports nothing else
 
-    ``attention`` or a configuration that asks for flash, flex or eager attention is obeyed or refused, never replaced.
-    (``sdpa`` in a configuration is Transformers' own default, and no request.)
+    If ``attention`` or the configuration requests flash, flex or eager attention, the request is obeyed or refused,
+    never replaced. (``sdpa`` in a configuration is Transformers' own default, not a request.)
 
     Args:
         model: a model of Transformers, or its configuration.
         device: the device to run on; this machine's accelerator if None.
-        attention: the one to use, by Transformers' name.
-        machine: a machine to choose for instead of this one.
+        attention: the attention to use, by Transformers' name.
+        machine: choose for this machine instead of the current one.
 
     Raises:
         SettingsError: packed samples would see each other with this model, or the attention cannot run here; names the
@@ -131,7 +131,7 @@ def choose_attention(
     if machine is None:
         machine = Machine.here(device if device is not None else _accelerator_of(model))
     _refuse_recurrent_leaks(facts, machine)
-    # An attention that somebody asked for is taken or refused, so that no run trains with another one unnoticed.
+    # A requested attention is used or refused, so that no run silently trains with another one.
     request = attention or facts.wish
     if request is not None:
         obstacle = _obstacle(request, facts, machine)
@@ -140,21 +140,21 @@ def choose_attention(
                 f"attn_implementation={request!r} cannot run here: {obstacle}; leave attn_implementation out, and sdpa "
                 f"or flex attention is chosen, with the same results"
             )
-        return _choice(request, facts, "as asked for")
+        return _choice(request, facts, "as requested")
     # From the fastest to the slowest: the first without an obstacle is the choice.
     obstacles = {}
     for name in ("flash_attention_3", "flash_attention_2", "flex_attention"):
         obstacle = _obstacle(name, facts, machine)
         if obstacle is None:
-            return _choice(name, facts, "no mask is made" if name.startswith("flash") else "a block mask")
+            return _choice(name, facts, "no mask is needed" if name.startswith("flash") else "a block mask")
         obstacles[name] = obstacle
     if machine.modern or machine.device == "npu":
-        # Of the two flash attentions only the second is explained: the first is for Hopper alone.
+        # Only the obstacle of flash attention 2 is reported: flash attention 3 is only for Hopper.
         del obstacles["flash_attention_3"]
         reason = "; ".join(dict.fromkeys(obstacles.values()))
     else:
         reason = f"flash and flex attention need CUDA 8.0 and this is {machine.title}"
-    # Every model has eager attention, whose mask is float32 where that of SDPA is boolean.
+    # Every model has eager attention. Its mask is float32; the mask of SDPA is boolean.
     name, size = ("eager", "4 T²") if _obstacle("sdpa", facts, machine) else ("sdpa", "T²")
     return _choice(name, facts, f"{reason}; the mask takes {size} bytes")
 
@@ -173,10 +173,10 @@ def collator_for(
 ) -> PackCollator:
     """Switch a model to an attention that isolates samples, and return its ``PackCollator``.
 
-    A model whose own loss ignores ``num_items_in_batch`` (Qwen2-Audio) gets the loss that this number asks for: the sum over
-    targets divided by it, and 0 where a batch has no target, in the place of NaN.
+    For a model whose own loss ignores ``num_items_in_batch`` (Qwen2-Audio), the loss is replaced by the sum over
+    targets divided by this number. A batch without targets then gives 0 instead of NaN.
 
-    Prints the choice and its reason in one line on stderr, once and on the first rank.
+    It prints the choice and its reason in one line on stderr, once, on the first rank.
 
     Args:
         model: a model of Transformers.
@@ -211,10 +211,10 @@ def collator_for(
 
 
 def _loss_as_asked(model: Any, args: Any, kwargs: dict[str, Any], output: Any) -> Any:
-    """Put the loss that ``num_items_in_batch`` asks for into the output of a model that ignores it."""
+    """Replace the loss in the output of a model that ignores ``num_items_in_batch``."""
     labels, divisor = kwargs.get("labels"), kwargs.get("num_items_in_batch")
     if labels is not None and divisor is not None:
-        # Rows become one: the last token of a row does not predict the first of the next.
+        # Rows are joined into one: the last token of a row does not predict the first token of the next.
         targets = labels.clone()
         targets[:, 0] = IGNORE_INDEX
         output.loss = packed_loss_sum(output.logits.flatten(0, 1), targets.flatten()) / divisor
@@ -229,7 +229,7 @@ def _obstacle(name: str, facts: ModelFacts, machine: Machine) -> str | None:
     if name.startswith("flash_attention"):
         if machine.device == "npu" and name == "flash_attention_2":
             return None if "torch_npu" in machine.packages else "torch_npu is not installed"
-        # Beside an NPU, which has kernels of its own, only CUDA devices run flash attention.
+        # Apart from NPUs, which have their own kernels, only CUDA devices run flash attention.
         if not machine.modern:
             return f"flash attention needs CUDA 8.0 and this is {machine.title}"
         is_third = name == "flash_attention_3"
@@ -249,7 +249,7 @@ def _obstacle(name: str, facts: ModelFacts, machine: Machine) -> str | None:
 
 
 def _choice(name: str, facts: ModelFacts, reason: str) -> AttentionChoice:
-    """Return the choice of an attention that can run, with its dialect.
+    """Return the choice of an attention that can run, with the matching dialect.
 
     Raises:
         SettingsError: packs leak in the model with this attention and any dialect.
@@ -257,10 +257,10 @@ def _choice(name: str, facts: ModelFacts, reason: str) -> AttentionChoice:
     dialect = "transformers"
     if not name.startswith("flash"):
         _refuse_mask_leaks(name, facts)
-        # A model that builds its mask without positions takes one from the batch instead.
+        # A model that builds its mask without positions takes the mask from the batch instead.
         if facts.blind and name in ("sdpa", "eager"):
             dialect = "dense_mask" if name == "sdpa" else "dense_mask_additive"
-            reason = f"{reason}; {facts.name} {facts.blind}, so the batch brings the mask"
+            reason = f"{reason}; {facts.name} {facts.blind}, so the batch holds the mask"
     return AttentionChoice(name, dialect, reason, facts.position_start, facts.mrope and dialect == "transformers")
 
 
@@ -268,7 +268,7 @@ def _refuse_mask_leaks(name: str, facts: ModelFacts) -> None:
     """Refuse a model whose masks cannot isolate samples."""
     if facts.bidirectional:
         raise SettingsError(
-            f"{facts.name} looks both ways and its {name} mask knows no packs: use flash attention on a GPU (pip install "
+            f"{facts.name} attends in both directions and its {name} mask ignores packs: use flash attention on a GPU (pip install "
             f"flash-attn), or {_ONE_PER_ROW}"
         )
     if facts.blind and (facts.has_windows or not facts.takes_a_mask):
@@ -281,11 +281,11 @@ def _refuse_mask_leaks(name: str, facts: ModelFacts) -> None:
 
 
 def _refuse_recurrent_leaks(facts: ModelFacts, machine: Machine) -> None:
-    """Refuse a model whose recurrent state runs on through the row, because no attention stops it."""
+    """Refuse a model whose recurrent state passes from sample to sample in a row; no attention prevents that."""
     if facts.drops_boundaries:
         raise SettingsError(
-            f"{facts.name} carries the state of its recurrent layers from one sample into the next whatever the batch "
-            f"says: use {_ONE_PER_ROW}"
+            f"{facts.name} carries the state of its recurrent layers from one sample into the next with any "
+            f"batch: use {_ONE_PER_ROW}"
         )
     absent = sorted(facts.kernels - machine.packages)
     if facts.kernels and (absent or machine.device != "cuda"):
@@ -310,12 +310,12 @@ def _accelerator() -> torch.device:
 
 
 def _accelerator_of(model: Any) -> torch.device | None:
-    """Return the device of a model; None on the CPU, from where its trainer may still move it."""
+    """Return the device of a model; None on the CPU, since its trainer may still move it."""
     parameter = next(model.parameters(), None) if hasattr(model, "parameters") else None
     return None if parameter is None or parameter.device.type in ("cpu", "meta") else parameter.device
 
 
 @cache
 def _tell(line: str) -> None:
-    """Print a line that this process has not printed yet."""
+    """Print a line once per process."""
     print(line, file=sys.stderr, flush=True)

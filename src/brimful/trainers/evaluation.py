@@ -26,7 +26,7 @@ __all__ = ["SampleLosses", "evaluate_samples", "one_by_one"]
 
 @dataclass(frozen=True, slots=True)
 class SampleLosses:
-    """Losses of each segment, in the order of the packs; a sample that was split has several.
+    """Losses of each segment, in the order of the packs; a sample that was split has several segments.
 
     Attributes:
         sample_ids: ``int64[n]``.
@@ -56,21 +56,21 @@ class SampleLosses:
     @property
     def loss_by_sample(self) -> dict[int, float]:
         """Mean loss of each sample that has targets, all its segments together."""
-        # A sample that was split is several segments of the same id.
+        # A sample that was split has several segments with the same id.
         ids, index = np.unique(self.sample_ids, return_inverse=True)
         sums = np.bincount(index, weights=self.nll_sum, minlength=len(ids))
         targets = np.bincount(index, weights=self.num_targets, minlength=len(ids))
         return {int(i): float(s / t) for i, s, t in zip(ids, sums, targets, strict=True) if t}
 
     def by_source(self, parts: SourceParts) -> dict[str, SampleLosses]:
-        """Return the losses of each source that has samples here, by its name.
+        """Return the losses of each source that has samples here, by source name.
 
         Args:
             parts: name and number of samples of each source, in order: ``source.rows.members``, the entry ``parts`` of
                 ``LengthTable.provenance``, a mapping, or a plan with a mixture.
 
         Raises:
-            SettingsError: a sample behind the last of them.
+            SettingsError: a sample after the end of the last source.
 
         >>> losses = SampleLosses(np.array([0, 2]), np.array([4.0, 9.0]), np.array([2, 3]), np.array([1, 1]))
         >>> {name: part.loss for name, part in losses.by_source([("chat", 2), ("code", 5)]).items()}
@@ -85,7 +85,7 @@ class SampleLosses:
 
     @classmethod
     def joined(cls, parts: Sequence[SampleLosses]) -> SampleLosses:
-        """Join the parts of several ranks, one behind the other."""
+        """Join the parts of several ranks, one after the other."""
         rows = [(part.sample_ids, part.nll_sum, part.num_targets, part.num_correct) for part in parts]
         return cls(*map(np.concatenate, zip(*rows, strict=True)))
 
@@ -104,24 +104,24 @@ def evaluate_samples(
     dp_world_size: int = 1,
     group: Any = None,
 ) -> SampleLosses:
-    """Compute the loss of every sample, equal for packed samples and for ``one_by_one`` of them.
+    """Compute the loss of every sample, with the same result for packs and for ``one_by_one`` of the packs.
 
-    A trainer's own ``eval_loss`` is a mean over batches of means over targets, and so depends on which samples share a
-    batch; this one does not. On several ranks batch ``b`` is of rank ``b % dp_world_size``, and every rank runs the model
-    equally often, also where there are fewer packs than ranks: a rank without a pack of its own repeats the first one and
-    counts nothing. Where ``torch.distributed`` is initialised, every rank gets the losses of all.
+    A trainer's own ``eval_loss`` is a mean over batches of means over targets, so it depends on which samples share a
+    batch; this loss does not. Batch ``b`` belongs to rank ``b % dp_world_size``. Every rank runs the model equally
+    often, even with fewer packs than ranks: a rank without a pack repeats the first pack and counts nothing. If
+    ``torch.distributed`` is initialized, every rank gets the losses of all ranks.
 
     Args:
         model: called with the batch without its labels; returns ``logits``, or the logits.
         packs: a ``PackedDataset``, ``PackStore`` or list of packs.
         collator: of a dialect with one row for all packs of a batch (not ``llama_factory``, ``axolotl``, ``plain``).
-        packs_per_batch: packs of one forward.
-        device: device of the batch; that of the model if None.
+        packs_per_batch: packs per forward pass.
+        device: device of the batch; the model's device if None.
         dp_rank, dp_world_size: this data-parallel rank and their number.
         group: the process group of these ranks; all if None.
 
     Raises:
-        SettingsError: a dialect with rows, or one for models with other arguments; or no packs.
+        SettingsError: a dialect with several rows or for models with other arguments; or no packs.
     """
     check_type(
         "model", model, torch.nn.Module, "a torch module", "the call is evaluate_samples(model, packs, collator)"
@@ -130,7 +130,7 @@ def evaluate_samples(
     if collator.dialect.row_per_pack or collator.dialect.labels_shifted or collator.dialect.name in ("plain", "verl"):
         raise SettingsError(
             f"evaluate_samples calls a model of Transformers with one row for all packs, and dialect "
-            f"{collator.dialect.name!r} is another: use PackCollator(), or collator_for(model)"
+            f"{collator.dialect.name!r} does not fit: use PackCollator(), or collator_for(model)"
         )
     dp_world_size = setting_number("dp_world_size", dp_world_size, minimum=1)
     dp_rank = setting_number("dp_rank", dp_rank, minimum=0, maximum=dp_world_size - 1)
@@ -140,7 +140,7 @@ def evaluate_samples(
     sample_ids, columns = [], []
     try:
         with torch.no_grad():
-            # Sharded models gather their weights in each forward: all ranks have as many.
+            # Sharded models gather their weights in each forward pass, so all ranks must run equally many.
             stride = packs_per_batch * dp_world_size
             for first in range(0, len(packs), stride):
                 own_start = first + dp_rank * packs_per_batch
@@ -165,7 +165,7 @@ def evaluate_samples(
     finally:
         model.train(was_training)
     if not len(packs):
-        raise SettingsError("there are no packs to evaluate")
+        raise SettingsError("no packs to evaluate")
     ids = np.concatenate([np.empty(0, dtype=np.int64), *sample_ids])
     empty = [np.empty(0, dtype=np.float64), np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)]
     nll_sum, num_targets, num_correct = map(np.concatenate, zip(empty, *columns, strict=True))
@@ -177,7 +177,7 @@ def evaluate_samples(
 def _gathered(losses: SampleLosses, dp_world_size: int, group: Any, device: Any) -> SampleLosses:
     """Return the losses of all ranks, in the order of the ranks; every rank must call it."""
     integers = torch.from_numpy(np.stack([losses.sample_ids, losses.num_targets, losses.num_correct])).to(device)
-    # Float64 travels as the integers of its bits: devices without doubles take it too.
+    # Float64 is sent as int64 bits, for devices without float64.
     bits = torch.from_numpy(losses.nll_sum.view(np.int64)[None].copy()).to(device)
     table = torch.cat([integers, bits])
     sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(dp_world_size)]
@@ -194,7 +194,7 @@ def _gathered(losses: SampleLosses, dp_world_size: int, group: Any, device: Any)
 
 
 def one_by_one(packs: PackSequence) -> _OneByOne:
-    """Return the samples of packs as a data set of packs of one sample each: an evaluation without packing.
+    """Return a data set with one pack for each sample of the packs, for an evaluation without packing.
 
     ::
 
@@ -224,14 +224,14 @@ class _OneByOne(IndexedPacks):
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """Fingerprint of the packs and of their separation."""
+        """Fingerprint of the packs, marked as ``one_by_one``."""
         return fingerprint_of(["one_by_one", getattr(self._packs, "fingerprint", None)])
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def _pack(self, index: int) -> Pack:
-        # Sample ``index`` is in the first pack whose end is behind it; counted from the pack's end it is negative.
+        # Sample ``index`` is in the first pack whose end exceeds it; counted from the pack's end it is negative.
         pack_index = int(np.searchsorted(self._ends, index, side="right"))
         pack = self._packs[pack_index]
         segment = index - int(self._ends[pack_index]) + pack.num_segments

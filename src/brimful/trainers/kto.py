@@ -1,4 +1,4 @@
-"""KTO on packs: a collator that parts answers from mismatches, and the loss of a step for ``Trainer`` of Transformers."""
+"""KTO on packs: a collator that separates answers from mismatches, and a step's loss for Transformers' ``Trainer``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _KTO = "kto"
 
 
 def with_mismatch_targets(packs: PackSequence) -> _MismatchPacks:
-    """Return packs of KTO whose mismatches have their targets, for ``compute_references`` and nothing else.
+    """Return KTO packs whose mismatches have their targets, only for ``compute_references``.
 
     >>> from brimful.testing.toys import ToyPacks, toy_pack
     >>> len(with_mismatch_targets(ToyPacks([toy_pack([4, 4])])))
@@ -36,7 +36,7 @@ def with_mismatch_targets(packs: PackSequence) -> _MismatchPacks:
 
 
 class _MismatchPacks(IndexedPacks):
-    """Packs of KTO whose mismatches have their targets. Picklable, for the workers of a loader."""
+    """KTO packs whose mismatches have their targets. Picklable, for the workers of a loader."""
 
     _noun = "pack"
 
@@ -59,16 +59,16 @@ class _MismatchPacks(IndexedPacks):
 
 
 class KtoCollator:
-    """``PackCollator`` of the answers of packs, with their labels and the mismatches beside them.
+    """``PackCollator`` for the answers in packs, with their labels; mismatches are kept separately.
 
-    The batch itself holds answers alone. The key ``kto`` holds tensors: ``cu_seqlens`` of the real segments, ``segments``
-    (``int64[num_rows]``), ``is_desirable`` (``bool[num_rows]``) and, with references, ``reference_logps``
-    (``float32[num_rows]``); and ``mismatches``, a batch of the mismatches of these rows with the same keys. So each token
-    passes the model once with gradients or once without, as in TRL. Picklable, for the workers of a loader.
+    The batch itself holds only answers. The key ``kto`` holds tensors: ``cu_seqlens`` of the real segments,
+    ``segments`` (``int64[num_rows]``), ``is_desirable`` (``bool[num_rows]``) and, with references, ``reference_logps``
+    (``float32[num_rows]``); and ``mismatches``, a batch of the mismatches of these rows with the same keys. So each
+    token passes the model once, either with or without gradients, as in TRL. Picklable, for the workers of a loader.
 
     Args:
         collator: of a dialect with one row for all packs of a batch and labels that are not shifted.
-        references: of the same packs ``with_mismatch_targets``; None if the reference model is asked in each step.
+        references: of the same packs ``with_mismatch_targets``; None if the reference model runs in each step.
         needs_kl: false leaves the mismatches out, for ``apo_zero_unpaired``.
 
     >>> from brimful.testing.toys import toy_pack
@@ -92,7 +92,7 @@ class KtoCollator:
         """Return one batch.
 
         Raises:
-            CollateError: packs of other samples than those of KTO, or rows that lost their beginning.
+            CollateError: packs with samples that are not KTO samples, or rows that lost their beginning.
             PlanMismatchError: a sample without a reference log probability.
         """
         parted = [part_mismatches(pack) for pack in features]
@@ -106,7 +106,7 @@ class KtoCollator:
         self, packs: Sequence[Pack], parted: Sequence[AnswersAndMismatches]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         (batch,) = self.collator.rows(packs)
-        # A pack that only fills the last step of a rank has no targets, and its rows are of another step.
+        # A pack that only fills the last step of a rank has no targets; its rows belong to another step.
         is_row = np.concatenate([part.is_row for part in parted])
         extra = {
             "cu_seqlens": torch.from_numpy(batch.cu_seqlens[: batch.num_segments + 1].copy()),
@@ -128,20 +128,20 @@ class KtoCollator:
 def kl_sums(model: Any, batch: dict[str, Any], *, reference_model: Any = None) -> torch.Tensor:
     """Return the sum of log π - log π_ref over the mismatches of a batch, and their number: ``float32[2]``.
 
-    Their sums over all micro-batches and ranks of a step, one divided by the other, are ``kl`` of ``packed_kto_loss``.
-    Without gradients.
+    Add both over all micro-batches and ranks of a step; the first divided by the second is ``kl`` of
+    ``packed_kto_loss``. It computes no gradients.
 
     Args:
         model: of Transformers; called without labels.
         batch: of ``KtoCollator``, on the device of the model.
-        reference_model: as of ``packed_kto_loss``.
+        reference_model: see ``packed_kto_loss``.
 
     Raises:
-        SettingsError: a batch without mismatches; and as of ``packed_kto_loss``.
+        SettingsError: a batch without mismatches; see also ``packed_kto_loss``.
 
     >>> from brimful.collate.torch import PackCollator
     >>> from brimful.testing.toys import toy_pack
-    >>> def toy_model(input_ids, **_):  # every token alike
+    >>> def toy_model(input_ids, **_):  # all tokens equally likely
     ...     return torch.zeros(*input_ids.shape, 1000)
     >>> pack = toy_pack([4, 3])  # an answer, and its mismatch without targets
     >>> pack.loss_mask[4:] = False
@@ -151,7 +151,7 @@ def kl_sums(model: Any, batch: dict[str, Any], *, reference_model: Any = None) -
     """
     mismatches = batch[_KTO].get("mismatches")
     if mismatches is None:
-        raise SettingsError("the batch has no mismatches: make it by KtoCollator(…, needs_kl=True)")
+        raise SettingsError("the batch has no mismatches: make it with KtoCollator(…, needs_kl=True)")
     with torch.no_grad():
         losses, reference = policy_and_reference(model, reference_model, mismatches, extra=_KTO, segments="segments")
         ratios = -losses.nll_sum[mismatches[_KTO]["segments"]] - reference
@@ -174,22 +174,22 @@ def packed_kto_loss(
     Args:
         model: of Transformers; called without labels.
         batch: of ``KtoCollator``, on the device of the model. It is not changed.
-        kl: of the step, from ``kl_sums``; None for ``apo_zero_unpaired``.
-        reference_model: asked without gradients, where the batch has no reference log probabilities.
-        beta, loss_type, desirable_weight, undesirable_weight: as of ``kto_loss``.
+        kl: KL term of the step, from ``kl_sums``; None for ``apo_zero_unpaired``.
+        reference_model: runs without gradients, if the batch has no reference log probabilities.
+        beta, loss_type, desirable_weight, undesirable_weight: see ``kto_loss``.
 
     Raises:
-        SettingsError: neither a reference model nor reference log probabilities, or both; and as of ``kto_loss``.
+        SettingsError: neither a reference model nor reference log probabilities, or both; see also ``kto_loss``.
 
     >>> from brimful.collate.torch import PackCollator
     >>> from brimful.testing.toys import toy_pack
-    >>> def toy_model(input_ids, **_):  # every token alike
+    >>> def toy_model(input_ids, **_):  # all tokens equally likely
     ...     return torch.zeros(*input_ids.shape, 1000)
     >>> pack = toy_pack([4, 3])  # an answer, and its mismatch without targets
     >>> pack.loss_mask[4:] = False
     >>> batch = KtoCollator(PackCollator())([pack])
     >>> result = packed_kto_loss(toy_model, batch, kl=0.0, reference_model=toy_model)
-    >>> result.losses.tolist(), result.rewards.tolist()  # σ(0) where both models are one
+    >>> result.losses.tolist(), result.rewards.tolist()  # σ(0), since both models are the same
     ([0.5], [0.0])
     """
     losses, reference_logps = policy_and_reference(model, reference_model, batch, extra=_KTO, segments="segments")
@@ -215,19 +215,19 @@ def train_on_kto(
     desirable_weight: float = 1.0,
     undesirable_weight: float = 1.0,
 ) -> None:
-    """Let a ``Trainer`` of Transformers train on packed rows of KTO, each row of a step weighing the same.
+    """Let a ``Trainer`` of Transformers train on packed KTO rows, with equal weight for each row of a step.
 
-    The KL term is one number for a step: the mean over the mismatches of all its micro-batches and ranks, estimated before
-    the first of them. The loss is the sum over the rows of the step, divided by their number. ``trainer.kto_metrics`` has
-    ``kl`` of the step, and ``rewards/chosen`` and ``rewards/rejected``, means over the rows of the step that this rank has
-    had so far; a label that none of them has gives no key.
+    The KL term is one number for a step: the mean over the mismatches of all its micro-batches and ranks, estimated
+    before the first micro-batch. The loss is the sum over the rows of the step, divided by their number.
+    ``trainer.kto_metrics`` holds ``kl`` of the step, and ``rewards/chosen`` and ``rewards/rejected``, the means over
+    the rows that this rank has processed in the step so far; a label without rows has no key.
 
     Args:
-        trainer: with a ``KtoCollator`` and packs of KTO.
-        reference_model, beta, loss_type, desirable_weight, undesirable_weight: as of ``packed_kto_loss``.
+        trainer: with a ``KtoCollator`` and KTO packs.
+        reference_model, beta, loss_type, desirable_weight, undesirable_weight: see ``packed_kto_loss``.
 
     Raises:
-        SettingsError: another collator, or one without the mismatches that the loss needs.
+        SettingsError: another collator, or a collator without the mismatches that the loss needs.
 
     >>> from types import SimpleNamespace
     >>> from brimful.collate.torch import PackCollator
@@ -280,7 +280,7 @@ def train_on_kto(
             desirable_weight=desirable_weight,
             undesirable_weight=undesirable_weight,
         )
-        # Ranks average gradients, and the count is of all ranks: their number undoes the average.
+        # Gradients are averaged over ranks, and the count covers all ranks: their number undoes the average.
         loss = result.losses.sum() * (trainer.accelerator.num_processes / num_rows)
         of_step.append((result.rewards, inputs[_KTO]["is_desirable"]))
         rewards, is_desirable = map(torch.cat, zip(*of_step, strict=True))
@@ -291,5 +291,5 @@ def train_on_kto(
 
     trainer.compute_loss = compute_loss
     trainer._get_num_items_in_batch = count_rows
-    # Trainer divides by the micro-batches of a step, unless a function of the caller has divided already.
+    # Trainer divides by the micro-batches of a step, unless the caller's function has already divided.
     trainer.compute_loss_func = compute_loss

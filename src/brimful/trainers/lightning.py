@@ -1,4 +1,4 @@
-"""Lightning: packs as a data module with its place in the epoch, or in the stream, in every checkpoint."""
+"""Lightning: packs as a data module that saves its position in the epoch or stream in every checkpoint."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -21,17 +21,17 @@ __all__ = ["AckCheckpoints", "PackDataModule", "StreamDataModule", "packed_for_l
 
 
 class PackDataModule(pl.LightningDataModule):  # type: ignore[misc]  # lightning is not typed here
-    """Packs for ``Trainer.fit``: equal steps on every rank, and an exact continuation in the middle of an epoch.
+    """Packs for ``Trainer.fit``: equally many steps on every rank, and exact resumption in the middle of an epoch.
 
     Lightning saves a loader's state in every checkpoint, and restores it before the first batch. A plain ``DataLoader``
-    has no state: after a checkpoint in the middle of an epoch it begins the epoch again.
+    has no state: resumed in the middle of an epoch, it restarts the epoch.
 
-    Ranks come from the strategy: tensor-parallel ranks share a part. There is no sampler for Lightning to replace.
+    Ranks come from the strategy: tensor-parallel ranks share a part. Lightning finds no sampler to replace.
 
     Args:
         train: a ``PackedDataset`` or ``PackStore``.
         collator: a ``PackCollator``, such as ``collator_for(model)``.
-        val: packs for validation, or ``one_by_one`` of them; all are served, in order.
+        val: packs for validation, or ``one_by_one`` of packs; all are served, in order.
         packs_per_micro_batch, seed, tail, costs: as in ``PackLoader``.
     """
 
@@ -48,27 +48,27 @@ class PackDataModule(pl.LightningDataModule):  # type: ignore[misc]  # lightning
     ) -> None:
         super().__init__()
         self._val, self._collator = val, collator
-        # Ranks and accumulation are missing here: the trainer sets them after it got the data module.
+        # Ranks and accumulation are not known here: the trainer sets them after it gets the data module.
         self._train_loader = partial(
             PackLoader, train, collator, packs_per_micro_batch=packs_per_micro_batch, seed=seed, tail=tail, costs=costs
         )
         if val is None:
-            # Lightning reads a method as a request to validate, and then complains that there is no loader.
+            # Lightning takes a method as a request to validate, and then complains about the missing loader.
             setattr(self, "val_dataloader", None)  # noqa: B010
 
     def train_dataloader(self) -> PackLoader:
-        """Return the micro-batches of this rank; a step is ``accumulate_grad_batches`` of them."""
+        """Return the micro-batches of this rank; a step has ``accumulate_grad_batches`` micro-batches."""
         rank, num_ranks = self._ranks()
         micro_batches = self.trainer.accumulate_grad_batches
         return self._train_loader(dp_rank=rank, dp_world_size=num_ranks, micro_batches=micro_batches)
 
     def val_dataloader(self) -> Any:
-        """Return every pack of ``val``; ranks without one at the end get a pack without targets."""
+        """Return every pack of ``val``; ranks without a pack at the end get one without targets."""
         assert self._val is not None
         return _ValidationLoader(self._val, self._collator, *self._ranks())
 
     def _ranks(self) -> tuple[int, int]:
-        """Return data-parallel rank and number of ranks, which differ from the trainer's under model parallelism."""
+        """Return the data-parallel rank and world size, which differ from the trainer's under model parallelism."""
         kwargs = getattr(self.trainer.strategy, "distributed_sampler_kwargs", None)
         if kwargs:
             return int(kwargs["rank"]), int(kwargs["num_replicas"])
@@ -78,7 +78,7 @@ class PackDataModule(pl.LightningDataModule):  # type: ignore[misc]  # lightning
 def packed_for_lightning(
     model: Any, tokenizer: Any, source: Any, *, max_length: int, device: Any = None, **options: Any
 ) -> PackDataModule:
-    """Return a data module of a file of rows, packed.
+    """Return a data module that packs a file of rows.
 
     ::
 
@@ -89,11 +89,11 @@ def packed_for_lightning(
         tokenizer: of the model.
         source: anything that ``open_source`` takes.
         max_length: tokens of a pack.
-        device: as of ``collator_for``; of the ``Trainer``, where it is not the machine's accelerator.
-        **options: ``train_on``, ``overflow``, ``no_target``, ``num_proc``, as of ``packs_of_file``.
+        device: see ``collator_for``; the ``Trainer``'s device, if it is not the machine's accelerator.
+        **options: ``train_on``, ``overflow``, ``no_target``, ``num_proc``, see ``packs_of_file``.
 
     Raises:
-        BrimfulError: as of ``packs_of_file`` and ``collator_for``.
+        BrimfulError: see ``packs_of_file`` and ``collator_for``.
     """
     collator = collator_for(model, device=device)
     return PackDataModule(packs_of_file(source, tokenizer, max_length=max_length, **options), collator)
@@ -109,22 +109,22 @@ class _ValidationLoader:
         return len(self._loader)
 
     def __iter__(self) -> Any:
-        # Without it an iteration would continue where sanity checking or an early stop left the last one.
+        # Otherwise an iteration would continue where sanity checking or an early stop ended the last one.
         self._loader.begin_epoch(0)
         return iter(self._loader)
 
 
 class StreamDataModule(pl.LightningDataModule):  # type: ignore[misc]
-    """A stream for ``Trainer.fit``, with the steps that were trained in every checkpoint.
+    """A stream for ``Trainer.fit``, whose position in every checkpoint follows from the trained steps.
 
-    Lightning reads ahead by a batch where a loader has no length, so the loader's own state would leave it out after a
-    restart. Here the optimizer steps say where the stream goes on.
+    Lightning reads one batch ahead if a loader has no length, so after a restart the loader's own state would skip that
+    batch. Here the number of optimizer steps determines where the stream continues.
 
     Args:
         stream: opened for this rank, with the packs of one optimizer step as ``lanes``; without ``repeat``.
 
     Raises:
-        SettingsError: a stream that begins again, or a training of several epochs or of other steps.
+        SettingsError: a repeated stream, or a run with several epochs or with steps of another size.
     """
 
     def __init__(self, stream: StreamLoader) -> None:
@@ -135,19 +135,19 @@ class StreamDataModule(pl.LightningDataModule):  # type: ignore[misc]
         self._begin = stream.state_dict()
 
     def train_dataloader(self) -> Any:
-        """Return the micro-batches of this rank from the step of the checkpoint on."""
+        """Return the micro-batches of this rank, starting at the checkpoint's step."""
         if self.trainer.max_epochs != 1:
-            raise SettingsError(f"a stream is served once: Trainer(max_epochs=1), and not {self.trainer.max_epochs}")
+            raise SettingsError(f"a stream is served once: Trainer(max_epochs=1), not {self.trainer.max_epochs}")
         per_step = self.stream.packs_together * self.trainer.accumulate_grad_batches
         if per_step != self.stream.lanes:
             raise SettingsError(
-                f"one step of this training takes {per_step} packs (accumulate_grad_batches "
+                f"one step of this run takes {per_step} packs (accumulate_grad_batches "
                 f"{self.trainer.accumulate_grad_batches}) and the stream has lanes={self.stream.lanes}: they must be equal"
             )
         return _StreamBatches(self.stream, self._begin)
 
     def state_at(self, step: int) -> dict[str, Any]:
-        """Return the state of the stream behind so many optimizer steps since its beginning."""
+        """Return the state of the stream after ``step`` optimizer steps since its beginning."""
         return self.stream.state_at(step * self.stream.lanes)
 
     def state_dict(self) -> dict[str, Any]:
@@ -159,7 +159,7 @@ class StreamDataModule(pl.LightningDataModule):  # type: ignore[misc]
 
 
 class _StreamBatches:
-    """The batches of a stream without its state, which Lightning would save for itself."""
+    """The batches of a stream without its state, which Lightning would save too."""
 
     def __init__(self, stream: StreamLoader, begin: dict[str, Any]) -> None:
         self._stream, self._begin = stream, begin
@@ -170,15 +170,15 @@ class _StreamBatches:
 
 
 class AckCheckpoints(pl.Callback):  # type: ignore[misc]
-    """Callback that acknowledges the packs of a stream once a checkpoint is written that was trained on them.
+    """Callback that acknowledges the packs of a stream once a checkpoint trained on them is written.
 
-    Lightning says that it saves before it has written: the steps are remembered then, and acknowledged at its next step or
-    at its end. A process that is killed between has acknowledged too little, which only keeps shards.
+    Lightning calls back before it has written a checkpoint: the step is stored then, and acknowledged at the next step
+    or at the end of the run. A process killed in between has acknowledged too little, which only keeps more shards.
 
     Args:
-        data: the stream that is trained on.
-        group: name of this training, the same when it is resumed.
-        completed_files: put ``.completed`` files beside the shards too, for trainings that have the stream to themselves.
+        data: the data module of the stream.
+        group: name of this run; use the same name to resume it.
+        completed_files: also write ``.completed`` files next to the shards, for runs that are the stream's only reader.
     """
 
     def __init__(self, data: StreamDataModule, group: str, *, completed_files: bool = False) -> None:
@@ -188,16 +188,16 @@ class AckCheckpoints(pl.Callback):  # type: ignore[misc]
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         if isinstance(trainer.strategy.checkpoint_io, _asynchronous()):
             raise SettingsError(
-                "AckCheckpoints needs checkpoints that are written when a step ends: no AsyncCheckpointIO"
+                "AckCheckpoints needs checkpoints that are written when a step ends: do not use AsyncCheckpointIO"
             )
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        # Lightning writes one checkpoint after the other: an earlier one is there.
+        # Lightning writes one checkpoint after the other: the earlier one is complete now.
         self._write(trainer)
         self._saved_step = int(trainer.global_step)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        # Perhaps the checkpoint could not be written.
+        # The checkpoint may not have been written.
         self._saved_step = None
 
     def on_train_batch_start(self, trainer: Any, *arguments: Any) -> None:

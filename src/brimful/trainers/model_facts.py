@@ -1,4 +1,4 @@
-"""Facts about a model for packing, read from its class, its configuration and its source."""
+"""Facts about a model that matter for packing, read from its class, configuration and source."""
 
 import ast
 import inspect
@@ -16,7 +16,7 @@ _DROP_BOUNDARIES = frozenset(
 )
 """Types whose recurrent layers never get the boundaries of samples (Transformers 5.23)."""
 _KERNELS = frozenset({"causal_conv1d", "fla", "mamba_ssm"})
-"""Packages that isolate samples in recurrent layers; a model's source names those that it can use.
+"""Packages that isolate samples in recurrent layers; a model's source names the ones it can use.
 
 Without them such a model is refused."""
 _BEHIND_PADDING = frozenset(
@@ -24,9 +24,9 @@ _BEHIND_PADDING = frozenset(
 )
 """Types whose positions begin at ``pad_token_id + 1``."""
 _BIASED = frozenset({"bloom", "mpt", "falcon"})
-"""Types that make ALiBi from a mask of two dimensions."""
+"""Types that compute ALiBi from a two-dimensional mask."""
 _TWO_WAYS = ("ForMaskedLM", "ForTokenClassification", "ForSequenceClassification", "ForQuestionAnswering")
-"""Endings of class names of encoders, whose tokens see later ones."""
+"""Endings of class names of encoders, whose tokens see later tokens."""
 _MASK_ARGUMENTS = {"config", "attention_mask"}
 _EMBEDDINGS = {"inputs_embeds", "input_embeds"}
 _SUPPORT_FLAGS = {
@@ -42,17 +42,17 @@ class ModelFacts:
     """Facts about one model.
 
     Attributes:
-        name: of the class, for messages.
-        supported: attention implementations that the class has, by Transformers' names.
+        name: class name, for messages.
+        supported: attention implementations of the class, by Transformers' names.
         wish: the implementation that its configuration requests; None for Transformers' own default.
-        blind: the reason why eager, SDPA and flex attention do not see packs in a row of positions; empty if they do.
-        has_windows: some layers have sliding or chunked windows, so that one mask cannot serve all.
-        takes_a_mask: the model uses a mask of all pairs unchanged.
+        blind: the reason why eager, SDPA and flex attention do not detect packs from position ids; empty if they do.
+        has_windows: some layers have sliding or chunked windows, so that one mask does not fit all layers.
+        takes_a_mask: the model uses a mask of all token pairs unchanged.
         bidirectional: tokens see later tokens.
         kernels: packages that isolate samples in its recurrent layers; empty without such layers.
         drops_boundaries: recurrent layers never get the boundaries of samples.
         position_start: position of a sample's first token.
-        mrope: packs of text must bring four rows of positions.
+        mrope: packs of text must have four rows of positions.
     """
 
     name: str
@@ -69,7 +69,7 @@ class ModelFacts:
 
 
 def facts_of(model: Any) -> ModelFacts:
-    """Read the facts of a model of Transformers, or of a configuration by its class."""
+    """Return the facts of a model of Transformers, or of the class that a configuration names."""
     config = getattr(model, "config", model)
     if not (hasattr(model, "parameters") or hasattr(config, "get_text_config")):
         check_type("model", model, (), "a model of Transformers, or its configuration")
@@ -77,7 +77,7 @@ def facts_of(model: Any) -> ModelFacts:
     kind = type(_unwrapped(model)) if hasattr(model, "parameters") else _class_of(config)
     module = getattr(kind, "__module__", "")
     source_names = _names_in(module)
-    # Towers around a language model of another module: masks of samples are made there, and those of towers are not ours.
+    # With towers around a language model of another module, that module makes the masks that isolate samples.
     inner = None if text is config or "create_causal_mask" in source_names else _class_of(text)
     mask_module = getattr(inner, "__module__", module)
     types = {str(getattr(config, "model_type", "")), str(getattr(text, "model_type", ""))}
@@ -87,13 +87,13 @@ def facts_of(model: Any) -> ModelFacts:
         *(name for flag, names in _SUPPORT_FLAGS.items() if getattr(kind, flag, False) for name in names),
     }
     wish = getattr(config, "_attn_implementation", None)
-    # Transformers writes its default into every configuration, so that value is no request.
+    # Transformers writes its default into every configuration, so that value is not a request.
     default = "sdpa" if "sdpa" in supported else "eager"
     padding = getattr(text, "pad_token_id", None)
     if module.startswith("transformers."):
         blind = "" if _masks_see_positions(mask_module) else "builds its mask without position_ids"
     else:
-        blind = "has code of its own"
+        blind = "has custom code"
     return ModelFacts(
         name=name,
         supported=frozenset(supported),
@@ -110,14 +110,14 @@ def facts_of(model: Any) -> ModelFacts:
 
 
 def _unwrapped(model: Any) -> Any:
-    """Return the model inside of an adapter (PEFT), a compiled model, or a data-parallel one."""
+    """Return the model inside an adapter (PEFT), a compiled model or a data-parallel wrapper."""
     for name in ("_orig_mod", "module"):
         model = getattr(model, name, model)
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def _class_of(config: Any) -> Any:
-    """Return the class that the configuration names, else the causal language model of its type."""
+    """Return the class that the configuration names or, without one, the causal language model of its type."""
     import transformers
 
     for name in getattr(config, "architectures", None) or ():
@@ -136,12 +136,12 @@ def _has_windows(text: Any) -> bool:
     layers = " ".join(map(str, getattr(text, "layer_types", None) or ()))
     if layers:
         return "sliding" in layers or "chunked" in layers
-    # A window in a configuration without kinds of layers is every layer's (Mistral).
+    # Without layer types in the configuration, a window applies to every layer (Mistral).
     return getattr(text, "sliding_window", None) is not None and bool(getattr(text, "use_sliding_window", True))
 
 
 def _looks_both_ways(config: Any, name: str, source_names: set[str]) -> bool:
-    """Return true for encoders, and for possible decoders without ``is_decoder``."""
+    """Return true for encoders, and for models that could be decoders but lack ``is_decoder``."""
     if getattr(config, "is_encoder_decoder", False) or name.endswith(_TWO_WAYS):
         return True
     return "create_bidirectional_mask" in source_names and not getattr(config, "is_decoder", False)
@@ -159,7 +159,7 @@ def _masks_see_positions(module: str) -> bool:
 
 
 def _names_in(module: str) -> set[str]:
-    """Return strings and names in the module's source."""
+    """Return the strings and names in the module's source."""
     nodes = list(ast.walk(_source(module)))
     texts = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     return texts | {node.id for node in nodes if isinstance(node, ast.Name)}
@@ -167,7 +167,7 @@ def _names_in(module: str) -> set[str]:
 
 @lru_cache(maxsize=8)
 def _source(module: str) -> ast.Module:
-    """Parse the module's source; an empty tree if there is none."""
+    """Parse the module's source; return an empty tree without source."""
     try:
         return ast.parse(inspect.getsource(sys.modules[module]))
     except (KeyError, OSError, TypeError, SyntaxError):
@@ -175,9 +175,9 @@ def _source(module: str) -> ast.Module:
 
 
 def _mask_arguments(node: ast.AST) -> set[str]:
-    """Return the names of arguments that are not None, if the node makes a causal mask; else nothing."""
+    """Return the names of arguments that are not None if the node makes a causal mask, otherwise an empty set."""
     if isinstance(node, ast.Call):
-        # A mask that looks both ways never separates packs; ``bidirectional`` refuses such models.
+        # A bidirectional mask never separates packs; ``ModelFacts.bidirectional`` lets such models be refused.
         if "bidirectional" in ast.unparse(node.func):
             return set()
         pairs = [(keyword.arg, keyword.value) for keyword in node.keywords if keyword.arg]

@@ -1,11 +1,11 @@
-"""ms-swift as an external plugin: ``swift sft --external_plugins plugin.py`` packs by a plan of brimful.
+"""Plugin for ms-swift: ``swift sft --external_plugins plugin.py`` packs with a plan of brimful.
 
 The plugin is two lines, and all arguments keep their names (``packing``, ``packing_length``, ``packing_strategy``)::
 
     from brimful.trainers.ms_swift import install
     install()
 
-Do not pass this file itself as the plugin: ms-swift puts the folder of a plugin first on the path of imports.
+Do not pass this file itself as the plugin: ms-swift puts the folder of a plugin first on the import path.
 """
 
 import sys
@@ -21,18 +21,18 @@ from brimful.trainers.ms_swift_stream import SEE_PACKS, install_stream_flags
 __all__ = ["STRATEGIES", "SwiftPacks", "install"]
 
 STRATEGIES = {"binpack": "auto", "sequential": "next_fit"}
-"""Algorithm of ``plan_packs`` for each ``packing_strategy`` of ms-swift; names of algorithms are accepted too."""
+"""Algorithm of ``plan_packs`` for each ``packing_strategy`` of ms-swift; algorithm names are accepted too."""
 
 
 class SwiftPacks:
     """Replacement of ms-swift's ``PackingDataset``, with its arguments and attributes.
 
-    The plan is made of the lengths alone, in a moment and equally on every rank: no rank waits in a collective for
-    another, and ``packing_num_proc`` changes nothing. Samples are encoded when their pack is read, and flattened by the
+    The plan is made from the lengths alone, quickly and identically on every rank: no rank waits in a collective for
+    another, and ``packing_num_proc`` has no effect. Samples are encoded when their pack is read, and flattened by the
     template, as in ms-swift.
 
     Attributes:
-        plan: samples of each pack.
+        plan: the samples of each pack.
         packed_length: ``int64[packs]``, tokens of each pack.
 
     Args:
@@ -64,12 +64,12 @@ class SwiftPacks:
         self.dataset = dataset
         self.packing_length = int(packing_length or template.max_length)
         self.packing_strategy = packing_strategy
-        # A sample of several parts has a list of lengths in ms-swift.
+        # A sample with several parts has a list of lengths in ms-swift.
         lengths = np.array(
             [sum(length) if isinstance(length, (list, tuple)) else length for length in dataset["lengths"]],
             dtype=np.int32,
         )
-        # An error of the planner names its own arguments; here it must name the flags of ms-swift.
+        # An error of the planner names the planner's arguments; here it must name the flags of ms-swift.
         try:
             self.plan: Plan = plan_packs(
                 lengths, capacity=self.packing_length, algorithm=STRATEGIES.get(packing_strategy, packing_strategy)
@@ -94,11 +94,11 @@ class SwiftPacks:
 
 
 def install() -> None:
-    """Let ``swift sft`` (and ``swift pt``, ``megatron sft``) pack with ``SwiftPacks``, and without flash attention too.
+    """Let ``swift sft`` (and ``swift pt``, ``megatron sft``) pack with ``SwiftPacks``, also without flash attention.
 
-    Two things are replaced: ``PackingDataset`` in every module of ms-swift that names it, and the check that refuses
-    packing without flash attention; and streams of packs are taken (``brimful.trainers.ms_swift_stream``). Streaming (``IterablePackingDataset``) stays ms-swift's. A second call changes
-    nothing.
+    It replaces ``PackingDataset`` in every module of ms-swift that names it, and the check that refuses packing without
+    flash attention, and it adds streams of packs (``brimful.trainers.ms_swift_stream``). Streaming
+    (``IterablePackingDataset``) is not changed. A second call has no effect.
 
     Raises:
         MissingExtraError: ms-swift is not installed.
@@ -116,7 +116,7 @@ def install() -> None:
         return
     install_stream_flags()
     for name in ("swift.dataset.packing", "swift.dataset", "swift.pipelines.train.sft"):
-        # The pipeline may be imported later, and then takes the name from swift.dataset; or it imports the plugin now.
+        # The pipeline is imported later and takes the name from swift.dataset, or is importing the plugin now.
         module = sys.modules.get(name)
         if module is not None and vars(module).get("PackingDataset") in (original, None):
             vars(module)["PackingDataset"] = SwiftPacks
@@ -124,10 +124,10 @@ def install() -> None:
 
 
 def _check_padding_free(args: Any) -> None:
-    """Check arguments like ms-swift, but accept every attention that sees packs in ``position_ids``.
+    """Check arguments like ms-swift, but accept every attention that detects packs from ``position_ids``.
 
     Raises:
-        SettingsError: another implementation; names those.
+        SettingsError: another implementation; names the accepted ones.
     """
     if not (args.padding_free or args.packing):
         return

@@ -1,7 +1,8 @@
 """Streams of packs in ms-swift: ``--sharded_lazy true --sharded_lazy_pre_packed true`` with ``--dataset STREAM``.
 
-ms-swift knows none of these flags. It imports plugins while it makes its arguments, and refuses afterwards what it could not
-read. So they are read from the command line there, and whatever else is left over is refused as before.
+ms-swift does not know these flags. It imports plugins while it builds its arguments, and then refuses flags that it
+could not read. So the plugin reads these flags from the command line at that point, and refuses the other unknown flags
+itself.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from brimful.typing import IGNORE_INDEX
 __all__ = ["SwiftStream", "install_stream_flags", "take_flags"]
 
 SEE_PACKS = ("sdpa", "eager", "flex_attention", "flash_attn", *(f"flash_attention_{version}" for version in (2, 3, 4)))
-"""Values of ``--attn_impl`` that see packs in position ids."""
+"""Values of ``--attn_impl`` that detect packs from position ids."""
 
 _BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
@@ -42,7 +43,7 @@ class SwiftStream:
         packs: the stream.
 
     Args:
-        packs: as of ``LazyShardedDataset``, with the packs of a global batch as ``lanes``.
+        packs: the stream, with the packs of a global batch as ``lanes``.
 
     >>> import tempfile
     >>> from brimful.testing.toys import toy_stream
@@ -64,13 +65,13 @@ class SwiftStream:
 
 
 class SwiftRows:
-    """Raw rows of ``chunk_00000.jsonl``, … by global number, encoded when they are read; rows to come are waited for.
+    """Raw rows of ``chunk_00000.jsonl``, … by global number, encoded when read; reading waits for unwritten rows.
 
     Each rank opens its own chunks: chunk ``c`` is read by rank ``c % ranks``.
 
     Args:
-        directory: of the chunks.
-        encode: makes an encoded row of a raw one, as ``template.encode``.
+        directory: folder of the chunks.
+        encode: turns a raw row into an encoded one, such as ``template.encode``.
         num_rows: declared length: steps × rows of a global batch.
         ranks, batch: a sampler gives ``batch`` numbers to each of ``ranks`` in turn.
 
@@ -89,7 +90,7 @@ class SwiftRows:
         def convert(row: Any, _: int) -> Any:
             try:
                 return encode(row)
-            except Exception as error:  # templates raise what they come upon
+            except Exception as error:  # templates raise errors of any class
                 raise MalformedRowError(f"the template cannot encode it: {error!r}") from error
 
         self._loader = ChunkLoader(directory, StreamSettings(lanes=ranks, assign="lane"), convert)
@@ -106,12 +107,12 @@ class SwiftRows:
 
 
 class MediaCollator:
-    """Collator of packs with media, in the place of a template's: ms-swift's leaves out the features of what is packed.
+    """Collator for packs with media, instead of the template's collator, which drops the features of packed samples.
 
-    Batches are those of Transformers, whose position ids keep samples apart with every attention.
+    Batches have the dialect of Transformers, whose position ids isolate samples with every attention.
 
     Args:
-        packs: the stream, which knows how its media were encoded.
+        packs: the stream, which records how its media were encoded.
         model: directory of the model, with its processor.
     """
 
@@ -135,7 +136,7 @@ def _row(pack: Pack) -> dict[str, Any]:
 def take_flags(argv: Sequence[str]) -> tuple[dict[str, bool], list[str]]:
     """Return the flags of a stream on a command line, and the other arguments.
 
-    A value that is neither true nor false ends the process, as one of ms-swift's own flags does.
+    A value that is not a boolean ends the process, as for ms-swift's own flags.
 
     >>> take_flags(["--sharded_lazy", "true", "--model", "m"])
     ({'sharded_lazy': True, 'sharded_lazy_pre_packed': False}, ['--model', 'm'])
@@ -143,18 +144,18 @@ def take_flags(argv: Sequence[str]) -> tuple[dict[str, bool], list[str]]:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     names = ("sharded_lazy", "sharded_lazy_pre_packed")
     for name in names:
-        # As ms-swift reads booleans: the flag alone is true.
+        # As in ms-swift, the flag without a value is true.
         parser.add_argument(f"--{name}", nargs="?", const="true", default="false", type=str.lower, choices=_BOOLEANS)
-    parser.add_argument("--sharded_lazy_samples_per_chunk")  # shards say how many packs they have
+    parser.add_argument("--sharded_lazy_samples_per_chunk")  # unused: shards record their number of packs
     values, others = parser.parse_known_args(list(argv))
     return {name: _BOOLEANS[getattr(values, name)] for name in names}, others
 
 
 def install_stream_flags() -> None:
-    """Let ms-swift's arguments and pipelines take the flags of a stream; for one call."""
+    """Let ms-swift's arguments and pipelines accept the flags of a stream; call it once."""
     arguments = import_module("swift.arguments.base_args.base_args").BaseArguments
     pipeline = import_module("swift.pipelines.train.sft").SwiftSft
-    # The first method behind the import of plugins, of every kind of arguments.
+    # The first method that every class of arguments calls after the import of plugins.
     behind_plugins, prepare_dataset = arguments._init_model_kwargs, pipeline._prepare_dataset
 
     def init_model_kwargs(args: Any) -> None:
@@ -166,7 +167,7 @@ def install_stream_flags() -> None:
             return prepare_dataset(self, *values, **options)
         if not self.args._streams_packs:
             return [_rows_of(self.args, self.template.encode), None]
-        # Rows of one micro-batch are flattened by the template, with the positions that they have.
+        # The template flattens the rows of one micro-batch and keeps their positions.
         self.template.packing = self.template.padding_free = True
         self.template.compute_sft_loss = partial(_loss_of_targets, self.template.compute_sft_loss)
         stream = _stream_of(self.args)
@@ -178,10 +179,10 @@ def install_stream_flags() -> None:
 
 
 def _read_flags(args: Any) -> None:
-    """Read the flags from the command line, and hold them against the arguments.
+    """Read the flags from the command line, and check them against the arguments.
 
     Raises:
-        SettingsError: arguments that do not go with a stream, or that nobody knows.
+        SettingsError: unknown arguments, or arguments that contradict a stream.
     """
     command = os.environ.get("RAY_SWIFT_ARGS")
     flags, others = take_flags(json.loads(command) if command else sys.argv[1:])
@@ -192,12 +193,12 @@ def _read_flags(args: Any) -> None:
     if unknown:
         raise SettingsError(f"ms-swift does not know {' '.join(unknown)}")
     args._streams_packs = flags["sharded_lazy_pre_packed"]
-    # Only the flags of streams are left over now, which ms-swift would refuse.
+    # Only the flags of streams remain, which ms-swift would refuse.
     args.ignore_args_error = True
 
 
 def _unknown_to_swift(kind: type, argv: Sequence[str]) -> list[str]:
-    """Return what the parser of ms-swift's arguments leaves over."""
+    """Return the arguments that ms-swift's parser does not know."""
     from transformers import HfArgumentParser
 
     with import_module("swift.utils.utils")._patch_get_type_hints():
@@ -209,14 +210,14 @@ def _refuse_contradictions(args: Any, flags: dict[str, bool]) -> None:
         raise SettingsError("--sharded_lazy_pre_packed true goes with --sharded_lazy true")
     if args.packing:
         raise SettingsError(
-            "--packing true does not go with --sharded_lazy true, whose rows stay as they are: set --packing false"
+            "--packing true does not go with --sharded_lazy true, which does not change rows: set --packing false"
         )
     if args.streaming:
         raise SettingsError("--streaming true reads everything on rank 0: set --streaming false")
     if getattr(args, "rlhf_type", None):
         raise SettingsError("--sharded_lazy true is for `swift sft`, `swift pt` and `megatron sft`")
     if len(args.dataset) != 1 or args.val_dataset or args.cached_dataset:
-        raise SettingsError("--sharded_lazy true reads one stream: --dataset STREAM, without others to evaluate on")
+        raise SettingsError("--sharded_lazy true reads one stream: --dataset STREAM, without data sets to evaluate on")
     if getattr(args, "attn_impl", None) not in (None, *SEE_PACKS):
         raise SettingsError(
             f"--attn_impl {args.attn_impl} does not see packs: use sdpa, flex_attention or flash_attention_2"
@@ -224,24 +225,24 @@ def _refuse_contradictions(args: Any, flags: dict[str, bool]) -> None:
 
 
 def _take_media(template: Any, packs: LazyShardedDataset, args: Any) -> None:
-    """Give a template the collator of packs with media.
+    """Set the template's collator to the one for packs with media.
 
     Raises:
-        SettingsError: a trainer that divides batches by itself, and would leave features out.
+        SettingsError: a trainer that splits batches itself and would drop features.
     """
     if getattr(template, "use_megatron", False) or getattr(args, "sequence_parallel_size", 1) > 1:
         raise SettingsError(
             f"{packs.directory} holds media, which `swift sft` and `swift pt` take, with --sequence_parallel_size 1"
         )
     template.data_collator = MediaCollator(packs, args.model_dir)
-    # A rank whose pack is without media gives its towers no gradient, and DDP would wait for that for ever.
+    # A rank whose pack has no media computes no gradient for its towers, and DDP would wait for it forever.
     args.training_args.ddp_find_unused_parameters = True
 
 
 def _loss_of_targets(compute: Callable[..., Any], model: Any, inputs: Any, **options: Any) -> Any:
-    """Compute a loss as ms-swift's template does, and 0 for a batch without targets, as it is at the end of a stream.
+    """Compute the loss like ms-swift's template, but return 0 for a batch without targets, as at the end of a stream.
 
-    Its mean is nan, which Trainer's logs replace by the loss of the batches before it.
+    The mean of such a batch is NaN, which Trainer's logs replace by the loss of the earlier batches.
     """
     outputs = compute(model, inputs, **options)
     if "labels" in inputs:
@@ -251,12 +252,12 @@ def _loss_of_targets(compute: Callable[..., Any], model: Any, inputs: Any, **opt
 
 
 def _stream_of(args: Any) -> SwiftStream:
-    """Open the stream for the steps and batches of a training.
+    """Open the stream for the steps and batches of a run.
 
-    Steps that are declared are the same for a stream that has ended meanwhile: a training that is resumed goes on in it.
+    Declared steps also apply to a stream that has ended in the meantime, so that a resumed run continues in it.
 
     Raises:
-        SettingsError: it grows, and nothing says how long the training is, or a sampler would look into its future.
+        SettingsError: the stream grows, and the run declares no length or uses a sampler that needs the end.
     """
     batch = _global_batch(args)
     directory = args.dataset[0]
@@ -270,12 +271,12 @@ def _stream_of(args: Any) -> SwiftStream:
 
 
 def _end_with(packs: LazyShardedDataset, training_args: Any) -> None:
-    """Let a training end where the stream ends, before the steps that were declared."""
+    """Let a run end where the stream ends, before the declared steps."""
     swift = import_module("swift.callbacks")
 
     class EndOfStream(swift.TrainerCallback):  # type: ignore[misc, name-defined]  # of ms-swift, which is not typed here
         def on_step_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
-            # The packs of this step were read, so every rank knows by now, and all alike, whether the stream had any.
+            # The packs of this step were read, so all ranks know, and agree, whether the stream had any.
             if not packs._loader.has_micro_batch(state.global_step * packs.lanes):
                 state.max_steps = state.global_step + 1
 
@@ -284,12 +285,12 @@ def _end_with(packs: LazyShardedDataset, training_args: Any) -> None:
 
 
 def _rows_of(args: Any, encode: Callable[..., Any]) -> SwiftRows:
-    """Open raw rows for the steps and batches of a training.
+    """Open raw rows for the steps and batches of a run.
 
     Raises:
-        SettingsError: as of ``_stream_of``.
+        SettingsError: see ``_steps``.
     """
-    is_megatron = getattr(args, "global_batch_size", None) is not None  # its ranks divide a batch in other ways
+    is_megatron = getattr(args, "global_batch_size", None) is not None  # its ranks divide a batch differently
     return SwiftRows(
         args.dataset[0],
         partial(encode, return_length=True),
@@ -302,18 +303,22 @@ def _rows_of(args: Any, encode: Callable[..., Any]) -> SwiftRows:
 def _global_batch(args: Any) -> int:
     batch = getattr(args, "global_batch_size", None)
     if batch is None:
-        # ms-swift's own default is resolved in the arguments of the trainer alone.
+        # ms-swift resolves its default only in the arguments of the trainer.
         accumulation = args.training_args.gradient_accumulation_steps
         batch = args.per_device_train_batch_size * accumulation * max(1, args.global_world_size)
     return int(batch)
 
 
 def _steps(args: Any) -> int:
-    """Return the declared steps of a training on data that grows."""
+    """Return the declared steps of a run on growing data.
+
+    Raises:
+        SettingsError: no declared steps, or a sampler that shuffles.
+    """
     steps = _declared_steps(args)
     name = "train_iters" if hasattr(args, "train_iters") else "max_steps"
     if steps < 1:
-        raise SettingsError(f"{args.dataset[0]} still grows, so that its length is not known: set --{name}")
+        raise SettingsError(f"{args.dataset[0]} still grows, so its length is unknown: set --{name}")
     if args.train_dataloader_shuffle:
         raise SettingsError(
             f"{args.dataset[0]} still grows, and a sampler that shuffles would wait for its end: set "

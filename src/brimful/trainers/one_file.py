@@ -1,4 +1,4 @@
-"""Packs of one file of rows for a training script: one plan, kept by content, the same on all ranks."""
+"""Packs of one file of rows for a training script: one plan, cached by content, the same on all ranks."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ def packs_of_file(
     no_target: str = "drop",
     num_proc: int | None = None,
 ) -> SharedPackedDataset:
-    """Return the packs of a file, encoded when they are served; lengths and plan are kept in the cache.
+    """Return the packs of a file, encoded when they are served; lengths and plan are cached.
 
-    Under torchrun every rank calls it: rank 0 measures and plans, and the others wait without an open collective. Rank 0 says
-    in one line on stderr what was packed, cut and left out.
+    Under torchrun every rank calls it: rank 0 measures and plans, and the others wait without an open collective. Rank
+    0 prints one line on stderr: how many samples were packed, cut and left out.
 
     Args:
         source: anything that ``open_source`` takes.
-        tokenizer: of the model; its directory, or its hub id.
+        tokenizer: the model's tokenizer, its directory or its hub id.
         max_length: tokens of a pack.
-        train_on: targets of the loss, as of ``encoder_for``: of chats the turns of the assistant.
-        overflow: of rows longer than ``max_length``: cut at their end, as TRL does.
-        no_target: of rows without a target of the loss, such as chats without an answer: left out.
-        num_proc: processes that measure.
+        train_on: targets of the loss, see ``encoder_for``; in chats, the assistant's turns.
+        overflow: policy for rows longer than ``max_length``; by default they are cut at their end, as in TRL.
+        no_target: policy for rows without a target, such as chats without an answer; by default they are left out.
+        num_proc: number of processes that measure.
 
     Raises:
-        BrimfulError: as of ``shared_plan``; a row that cannot be read or encoded stops the job by name.
+        BrimfulError: see ``shared_plan``; a row that cannot be read or encoded stops the job and is named.
 
     >>> packs_of_file([{"input_ids": [5, 6]}, {"input_ids": [7, 8, 9]}], None, max_length=5)[0]
     Pack(5 tokens, 2 segments, 3 loss tokens)
@@ -48,7 +48,7 @@ def packs_of_file(
     rows = open_source(source)
     encoder = encoder_for(rows, tokenizer, train_on=train_on)
     settings = PlanSettings(capacity=max_length, overflow=overflow, no_target=no_target)
-    # Membership stays the same in all epochs: a trainer need not tell the data set about them.
+    # Packs hold the same samples in all epochs, so a trainer need not tell the data set about epochs.
     shared = shared_plan(rows, encoder, settings, replan=False, num_proc=num_proc, name="one file")
     if shared.ranks.is_builder:
         print(f"brimful: {_account(rows.title, shared.plan)}", file=sys.stderr, flush=True)
@@ -56,7 +56,7 @@ def packs_of_file(
 
 
 def _account(title: str, plan: Plan) -> str:
-    """Return one line on the samples of a plan: packed, cut, left out."""
+    """Return one line about the samples of a plan: packed, cut, left out."""
     ledger = plan.ledger
     text = (
         f"{title}: {counted(ledger.samples_packed, 'sample')} in {counted(plan.num_packs, 'pack')} of at most "

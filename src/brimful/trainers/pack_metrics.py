@@ -1,4 +1,4 @@
-"""Numbers of packing in the logs of ``Trainer`` of Transformers: of all sources together, and of each on request."""
+"""Packing metrics in the logs of Transformers' ``Trainer``, for all sources together and, on request, for each."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ from brimful.trainers.refusals import check_arguments
 
 _COUNTS = "pack_counts"
 _ALL = "all targets"
-"""Name of the one source where none are told apart."""
+"""Name of the only source if sources are not distinguished."""
 
 
 def log_packing(trainer: Any, *, by_source: SourceParts | None = None, token_acc: bool = False) -> PackMetrics:
-    """Put numbers of packing into the logs of a ``Trainer`` or a trainer built on it.
+    """Add packing metrics to the logs of a ``Trainer`` or a trainer built on it.
 
     ==========================  ====================================================================================
     ``useful_tokens_per_s``     tokens of samples, all ranks, while training (evaluation and saving not counted)
     ``fill``                    tokens of samples ÷ positions computed
     ``supervised_tokens``       targets of one step, all ranks
     ``samples_per_step``        segments of one step, all ranks
-    ``samples_without_loss``    segments so far whose media could not be decoded, all ranks; only if there are any
+    ``samples_without_loss``    segments so far whose media could not be decoded, all ranks; only if not 0
     ``token_acc``               share of the targets that the model finds most likely, all ranks; with ``token_acc`` or ``by_source``
     ``loss/NAME``               mean over the targets of source NAME since the last log, all ranks; with ``by_source``
     ``token_acc/NAME``          share of these targets that the model finds most likely; with ``by_source``
     ==========================  ====================================================================================
 
-    They are logged beside ``loss``: console, TensorBoard, W&B, ``trainer.state.log_history``. One collective of five
-    numbers at each log, and one of three for each source; nothing waits for the device between logs.
+    They are logged with ``loss``: console, TensorBoard, W&B, ``trainer.state.log_history``. Each log takes one
+    collective of five numbers, and one of three numbers per source; nothing waits for the device between logs.
 
     Args:
-        trainer: made already, with a ``PackCollator``.
+        trainer: the finished trainer, with a ``PackCollator``.
         by_source: names and numbers of samples of the sources, in their order, for a loss of each: a mapping,
-            ``source.rows.members``, or a plan with a mixture. None for no such losses. They take one more pass over
-            the logits of each micro-batch. A source without a target since the last log is left out of it.
-        token_acc: log the accuracy over all targets, without sources; it takes the same pass.
+            ``source.rows.members``, or a plan with a mixture; None for no such losses. They take one more pass over
+            the logits of each micro-batch. A log leaves out sources without a target since the last log.
+        token_acc: log the accuracy over all targets, without sources; it also takes this pass.
 
     Raises:
-        SettingsError: the trainer's collator is no ``PackCollator``, its settings are wrong with packs, or it makes no
-            logits that losses of sources could be computed of.
+        SettingsError: the trainer's collator is not a ``PackCollator``, its settings are wrong with packs, or it makes
+            no logits from which losses of sources could be computed.
     """
     collator = trainer.data_collator
     if not isinstance(collator, PackCollator):
@@ -63,13 +63,13 @@ def log_packing(trainer: Any, *, by_source: SourceParts | None = None, token_acc
     metrics = PackMetrics(trainer.accelerator, losses, labels_shifted=collator.dialect.labels_shifted)
     trainer.data_collator = _Counting(collator, None if losses is None else losses.names)
     trainer.compute_loss = metrics.counted(trainer.compute_loss)
-    # The first of the callbacks, so that those that report have the numbers.
+    # It comes first, so that the callbacks that report have the numbers.
     trainer.callback_handler.callbacks.insert(0, metrics)
     return metrics
 
 
 def _check_has_losses(trainer: Any) -> None:
-    """Refuse trainers that have no losses of single tokens of whole rows."""
+    """Refuse trainers that do not compute the loss of each token of whole rows."""
     if getattr(trainer.args, "use_liger_kernel", False):
         raise _no_losses("use_liger_kernel=True makes no logits")
     parallelism = getattr(trainer.accelerator, "parallelism_config", None)
@@ -86,7 +86,7 @@ def _no_losses(reason: str) -> SettingsError:
 
 
 class PackMetrics(transformers.TrainerCallback):  # type: ignore[misc]  # transformers is not typed here
-    """Callback that counts between logs; ``log_packing`` makes one."""
+    """Callback that counts between logs; ``log_packing`` creates it."""
 
     def __init__(self, accelerator: Any, losses: SourceLosses | None = None, *, labels_shifted: bool = False) -> None:
         self._accelerator = accelerator
@@ -99,7 +99,7 @@ class PackMetrics(transformers.TrainerCallback):  # type: ignore[misc]  # transf
         self._totals, self._steps, self._seconds = [0, 0, 0, 0, 0], 0, 0.0
 
     def counted(self, compute_loss: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap ``compute_loss`` to take the counts out of the batch; those of evaluation are thrown away."""
+        """Wrap ``compute_loss`` to take the counts out of the batch; counts of evaluation are discarded."""
 
         def wrapped(
             model: Any, inputs: dict[str, Any], return_outputs: bool = False, *args: Any, **options: Any
@@ -110,7 +110,7 @@ class PackMetrics(transformers.TrainerCallback):  # type: ignore[misc]  # transf
                 self._totals = [total + int(count) for total, count in zip(self._totals, counts, strict=True)]
             if not is_training or self._losses is None:
                 return compute_loss(model, inputs, return_outputs, *args, **options)
-            # Trainer takes the labels out where it smooths them.
+            # Trainer removes the labels if it smooths them.
             labels = inputs["labels"]
             loss, outputs = compute_loss(model, inputs, True, *args, **options)
             self._add_losses(self._losses, outputs, labels, source_ids)
@@ -123,7 +123,7 @@ class PackMetrics(transformers.TrainerCallback):  # type: ignore[misc]  # transf
         if logits is not None and logits.shape[:-1].numel() == labels.numel():
             losses.add(logits, labels, source_ids, labels_shifted=self._labels_shifted)
             return
-        # TRL computes each token's loss without keeping logits: of every label but the first of the row.
+        # TRL computes each token's loss without keeping logits, for every label except the first of the row.
         log_probs = getattr(outputs, "log_probs", None)
         if log_probs is None or log_probs.shape != labels[..., 1:].shape:
             raise _no_losses("the model gives no logits for each of its tokens")
@@ -132,7 +132,7 @@ class PackMetrics(transformers.TrainerCallback):  # type: ignore[misc]  # transf
     def on_train_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
         self._since = time.monotonic()
 
-    # The clock starts again behind evaluation and saving, which are no training.
+    # The clock restarts after evaluation and saving, which are not training.
     on_evaluate = on_save = on_train_begin
 
     def on_step_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
@@ -143,7 +143,7 @@ class PackMetrics(transformers.TrainerCallback):  # type: ignore[misc]  # transf
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **objects: Any) -> None:
         if logs is None or "loss" not in logs or not self._steps:
             return
-        # Every rank logs at the same steps, so all of them come to the collective.
+        # Every rank logs at the same steps, so all ranks reach the collective.
         totals = torch.tensor(self._totals, dtype=torch.int64, device=self._accelerator.device)
         tokens, positions, targets, samples, bad = self._accelerator.reduce(totals, reduction="sum").tolist()
         self._without_loss += bad
@@ -161,14 +161,14 @@ class PackMetrics(transformers.TrainerCallback):  # type: ignore[misc]  # transf
             # Trainer logs the loss itself.
             numbers |= {name: mean for name, mean in means.items() if name != "loss" and not name.endswith(f"/{_ALL}")}
         logs.update(numbers)
-        # Trainer appends a copy of the logs to the history before it calls back.
+        # Trainer appends a copy of the logs to the history before this callback.
         if state.log_history and state.log_history[-1].get("step") == state.global_step:
             state.log_history[-1].update(numbers)
         self._reset()
 
 
 class _Counting:
-    """Collator that adds the tokens, positions, targets and samples of each batch to it. Works in workers too."""
+    """Collator that adds the counts of tokens, positions, targets and samples to each batch, also in workers."""
 
     def __init__(self, collator: PackCollator, sources: SourceNames | None) -> None:
         self._collator, self._sources = collator, sources
@@ -176,7 +176,7 @@ class _Counting:
     def __call__(self, features: Sequence[Any]) -> dict[str, Any]:
         rows = self._collator.rows(features)
         inputs = self._collator.speak(rows if self._sources is None else self._sources.marked(rows))
-        # Rows of single samples have another shape than the batch before the dialect: their padding differs.
+        # With rows of single samples, the dialect changes the shape of the batch: its padding differs.
         samples_are_rows = self._collator.dialect.row_per_sample
         counts = (
             sum(batch.num_tokens for batch in rows),

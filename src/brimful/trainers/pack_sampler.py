@@ -1,4 +1,4 @@
-"""Schedule of packs as a sampler, for trainers that deal out a sampler's batches themselves: Accelerate, Transformers."""
+"""Schedule of packs as a sampler, for trainers that assign a sampler's batches to ranks: Accelerate, Transformers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["PackSampler", "ServedPacks"]
 
 
 class ServedPacks:
-    """Packs, and behind them each of them once more without loss: ``n + i`` is pack ``i`` for a place that has none.
+    """Packs, followed by the same packs without loss: ``n + i`` is pack ``i`` without loss, to fill empty places.
 
     Args:
         packs: a ``PackedDataset`` or ``PackStore``.
@@ -55,20 +55,20 @@ class ServedPacks:
 
 
 class PackSampler(torch.utils.data.Sampler[int]):
-    """The schedule of ``PackLoader`` in the order in which Accelerate deals it out: batch ``b`` goes to rank ``b % ranks``.
+    """The schedule of ``PackLoader`` in the order of Accelerate, which gives batch ``b`` to rank ``b % ranks``.
 
     ::
 
         2 ranks, 2 micro-batches of 1 pack     rank 0: 4 7 | 2 -       rank 1: 1 5 | 0 -
         the sampler gives                      4 1 7 5 | 2 0 8+2 8+2       of 8 packs; 8+2: pack 2 without loss
 
-    Every epoch is a multiple of what all ranks take in a step: Accelerate repeats and drops nothing, and costs stay
-    balanced over its ranks. For ``DataLoader(ServedPacks(packs), batch_size=packs_per_micro_batch, sampler=…)``, which
-    ``accelerator.prepare`` then divides.
+    Every epoch is a multiple of the packs of a step on all ranks: Accelerate repeats and drops nothing, and costs stay
+    balanced over its ranks. Use it in ``DataLoader(ServedPacks(packs), batch_size=packs_per_micro_batch, sampler=…)``,
+    which ``accelerator.prepare`` then divides.
 
     Args:
         packs: a ``PackedDataset`` or ``PackStore``.
-        dp_world_size, packs_per_micro_batch, micro_batches, seed, tail, costs, window_steps: as of ``PackLoader``.
+        dp_world_size, packs_per_micro_batch, micro_batches, seed, tail, costs, window_steps: see ``PackLoader``.
 
     >>> from brimful.testing.toys import toy_packs
     >>> list(PackSampler(toy_packs(3), dp_world_size=2, seed=None))
@@ -106,34 +106,34 @@ class PackSampler(torch.utils.data.Sampler[int]):
         return self._loader.steps_per_epoch
 
     def __len__(self) -> int:
-        """Return the places of one epoch, of all ranks."""
+        """Return the number of places in one epoch, over all ranks."""
         return self.steps_per_epoch * self._step_size
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the order of an epoch."""
+        """Switch to the order of an epoch."""
         self._loader.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[int]:
         schedule = self._loader.schedule()
-        # [steps, ranks, micro-batches, packs] to the order of batches: the ranks of a micro-batch follow one another.
+        # From [steps, ranks, micro-batches, packs] to the order of batches: the ranks of a micro-batch are adjacent.
         places = schedule.transpose(0, 2, 1, 3).reshape(-1)
         first = int(places[0]) if len(places) else 0
         places = np.where(places < 0, len(self._packs) + first, places)
-        # A trainer that resumes passes over the steps that were served, and reads none of them.
+        # A trainer that resumes skips the steps that were served, and does not read their packs.
         num_served = len(self) - len(places)
         yield from [first] * num_served
         yield from places.tolist()
 
     def state_at(self, step: int) -> dict[str, Any]:
-        """Return the state behind so many optimizer steps of the whole run; ``PackLoader`` takes it too."""
+        """Return the state after ``step`` optimizer steps of the whole run; ``PackLoader`` takes it too."""
         epoch, step_of_epoch = divmod(step, self.steps_per_epoch)
         loader = self._loader.fork()
-        # Where ranks changed in the course of an epoch, the next one begins otherwise.
+        # If the number of ranks changed during an epoch, the next epoch starts from another state.
         loader.set_epoch(epoch)
         return {**loader.state_dict(), "step": step_of_epoch, "places": 0}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Keep the global batches of a run that other ranks began.
+        """Keep the global batches of a run that started with other ranks.
 
         Raises:
             StateError: other packs, another order, or another number of packs in a step.

@@ -1,4 +1,4 @@
-"""The two models of a preference loss on one packed batch: the policy, and the reference that it is compared with."""
+"""The two models of a preference loss on one packed batch: the policy and its reference."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from brimful.errors import SettingsError
 
 
 def check_one_row(collator: PackCollator) -> None:
-    """Refuse a collator whose batches are not one row of all packs with labels that are not shifted."""
+    """Refuse a collator whose batches are not one row of all packs with unshifted labels."""
     check_type("collator", collator, PackCollator, "a PackCollator")
     dialect = collator.dialect
     if dialect.row_per_pack or dialect.row_per_sample or dialect.labels_shifted:
         raise SettingsError(
-            f"pairs are counted in one row of all packs, and dialect {dialect.name!r} is another: use PackCollator(), or "
+            f"pairs are counted in one row of all packs, and dialect {dialect.name!r} does not fit: use PackCollator(), or "
             f"collator_for(model)"
         )
 
@@ -26,14 +26,14 @@ def check_one_row(collator: PackCollator) -> None:
 def policy_and_reference(
     model: Any, reference_model: Any, batch: dict[str, Any], *, extra: str, segments: str
 ) -> tuple[SegmentLosses, torch.Tensor]:
-    """Return the losses of all segments under the model, and the log probabilities of some under the reference.
+    """Return the model's losses of all segments, and the reference's log probabilities of the compared segments.
 
     Args:
         model: of Transformers; called without labels, so that it computes no loss of its own.
-        reference_model: asked without gradients; None where the batch has the reference log probabilities.
-        batch: of a collator of preferences, on the device of the model. It is not changed.
-        extra: key of the batch with ``cu_seqlens``, the segments and, with references, ``reference_logps``.
-        segments: key of these with the segments that are compared: ``int64[…]``, the shape of the second result.
+        reference_model: runs without gradients; None if the batch has the reference log probabilities.
+        batch: from a preference collator, on the device of the model. It is not changed.
+        extra: key of the batch that holds ``cu_seqlens``, the segments and, with references, ``reference_logps``.
+        segments: key in ``extra`` of the compared segments: ``int64[…]``, the shape of the second result.
 
     Raises:
         SettingsError: neither a reference model nor reference log probabilities, or both.

@@ -24,14 +24,14 @@ _PAIRS = "preference"
 
 
 class PreferenceCollator:
-    """``PackCollator`` that adds to its batch the pairs in it, and their reference log probabilities.
+    """``PackCollator`` that adds the pairs of a batch and their reference log probabilities to it.
 
     The key ``preference`` holds tensors: ``cu_seqlens`` of the real segments, ``pairs`` (``int64[num_pairs, 2]``) and,
     with references, ``reference_logps`` (``float32[num_pairs, 2]``). Picklable, for the workers of a loader.
 
     Args:
         collator: of a dialect with one row for all packs of a batch and labels that are not shifted.
-        references: of the same samples; None if the reference model is asked in each step.
+        references: of the same samples; None if the reference model runs in each step.
 
     >>> from brimful.testing.toys import toy_pack
     >>> PreferenceCollator(PackCollator())([toy_pack([4, 2])])["preference"]["pairs"].tolist()
@@ -48,12 +48,12 @@ class PreferenceCollator:
         """Return one batch.
 
         Raises:
-            CollateError: a side without the other; and as of ``PackCollator``.
+            CollateError: a chosen answer without its rejected one, or the reverse; see also ``PackCollator``.
             PlanMismatchError: a sample without a reference log probability.
         """
         (batch,) = self.collator.rows(features)
         pairs = pair_segments(batch.sample_ids)
-        # A pack that only fills the last step of a rank has no targets, and its pairs are of another step.
+        # A pack that only fills the last step of a rank has no targets; its pairs belong to another step.
         targets = count_targets(batch.labels, batch.cu_seqlens, batch.num_segments)
         pairs = pairs[targets[pairs].any(axis=1)]
         extra = {
@@ -89,8 +89,8 @@ def packed_preference_loss(
     Args:
         model: of Transformers; called without labels.
         batch: of ``PreferenceCollator``, on the device of the model. It is not changed.
-        reference_model: asked without gradients, where the batch has no reference log probabilities.
-        beta, loss_type, label_smoothing: as of ``preference_loss``.
+        reference_model: runs without gradients, if the batch has no reference log probabilities.
+        beta, loss_type, label_smoothing: see ``preference_loss``.
 
     Raises:
         SettingsError: neither a reference model nor reference log probabilities, or both.
@@ -114,15 +114,15 @@ def train_on_preferences(
     loss_type: str = "sigmoid",
     label_smoothing: float = 0.0,
 ) -> None:
-    """Let a ``Trainer`` of Transformers train on packed pairs, each pair of a step weighing the same.
+    """Let a ``Trainer`` of Transformers train on packed pairs, with equal weight for each pair of a step.
 
-    The loss of a step is the sum over its pairs, of all micro-batches and ranks, divided by their number. The numbers
+    The loss of a step is the sum over its pairs, of all micro-batches and ranks, divided by their number. The metrics
     ``rewards/chosen``, ``rewards/rejected`` and ``rewards/accuracies`` of the last micro-batch are in
     ``trainer.preference_metrics``.
 
     Args:
         trainer: with a ``PreferenceCollator`` and packs of preferences.
-        reference_model, beta, loss_type, label_smoothing: as of ``packed_preference_loss``.
+        reference_model, beta, loss_type, label_smoothing: see ``packed_preference_loss``.
 
     Raises:
         SettingsError: another collator.
@@ -152,7 +152,7 @@ def train_on_preferences(
             label_smoothing=label_smoothing,
         )
         num_pairs = count_pairs([inputs], result.losses.device) if num_items_in_batch is None else num_items_in_batch
-        # Ranks average gradients, and the count is of all ranks: their number undoes the average.
+        # Gradients are averaged over ranks, and the count covers all ranks: their number undoes the average.
         loss = result.losses.sum() * (trainer.accelerator.num_processes / num_pairs)
         trainer.preference_metrics = {
             "rewards/chosen": float(result.chosen_rewards.mean()),
@@ -163,5 +163,5 @@ def train_on_preferences(
 
     trainer.compute_loss = compute_loss
     trainer._get_num_items_in_batch = count_pairs
-    # Trainer divides by the micro-batches of a step, unless a function of the caller has divided already.
+    # Trainer divides by the micro-batches of a step, unless the caller's function has already divided.
     trainer.compute_loss_func = compute_loss

@@ -1,4 +1,4 @@
-"""Sorted index of reference log probabilities: one file of a pass, mapped by every rank and searched by sample and content."""
+"""Sorted index of reference log probabilities: one file per pass, mapped by all ranks, searched by sample and content."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from brimful.tables import Table, open_table, write_table
 from brimful.typing import AnyIntArray, Float32Array, Int64Array
 
 INDEX_NAME = "sorted.index"
-"""Name of the file beside the parts of a pass; without their suffix, so that it is counted among them nowhere."""
+"""Name of the index file next to the parts of a pass; its suffix differs, so that it is never counted as a part."""
 
 _KIND, _VERSION = "reference_index", 1
 
 
 @dataclass(frozen=True, eq=False)
 class SortedLogps:
-    """Log probabilities in the order of samples, then contents: found in O(log n), and read nowhere else.
+    """Log probabilities sorted by sample, then content: a search takes O(log n) and reads nothing else.
 
     Attributes:
         sample_ids, contents: ``int64[n]``.
         logps: ``float32[n]``.
-        path: file that they are mapped from; None if they are in memory.
+        path: the file they are mapped from; None if they are in memory.
     """
 
     sample_ids: Int64Array
@@ -36,7 +36,7 @@ class SortedLogps:
 
     @classmethod
     def of(cls, sample_ids: AnyIntArray, contents: Int64Array, logps: Float32Array) -> SortedLogps:
-        """Sort arrays in memory: 44 bytes a row at its peak.
+        """Sort arrays in memory, with a peak of 44 bytes per row.
 
         >>> SortedLogps.of(np.array([2, 0]), np.array([7, 9]), np.array([-1, -2], np.float32)).find(2, 7)
         (True, -1.0)
@@ -52,25 +52,25 @@ class SortedLogps:
         return len(self.sample_ids)
 
     def find(self, sample_id: int, content: int) -> tuple[bool, float | None]:
-        """Return whether the sample is here at all, and its log probability with this content; None without."""
+        """Return whether the sample is in the index, and its log probability with this content; None if it has none."""
         first, end = np.searchsorted(self.sample_ids, [sample_id, sample_id + 1]).tolist()
-        # A sample has several rows where it was packed with different cuts.
+        # A sample has several rows if it was packed with different cuts.
         row = first + int(np.searchsorted(self.contents[first:end], content))
         is_found = row < end and int(self.contents[row]) == content
         return first < end, float(self.logps[row]) if is_found else None
 
     def __reduce__(self) -> Any:
-        # A worker maps the file again: the numbers of 1e8 samples are 2 GB.
+        # A worker maps the file again: the numbers of 1e8 samples take 2 GB.
         if self.path is not None:
             return open_index, (Path(self.path),)
         return SortedLogps, (self.sample_ids, self.contents, self.logps)
 
 
 def open_index(path: Path) -> SortedLogps:
-    """Map an index. Its numbers are held against their checksums, which reads the file once and keeps nothing.
+    """Map an index. Its numbers are compared with their checksums, which reads the file once and stores nothing.
 
     Raises:
-        CorruptFileError: a damaged file, or a pass that has not ended.
+        CorruptFileError: a damaged file, or an unfinished pass.
     """
     if not path.exists():
         raise CorruptFileError(
@@ -82,10 +82,10 @@ def open_index(path: Path) -> SortedLogps:
 
 
 def make_index(folder: Path, *, part_kind: str) -> None:
-    """Write the index of a pass that has ended, once for all ranks.
+    """Write the index of a finished pass, once for all ranks.
 
     Args:
-        folder: of the parts.
+        folder: folder of the parts.
         part_kind: kind of their tables.
 
     Raises:
@@ -105,12 +105,12 @@ def make_index(folder: Path, *, part_kind: str) -> None:
 
 
 def is_complete(folder: Path, num_files: int) -> bool:
-    """Return true if all parts of a pass are there."""
+    """Return true if all parts of a pass exist."""
     return len(parts_of(folder)) == num_files
 
 
 def parts_of(folder: Path) -> list[Path]:
-    """Return the files of a pass that are there, in order."""
+    """Return the existing files of a pass, in order."""
     return sorted(folder.glob("*.arrow"))
 
 

@@ -1,4 +1,4 @@
-"""Log probabilities of samples under a reference model: computed once in a pass over packs, found again by content."""
+"""Log probabilities of samples under a reference model: computed once in a pass over packs, looked up by content."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ __all__ = ["ReferenceLogps", "compute_references", "model_fingerprint"]
 
 _KIND, _VERSION = "reference_logps", 1
 _PACKS_PER_FILE = 256
-"""Packs whose numbers are written together: a kill costs the passes over so many."""
+"""Packs per file: a kill loses the forward passes of at most this many packs."""
 
 
 class ReferenceLogps:
-    """Log probabilities of segments, by sample and content; from a directory of ``compute_references``, or by hand.
+    """Log probabilities of segments, by sample and content; from a directory of ``compute_references`` or from arrays.
 
     A number belongs to the tokens and targets it was computed from: another tokenizer, template or truncation gives
-    other tokens, and asking for theirs is an error. Another plan, epoch or number of ranks only moves segments, and
-    finds them. Picklable, for the workers of a loader.
+    other tokens, and looking them up is an error. Another plan, epoch or number of ranks only moves segments, which are
+    still found. Picklable, for the workers of a loader.
 
     Args:
         sample_ids: ``int64[n]``.
-        logps: ``float32[n]``, Σ log p of the targets of each.
+        logps: ``float32[n]``, Σ log p of the targets of each segment.
         contents: ``int64[n]``, from ``contents_of``.
         title: name for messages.
 
@@ -56,18 +56,18 @@ class ReferenceLogps:
 
     @classmethod
     def open(cls, directory: str | os.PathLike[str], model: Fingerprint | None = None) -> ReferenceLogps:
-        """Map what ``compute_references`` wrote; nothing is copied into memory.
+        """Map the output of ``compute_references``; nothing is copied into memory.
 
         Every rank maps the same sorted index.
 
         Args:
-            directory: that was given there.
-            model: fingerprint that the reference model must have; None takes that of the only one.
+            directory: the directory passed to ``compute_references``.
+            model: fingerprint of the reference model; None if the directory has only one model.
 
         Raises:
-            SourceNotFoundError: nothing there, or nothing of that model.
-            SettingsError: several models and none named.
-            CorruptFileError: a damaged file, or parts of a pass that has not ended.
+            SourceNotFoundError: the directory is empty, or has nothing for that model.
+            SettingsError: several models, and ``model`` is None.
+            CorruptFileError: a damaged file, or parts of an unfinished pass.
         """
         folders = sorted(folder for folder in Path(directory).glob("*") if folder.is_dir())
         if model is not None:
@@ -75,7 +75,7 @@ class ReferenceLogps:
         if not folders:
             raise SourceNotFoundError(f"{directory}: no reference log probabilities{' of that model' if model else ''}")
         if len({folder.name.split("-")[0] for folder in folders}) > 1:
-            raise SettingsError(f"{directory} has those of {len(folders)} models: name one with {setting('model')}")
+            raise SettingsError(f"{directory} has references of {len(folders)} models: name one by {setting('model')}")
         references = cls.__new__(cls)
         references._parts = [open_index(folder / INDEX_NAME) for folder in folders]
         references.title = os.fspath(directory)
@@ -88,7 +88,7 @@ class ReferenceLogps:
         """Return the log probability of each segment of a pack: ``float32[num_segments]``.
 
         Raises:
-            PlanMismatchError: a sample has none, or had other tokens or targets; names it.
+            PlanMismatchError: a sample without a log probability, or with other tokens or targets; names it.
         """
         result = np.empty(pack.num_segments, dtype=np.float32)
         contents = contents_of(pack).tolist()
@@ -99,7 +99,7 @@ class ReferenceLogps:
                 is_known = any(is_here for is_here, _ in results)
                 reason = "had other tokens or targets" if is_known else "has no log probability"
                 raise PlanMismatchError(
-                    f"sample {sample_id} {reason} in {self.title}: compute those of these packs with compute_references"
+                    f"sample {sample_id} {reason} in {self.title}: run compute_references on these packs"
                 )
             result[segment] = logps[0]
         return result
@@ -120,7 +120,7 @@ def contents_of(pack: Pack) -> Int64Array:
 
 
 def model_fingerprint(model: torch.nn.Module) -> Fingerprint:
-    """Return the fingerprint of all weights of a model, by name; every byte is read once."""
+    """Return the fingerprint of all weights of a model and their names; every byte is read once."""
     return fingerprint_stream(
         piece
         for name, weights in sorted(model.state_dict().items())
@@ -141,18 +141,18 @@ def compute_references(
     device: Any = None,
     progress: Progress | None = None,
 ) -> Fingerprint:
-    """Compute the log probability of every segment of packs in one pass, without gradients, and write them.
+    """Compute the log probability of every segment of packs in one pass without gradients, and write them to files.
 
-    Files of 256 packs appear whole or not at all, each computed by one rank; a pass that was killed goes on, on any
-    number of ranks, and one that is finished computes nothing. The rank that ends last sorts
-    all of them into one file, in memory of 44 bytes a segment. No collective.
+    Files of 256 packs appear complete or not at all, each computed by one rank. A killed pass can be continued on any
+    number of ranks; a finished pass computes nothing. The rank that ends last sorts all numbers into one file, which
+    takes 44 bytes of memory per segment. It uses no collective.
 
     Args:
-        model, packs, collator, packs_per_batch, device: as of ``evaluate_samples``.
-        directory: of the files, which all ranks see.
-        model_id: name of the reference model that changes with its weights, such as a revision; a fingerprint of all
+        model, packs, collator, packs_per_batch, device: see ``evaluate_samples``.
+        directory: directory of the files, which all ranks must see.
+        model_id: name of the reference model that changes with its weights, such as a revision; the fingerprint of all
             weights if None.
-        dp_rank, dp_world_size: files ``dp_rank``, ``dp_rank + dp_world_size``, … are this rank's.
+        dp_rank, dp_world_size: this rank computes files ``dp_rank``, ``dp_rank + dp_world_size``, ….
         progress: prints packs per second.
 
     Returns:
@@ -192,7 +192,7 @@ def _folder_of(model: Fingerprint) -> str:
 
 
 def _packs_fingerprint(packs: PackSequence) -> Fingerprint:
-    """Return the fingerprint of packs; of their samples' contents where they have none of their own."""
+    """Return the fingerprint of packs; of their samples' contents if they have no fingerprint of their own."""
     known = getattr(packs, "fingerprint", None)
     if known is not None:
         return str(known)

@@ -14,11 +14,11 @@ class Refusal:
     """One wrong setting.
 
     Attributes:
-        setting: its text in messages.
+        setting: the setting's text in messages.
         wrong: function of ``(arguments, collator)``, true if the arguments have the setting.
         reason: the consequence.
         way_out: the nearest setting that works.
-        trainers: ``transformers`` (and trainers built on it), or ``trl`` alone.
+        trainers: ``transformers`` (and trainers built on it), or only ``trl``.
     """
 
     setting: str
@@ -29,17 +29,17 @@ class Refusal:
 
 
 def _has(name: str, *values: Any) -> Callable[[Any, Any], bool]:
-    """Return a test for an attribute with one of these values; without values, for any true value."""
+    """Return a test whether an attribute has one of these values; without values, any true value."""
     return lambda args, collator: getattr(args, name, None) in values if values else bool(getattr(args, name, None))
 
 
 def _of_trl(name: str, reason: str, way_out: str) -> Refusal:
-    """Return the refusal of a switch that TRL alone has."""
+    """Return the refusal of a switch that only TRL has."""
     return Refusal(f"{name}=True", _has(name, True), reason, way_out, ("trl",))
 
 
 def _of_trl_with(name: str, reason: str, way_out: str) -> Refusal:
-    """Return the refusal of any value of a setting that TRL alone has."""
+    """Return the refusal of any value of a setting that only TRL has."""
     return Refusal(name, _has(name), reason, way_out, ("trl",))
 
 
@@ -54,18 +54,18 @@ def _compiles_ragged_rows(args: Any, collator: Any) -> bool:
 REFUSALS = (
     _of_trl(
         "packing",
-        "TRL would pack packs once more and cut them at max_length",
-        "packing=False; the packs are made already",
+        "TRL would pack packs again and cut them at max_length",
+        "packing=False; the packs already exist",
     ),
     _of_trl(
         "eval_packing",
-        "TRL would pack packs once more",
+        "TRL would pack packs again",
         "leave eval_packing out, and give packs, or one_by_one(packs), as eval_dataset",
     ),
     _of_trl(
         "padding_free",
         "TRL then takes no data_collator",
-        "padding_free=False; PackCollator flattens the batch by itself",
+        "padding_free=False; PackCollator flattens the batch",
     ),
     _of_trl(
         "assistant_only_loss",
@@ -75,16 +75,16 @@ REFUSALS = (
     _of_trl(
         "completion_only_loss",
         "TRL looks for prompts and completions, and packs hold tokens",
-        "leave it out; prompts of packed samples are no targets already",
+        "leave it out; prompts of packed samples are already excluded from the targets",
     ),
     _of_trl_with(
         "eos_token",
-        "packs hold the tokens of the tokenizer as it was",
+        "packs hold tokens from the unchanged tokenizer",
         "leave it out; set tokenizer.eos_token before packing",
     ),
     _of_trl_with(
         "chat_template_path",
-        "packs hold the tokens of the tokenizer as it was",
+        "packs hold tokens from the unchanged tokenizer",
         "leave it out; set tokenizer.chat_template before packing",
     ),
     _of_trl_with(
@@ -95,7 +95,7 @@ REFUSALS = (
     Refusal(
         "truncation_mode='keep_end'",
         _has("truncation_mode", "keep_end"),
-        "samples are cut when they are packed, at their end",
+        "samples are cut at their end when they are packed",
         "leave it out",
         ("trl",),
     ),
@@ -108,7 +108,7 @@ REFUSALS = (
     Refusal(
         "torch_compile=True without pad_to",
         _compiles_ragged_rows,
-        "rows of different lengths compile again and again",
+        "rows of different lengths are compiled again and again",
         "PackCollator(padding=Padding(to=capacity, max_seqlen=capacity))",
     ),
     Refusal(
@@ -117,7 +117,7 @@ REFUSALS = (
             getattr(args, "train_sampling_strategy", None) == "group_by_length"
             or bool(getattr(args, "group_by_length", False))
         ),
-        "packs are of one length, and reading all of them for their lengths takes an epoch",
+        "packs have one length, and reading all of them for their lengths takes an epoch",
         "leave it out",
     ),
     Refusal(
@@ -135,15 +135,15 @@ REFUSALS = (
     Refusal(
         "average_tokens_across_devices=False",
         _has("average_tokens_across_devices", False),
-        "each rank divides by its own targets, so a target counts more on a rank with few",
+        "each rank divides by its own targets, so a target weighs more on a rank with few targets",
         "average_tokens_across_devices=True, the default",
     ),
 )
-"""Refusals for ``TrainingArguments`` and ``SFTConfig``; ``docs/trainers/README.md`` lists them and those of models."""
+"""Refusals for ``TrainingArguments`` and ``SFTConfig``; listed with refusals of models in ``docs/trainers/README.md``."""
 
 
 def check_arguments(args: Any, collator: Any = None, *, trainer: str = "transformers") -> None:
-    """Refuse settings with which packs would train wrongly and without an error.
+    """Refuse settings that would train packs wrongly without an error.
 
     Args:
         args: ``TrainingArguments`` or ``SFTConfig``.
@@ -158,7 +158,7 @@ def check_arguments(args: Any, collator: Any = None, *, trainer: str = "transfor
     >>> check_arguments(SimpleNamespace(packing=True), trainer="trl")
     Traceback (most recent call last):
         ...
-    brimful.errors.SettingsError: packing=True does not go with packs: TRL would pack packs once more and cut them at max_length. Use packing=False; the packs are made already
+    brimful.errors.SettingsError: packing=True does not go with packs: TRL would pack packs again and cut them at max_length. Use packing=False; the packs already exist
     """
     for refusal in REFUSALS:
         if trainer in refusal.trainers and refusal.wrong(args, collator):

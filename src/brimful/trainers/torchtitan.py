@@ -1,4 +1,4 @@
-"""torchtitan: a loader by its contract, with batches of one dimension and a fixed number of tokens."""
+"""torchtitan: a loader for its trainer, with one-dimensional batches of a fixed number of tokens."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -22,20 +22,19 @@ class TorchtitanLoader:
 
         {"input": int64[T], "positions": int64[T]}, labels int64[T]     T is always num_tokens_per_batch
 
-    Labels are shifted inside of samples. torchtitan begins a document wherever ``positions`` is 0; the padding at the
-    end is a document of its own, or several if it is longer than the context, so that no position overruns the table
-    of RoPE.
+    Labels are shifted within samples. torchtitan begins a document wherever ``positions`` is 0; the padding at the end
+    is a separate document, or several if it is longer than the context, so that no position exceeds the RoPE table.
 
-    The state is the same on all ranks: the epoch and the step in it. It is refused by name with other packs or another
-    seed; another number of ranks goes on by pack index, as ``PackLoader`` does.
+    The state is the same on all ranks: the epoch and the step in it. A state with other packs or another seed is
+    refused with the differences; with another number of ranks, the run continues by pack index, as in ``PackLoader``.
 
     Args:
         packs: a ``PackedDataset`` or ``PackStore``.
-        num_tokens_per_batch: T, of one forward on one data-parallel rank.
+        num_tokens_per_batch: T, the tokens of one forward pass on one data-parallel rank.
         dp_rank, dp_world_size: torchtitan's arguments of a loader.
         max_context_length: the longest position plus 1; T if None.
-        packs_per_batch: packs of one forward; several of capacity T / n fill a row as well as one of T.
-        repeat: continue with the next epoch, in another order. False: one epoch, and torchtitan ends the run there.
+        packs_per_batch: packs per forward pass; n packs of capacity T / n fill a row as well as one of capacity T.
+        repeat: continue with the next epoch, in another order. False: torchtitan ends the run after one epoch.
         seed, tail, costs: as in ``PackLoader``.
 
     Raises:
@@ -84,11 +83,11 @@ class TorchtitanLoader:
                 return
 
     def __len__(self) -> int:
-        """Batches of one epoch on this rank."""
+        """Return the number of batches of one epoch on this rank."""
         return len(self._loader)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the place in the epochs (``PackLoader.state_dict``)."""
+        """Return the position in the epochs (``PackLoader.state_dict``)."""
         return self._loader.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -113,7 +112,7 @@ class TorchtitanLoader:
             )
         tensors = self._collator.speak([batch])
         positions = tensors["positions"]
-        # Positions of a longer tail start again at 0, and torchtitan takes each round as a document of its own.
+        # Positions of a longer tail restart at 0, and torchtitan takes each round as a separate document.
         if batch.tail_length > self._context:
             positions = positions.clone()
             positions[-batch.tail_length :] %= self._context

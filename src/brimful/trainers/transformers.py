@@ -1,6 +1,6 @@
-"""``Trainer`` of Transformers and trainers built on it: numbers of packing in their logs, streams acknowledged when saved.
+"""``Trainer`` of Transformers and trainers built on it: packing metrics, schedules, and acknowledgment of streams.
 
-For packing itself, Trainer needs a ``PackedDataset`` and a ``PackCollator`` and nothing else.
+For packing itself, Trainer needs only a ``PackedDataset`` and a ``PackCollator``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SCHEDULE = "brimful_schedule"
 def packed_for_transformers(
     model: Any, tokenizer: Any, source: Any, args: transformers.TrainingArguments, *, max_length: int, **options: Any
 ) -> dict[str, Any]:
-    """Return the arguments of ``Trainer`` that train a model on a file of rows, packed.
+    """Return the arguments of ``Trainer`` that train a model on the packed rows of a file.
 
     ::
 
@@ -47,16 +47,16 @@ def packed_for_transformers(
         model: of Transformers, loaded; it is switched to an attention that isolates samples (``collator_for``).
         tokenizer: of the model.
         source: anything that ``open_source`` takes.
-        args: of the trainer.
+        args: the trainer's arguments.
         max_length: tokens of a pack.
-        **options: ``train_on``, ``overflow``, ``no_target``, ``num_proc``, as of ``packs_of_file``.
+        **options: ``train_on``, ``overflow``, ``no_target``, ``num_proc``, see ``packs_of_file``.
 
     Returns:
         ``model``, ``args``, ``train_dataset``, ``data_collator`` and ``processing_class``.
 
     Raises:
         SettingsError: a setting that is wrong with packs (``check_arguments``).
-        BrimfulError: as of ``packs_of_file``.
+        BrimfulError: see ``packs_of_file``.
     """
     check_arguments(args)
     return {
@@ -69,9 +69,9 @@ def packed_for_transformers(
 
 
 def follow_epochs(trainer: Any) -> None:
-    """Let a ``SharedPackedDataset`` go to the plan of each epoch with a ``Trainer``; also where a run is resumed.
+    """Let a ``SharedPackedDataset`` switch to the plan of each epoch of a ``Trainer``, also in a resumed run.
 
-    Trainer tells epochs to samplers, and to data sets in some settings alone: this tells the data set in all of them.
+    Trainer passes the epoch to samplers, but to data sets only with some settings; this passes it with all settings.
 
     Raises:
         SettingsError: the trainer's data set has one plan for all epochs.
@@ -86,13 +86,13 @@ def follow_epochs(trainer: Any) -> None:
 
 
 class _Epochs(transformers.TrainerCallback):  # type: ignore[misc]  # transformers is not typed here
-    """Callback that tells the data set its epoch before the first batch is asked for."""
+    """Callback that sets the data set's epoch before the first batch is requested."""
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
-        # Trainer counts epochs in fractions of their steps; in the middle of one it is resumed at its beginning.
+        # Trainer counts epochs in fractions of their steps. It resumes in the middle of an epoch by starting the epoch.
         self._dataset.set_epoch(int((state.epoch or 0.0) + 1e-6))
 
 
@@ -106,21 +106,21 @@ def follow_schedule(
 ) -> PackSampler:
     """Let a ``Trainer`` serve its packs in the order of ``PackLoader``, with costs balanced over its ranks.
 
-    Its own sampler deals packs out by chance, so that a step waits for the rank with the heaviest. Here the ranks of each
-    forward have nearly equal work, no pack is repeated or left out to even them, and ``resume_from_checkpoint`` goes on
-    with the same global batches, with other ranks too where the accumulation makes up for them.
+    Trainer's own sampler assigns packs at random, so that a step waits for the slowest rank. Here the ranks of each
+    forward pass have nearly equal work, no pack is repeated or left out to balance them, and ``resume_from_checkpoint``
+    continues with the same global batches, also on another number of ranks if the accumulation makes up for it.
 
     Args:
         trainer: with packs as its data set; call it before ``train``.
-        seed, tail, costs, window_steps: as of ``PackLoader``.
+        seed, tail, costs, window_steps: see ``PackLoader``.
 
     Raises:
-        SettingsError: the data set has no fingerprint, or the costs are no costs of its packs.
+        SettingsError: the data set has no fingerprint, or the costs do not fit its packs.
     """
     packs, args = trainer.train_dataset, trainer.args
     accelerator = trainer.accelerator
     parallelism = getattr(accelerator, "parallelism_config", None)
-    # Ranks that tensors or sequences are parallel over share their packs.
+    # Tensor-parallel and sequence-parallel ranks share their packs.
     num_peers = int(getattr(parallelism, "non_data_parallel_size", 1) or 1)
     dp_world_size = accelerator.num_processes // num_peers
     per_batch = args.train_batch_size
@@ -145,7 +145,7 @@ def follow_schedule(
 
 
 class _Schedule(transformers.TrainerCallback):  # type: ignore[misc]  # transformers is not typed here
-    """Callback that keeps the order of packs in the checkpoint, and takes it up."""
+    """Callback that saves the order of packs in the checkpoint, and restores it."""
 
     def __init__(self, sampler: PackSampler, packs_together: int) -> None:
         self._sampler, self._packs_together = sampler, packs_together
@@ -163,30 +163,30 @@ class _Schedule(transformers.TrainerCallback):  # type: ignore[misc]  # transfor
         if saved is None:
             raise StateError(
                 f"the checkpoint of step {state.global_step} was trained in the trainer's own order of packs: leave out "
-                f"follow_schedule to go on with it"
+                f"follow_schedule to continue from it"
             )
         self._sampler.load_state_dict({**saved["attributes"]})
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
-        # In the middle of an epoch Accelerate does not tell the sampler which.
+        # In the middle of an epoch, Accelerate does not pass the epoch to the sampler.
         self._sampler.set_epoch(int((state.epoch or 0.0) + 1e-6))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
-        # Trainer saves what is here with its own state.
+        # Trainer saves this entry with its own state.
         state.stateful_callbacks[_SCHEDULE] = {"args": {}, "attributes": self._sampler.state_at(state.global_step)}
 
 
 class AckCheckpoints(transformers.TrainerCallback):  # type: ignore[misc]  # transformers is not typed here
-    """Callback that acknowledges the packs of a stream once a checkpoint is saved that was trained on them.
+    """Callback that acknowledges the packs of a stream once a checkpoint trained on them is saved.
 
-    ``Trainer`` calls it behind each checkpoint. One rank writes, after all ranks have written theirs. Shards may be
-    removed below what it acknowledges (``remove_acknowledged``) only if the training asks for packs in order and once:
-    ``train_sampling_strategy="sequential"``, and no more steps than the data set has.
+    ``Trainer`` calls it after each checkpoint. One rank acknowledges, after all ranks have written their parts. Shards
+    below the acknowledged position may be removed (``remove_acknowledged``) only if the run reads packs in order and
+    once: ``train_sampling_strategy="sequential"``, and no more steps than the data set has.
 
     Args:
-        dataset: that the trainer trains on; its ``lanes`` are the packs of one optimizer step, of all ranks.
-        group: name of this training, the same when it is resumed.
-        completed_files: put ``.completed`` files beside the shards too, for trainings that have the stream to themselves.
+        dataset: the trainer's data set; its ``lanes`` are the packs of one optimizer step on all ranks.
+        group: name of this run; use the same name to resume it.
+        completed_files: also write ``.completed`` files next to the shards, for runs that are the stream's only reader.
 
     >>> import tempfile
     >>> from brimful.testing.toys import toy_stream
@@ -198,24 +198,24 @@ class AckCheckpoints(transformers.TrainerCallback):  # type: ignore[misc]  # tra
         self._dataset, self._group, self._completed_files = dataset, group, completed_files
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
-        # Ranks that tensors are parallel over share their packs: the loader knows how many do not.
+        # Tensor-parallel ranks share their packs: the loader knows the packs of all data-parallel ranks.
         per_forward = getattr(objects.get("train_dataloader"), "total_batch_size", None)
         if per_forward is None:
             per_forward = args.train_batch_size * args.world_size
         packs_per_step = per_forward * args.gradient_accumulation_steps
         if packs_per_step != self._dataset.lanes:
             raise SettingsError(
-                f"one step of this training takes {packs_per_step} packs and the data set counts "
+                f"one step of this run takes {packs_per_step} packs and the data set counts "
                 f"{setting('lanes', self._dataset.lanes)} of them: open it with LazyShardedDataset(…, lanes={packs_per_step})"
             )
 
     def on_save(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
-        # Ranks write parts of a checkpoint: it is whole when the last of them has come here.
+        # Ranks write parts of a checkpoint: it is complete when the last rank arrives here.
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             torch.distributed.barrier()
         if not state.is_world_process_zero:
             return
-        # ms-swift has a flag of its own, and does not heed Trainer's.
+        # ms-swift has its own flag, and ignores Trainer's.
         is_shuffled = getattr(args, "train_sampling_strategy", None) != "sequential"
         is_sequential = not getattr(args, "train_dataloader_shuffle", is_shuffled)
         is_one_pass = state.max_steps * self._dataset.lanes <= len(self._dataset)

@@ -1,4 +1,4 @@
-"""``SFTTrainer`` of TRL: packs as its data set, and its settings corrected for packs."""
+"""``SFTTrainer`` of TRL: packs as its data set, with its settings corrected for packs."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
@@ -24,13 +24,13 @@ _Arguments = TypeVar("_Arguments")
 class SFTPacks(datasets.Dataset):  # type: ignore[misc]  # datasets is not typed here
     """Data set of packs for ``SFTTrainer``: a ``datasets.Dataset`` that holds no tokens itself.
 
-    TRL takes no other kind, and reads the keys of the first sample to tell conversations and images from tokens.
-    Iterating gives the rows of TRL's own packed data set, with ``seq_lengths``; indexing, as in training, gives the
+    TRL takes no other class, and reads the keys of the first sample to tell conversations and images from tokens.
+    Iterating gives rows as in TRL's own packed data set, with ``seq_lengths``; indexing, as in training, gives the
     packs. ``PackCollator`` takes both. The results of ``select`` or ``shuffle`` are not data sets of packs, and
     ``PackCollator`` refuses them; ``map``, which TRL calls to tokenize or pack, is refused.
 
     Args:
-        packs: a ``PackedDataset``, a ``PackStore``, or ``one_by_one`` of them.
+        packs: a ``PackedDataset``, a ``PackStore``, or ``one_by_one`` of either.
 
     >>> from brimful.testing.toys import toy_packs
     >>> packs = SFTPacks(toy_packs(3))
@@ -40,7 +40,7 @@ class SFTPacks(datasets.Dataset):  # type: ignore[misc]  # datasets is not typed
 
     def __init__(self, packs: PackSequence) -> None:
         if not len(packs):
-            raise SettingsError("SFTTrainer needs at least one pack, and there is none")
+            raise SettingsError("SFTTrainer needs at least one pack, and the data set is empty")
         # A table of one cell satisfies the base class; length and items come from the packs.
         super().__init__(datasets.Dataset.from_dict({"pack": [0]}).data)
         self._packs = packs
@@ -75,7 +75,7 @@ class SFTPacks(datasets.Dataset):  # type: ignore[misc]  # datasets is not typed
 
 
 def packed_for_trl(model: Any, tokenizer: Any, source: Any, args: Any, **options: Any) -> dict[str, Any]:
-    """Return the arguments of ``SFTTrainer`` that train a model on a file of rows, packed.
+    """Return the arguments of ``SFTTrainer`` that train a model on the packed rows of a file.
 
     ::
 
@@ -87,18 +87,19 @@ def packed_for_trl(model: Any, tokenizer: Any, source: Any, args: Any, **options
         source: anything that ``open_source`` takes.
         args: an ``SFTConfig``, which ``for_packs`` changes. Its ``max_length`` is the capacity of the packs, and its
             ``dataset_num_proc`` the number of processes that measure.
-        **options: ``train_on``, ``overflow``, ``no_target``, as of ``packs_of_file``.
+        **options: ``train_on``, ``overflow``, ``no_target``, see ``packs_of_file``.
 
     Returns:
         ``model``, ``args``, ``train_dataset``, ``data_collator`` and ``processing_class``.
 
     Raises:
-        SettingsError: an ``SFTConfig`` without ``max_length``, or a setting that is wrong with packs (``check_arguments``).
-        BrimfulError: as of ``packs_of_file``.
+        SettingsError: an ``SFTConfig`` without ``max_length``, or a setting that is wrong with packs
+            (``check_arguments``).
+        BrimfulError: see ``packs_of_file``.
     """
     args = for_packs(args)
     if args.max_length is None:
-        raise SettingsError(f"{setting('max_length')} of the SFTConfig is None: give it the tokens of a pack")
+        raise SettingsError(f"{setting('max_length')} of the SFTConfig is None: set it to the tokens of a pack")
     options = {"max_length": args.max_length, "num_proc": args.dataset_num_proc, **options}
     return {
         "model": model,
@@ -112,7 +113,7 @@ def packed_for_trl(model: Any, tokenizer: Any, source: Any, args: Any, **options
 def for_packs(args: _Arguments) -> _Arguments:
     """Change an ``SFTConfig`` so that TRL does not change packs, and return it.
 
-    Sets ``dataset_kwargs["skip_prepare_dataset"]`` and ``remove_unused_columns=False``; ``max_length`` then has no
+    It sets ``dataset_kwargs["skip_prepare_dataset"]`` and ``remove_unused_columns=False``; ``max_length`` then has no
     effect, because the capacity of the packs is the length of a row. ``per_device_train_batch_size`` counts packs.
 
     Raises:

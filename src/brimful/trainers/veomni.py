@@ -1,4 +1,4 @@
-"""VeOmni: packs in lists for its micro-batch collator, and rows cut for sequence parallelism.
+"""VeOmni: packs in lists for its micro-batch collator, and rows split for sequence parallelism.
 
 ``PackCollator(dialect="veomni")`` is the collator.
 """
@@ -43,7 +43,7 @@ class VeomniPacks:
 
 
 class _Slices(Protocol):
-    """The part of VeOmni's ``SequenceParallelCollator`` in use here."""
+    """The part of VeOmni's ``SequenceParallelCollator`` that is used here."""
 
     sp_size: int
     sp_rank: int
@@ -69,7 +69,7 @@ class SlicingCollator:
         slices: VeOmni's ``SequenceParallelCollator()``, made after its parallel state.
 
     Raises:
-        SettingsError: another dialect, or rows that are no multiple of the ranks.
+        SettingsError: another dialect, or rows that are not a multiple of the ranks.
     """
 
     def __init__(self, collator: PackCollator, slices: _Slices) -> None:
@@ -93,7 +93,7 @@ class SlicingCollator:
         weights = batch.pop("loss_weights", None)
         part = {**self._slices(batch), **boundaries}
         if weights is not None:
-            # The first token of a sample has no label and so no weight: the shift moves none into another sample.
+            # The first token of a sample has no label and so no weight: the shift moves no weight into another sample.
             next_weights = torch.nn.functional.pad(weights[:, 1:], (0, 1))
             part["loss_weights"] = next_weights.chunk(self._slices.sp_size, dim=1)[self._slices.sp_rank]
         return part
