@@ -76,7 +76,7 @@ def test_a_wrong_processor_is_named(media_home: Path, tmp_path: Path) -> None:
     """Without it the first message is about a file that nobody named."""
     for name, words in [
         ("processor/preprocessor_config.json", "is a file: name its directory"),
-        ("nowhere", "is no directory"),
+        ("nowhere", "is not a directory"),
         ("pictures", "has no preprocessor_config.json and no processor_config.json"),
     ]:
         path = media_home / name

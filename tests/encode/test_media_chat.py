@@ -133,7 +133,7 @@ def test_budgets_of_media(encoder):
     ("row", "reason"),
     [
         (chat("<image>", "a", images=[b""]), "image '': "),
-        (chat("<image>", "a", images=["no.png"]), "image 'no.png': there is no such file"),
+        (chat("<image>", "a", images=["no.png"]), "image 'no.png': does not exist"),
         (chat("<image>", "a", images=[png(1, 300)]), "image '': "),
     ],
 )

@@ -154,7 +154,7 @@ def test_a_picture_that_was_changed_since_is_named(small_qwen, encoder, tmp_path
     with pytest.raises(CollateError, match=r"sample 0, image 'a.png': was changed since it was packed"):
         collator([pack])
     path.unlink()
-    with pytest.raises(CollateError, match=r"sample 0, image 'a.png': there is no such file"):
+    with pytest.raises(CollateError, match=r"sample 0, image 'a.png': does not exist"):
         collator([pack])
 
 
@@ -162,7 +162,7 @@ def test_other_settings_of_the_processor_are_refused(small_qwen, packs):
     """Other limits give other grids than were counted."""
     collator = PackCollator(media=MediaFeatures(small_qwen, "qwen2-vl", max_pixels=5_000))
     pack = max(packs, key=lambda pack: sum(item.num_patches for item in pack.media))
-    with pytest.raises(CollateError, match="its settings are not those of the job"):
+    with pytest.raises(CollateError, match="its settings differ from the job's"):
         collator([pack])
 
 

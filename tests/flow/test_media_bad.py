@@ -72,7 +72,7 @@ ROWS = [
     ({"question": "<image>?", "answer": "a", "image": "animated.gif"}, None),
     ({"question": "<image>?", "answer": "a", "image": LONG_NAME}, None),
     ({"question": "Hi?", "answer": "Hello."}, None),
-    ({"question": "<image>?", "answer": "a", "image": "missing.png"}, "there is no such file"),
+    ({"question": "<image>?", "answer": "a", "image": "missing.png"}, "does not exist"),
     ({"question": "<image>?", "answer": "a", "image": TOO_LONG_NAME}, "File name too long"),
     ({"question": "<image>?", "answer": "a", "image": "empty.png"}, "image 'empty.png'"),
     ({"question": "<image>?", "answer": "a", "image": "text.png"}, "image 'text.png'"),
@@ -117,9 +117,9 @@ def test_broken_media_are_rejected_one_by_one(num_proc, small_qwen, tmp_path):
 
 FAULTS = {
     "cut.jpg": (noise("JPEG", (400, 400))[:-2000], "image 'cut.jpg': Pillow cannot read it: "),
-    "gone.png": (None, "image 'gone.png': there is no such file"),
+    "gone.png": (None, "image 'gone.png': does not exist"),
     "zero.png": (b"", "image 'zero.png': is empty"),
-    "header.png": (png_header(30_000, 30_000), "image 'header.png': is no picture that Pillow can read"),
+    "header.png": (png_header(30_000, 30_000), "image 'header.png': is not an image that Pillow can read"),
     "bomb.png": (png_bomb(20_000), "image 'bomb.png': Pillow cannot read it: "),
     "black.png": (picture(), "image 'black.png' is empty: all its pixels have one colour"),
     "thin.png": (noise(size=(2, 600)), "image 'thin.png' of 2 × 600 has an aspect ratio of 0.00333"),

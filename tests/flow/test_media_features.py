@@ -89,7 +89,7 @@ def test_a_flipped_byte_is_found(stores, home):
     path.write_bytes(content)
     packs = open_packs(home / "flipped")
     features = MediaFeatures.of_packs(packs)
-    with pytest.raises(CollateError, match="not those that were written"):
+    with pytest.raises(CollateError, match="features differ from what was written"):
         [features(pack) for pack in packs]
     with pytest.raises(CorruptFileError, match="other bytes"):
         check_store(home / "flipped")
@@ -154,5 +154,5 @@ def test_a_block_is_safetensors():
     loaded = numpy.load(block)
     assert all(loaded[name].tobytes() == array.tobytes() for name, array in arrays.items())
     for damaged in (block.replace(b'"F32"', b'"I32"'), block.replace(b"[4,6]", b"[6,4]"), block[:-1], block[:5]):
-        with pytest.raises(BadMediumError, match="not those that were written"):
+        with pytest.raises(BadMediumError, match="features differ from what was written"):
             from_block(damaged)

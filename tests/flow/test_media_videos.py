@@ -148,5 +148,5 @@ def test_features_know_the_settings_of_the_packs(source, small_qwen, processors,
         MediaFeatures.of_packs(dataset, processors["qwen3-vl"])
     wrong = PackCollator(media=MediaFeatures(processors["qwen2.5-vl"], "qwen2.5-vl", fps=5, max_pixels=20_000))
     pack = next(pack for pack in dataset if any(item.num_frames > 1 for item in pack.media))
-    with pytest.raises(CollateError, match="settings of the processor are not those of the job"):
+    with pytest.raises(CollateError, match="settings of the processor differ from the job's"):
         wrong([pack])

@@ -52,7 +52,7 @@ def test_a_job_measures_media_anew(home, how):
     pack(home, "first")
     change(home, how)
     if how == "gone":
-        with pytest.raises(BadSampleError, match=r"\(sample 2\): there is no such file, looked for at") as caught:
+        with pytest.raises(BadSampleError, match=r"\(sample 2\): does not exist, looked for at") as caught:
             pack(home, "second")
         assert "measured" not in str(caught.value), "it is the first thing that anybody knows of it"
     assert pack(home, "third", on_bad_sample="skip").table.rejected_ids.tolist() == [2] * (how == "gone")
@@ -66,7 +66,7 @@ def test_a_job_measures_media_anew(home, how):
 @pytest.mark.parametrize("stage", ["media", "write"])
 @pytest.mark.parametrize(
     ("how", "reason"),
-    [("gone", "there is no such file, looked for at '[^']*'"), ("larger", "was changed while it was packed")],
+    [("gone", "does not exist, looked for at '[^']*'"), ("larger", "was changed while it was packed")],
 )
 def test_a_picture_that_changes_while_its_job_runs(home, how, reason, stage):
     """One error with the row, the medium and one way out, in whichever stage it is found; and that way works."""

@@ -95,7 +95,7 @@ def test_processes_find_the_same(tmp_path, monkeypatch):
 def test_a_missing_file_is_named(source, tmp_path):
     """With its row, and not with the path of a worker."""
     (tmp_path / "p1.png").unlink()
-    with pytest.raises(BadSampleError, match=r"memory\[3\] \(sample 3\): image 'p1.png': there is no such file"):
+    with pytest.raises(BadSampleError, match=r"memory\[3\] \(sample 3\): image 'p1.png': does not exist"):
         survey_media(source, np.ones(4, dtype=bool), cache_dir=tmp_path / "cache")
 
 

@@ -95,5 +95,5 @@ def test_the_state_of_a_file_changes_when_it_is_written_to(tmp_path):
     assert len(set(states)) == 3
     assert Medium(MediaKind.IMAGE, "a", data=b"abc").stamp() == 0
     path.unlink()
-    with pytest.raises(BadMediumError, match="there is no such file"):
+    with pytest.raises(BadMediumError, match="does not exist"):
         medium.stamp()

@@ -96,12 +96,12 @@ def impossible_png(width, height):
     ("data", "reason"),
     [
         (b"", "is empty"),
-        (b"GIF", "is no picture that Pillow can read, or its header is cut"),
-        (b"<html>404</html>", "is no picture that Pillow can read, or its header is cut"),
+        (b"GIF", "is not an image that Pillow can read, or its header is cut"),
+        (b"<html>404</html>", "is not an image that Pillow can read, or its header is cut"),
         (picture("PNG")[:20], "Truncated File Read"),
-        (picture("JPEG")[:100], "Pillow cannot read it|is no picture"),
+        (picture("JPEG")[:100], "Pillow cannot read it|is not an image"),
         (impossible_png(30_000, 30_000) + png_chunk(b"IDAT", b""), "decompression bomb"),
-        (impossible_png(0, 4) + png_chunk(b"IDAT", b""), "is no picture"),
+        (impossible_png(0, 4) + png_chunk(b"IDAT", b""), "is not an image"),
     ],
     ids=["empty", "three bytes", "a page", "cut PNG", "cut JPEG", "bomb", "no width"],
 )

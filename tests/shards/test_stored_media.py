@@ -134,7 +134,7 @@ def test_flipped_bytes_are_found_before_they_are_used(tmp_path):
     whole = container.read_bytes()
     for position in range(places[1].offset, places[1].offset + places[1].size):
         container.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
-        with pytest.raises(BadMediumError, match=r"of .*0.tar are not those that were written"):
+        with pytest.raises(BadMediumError, match=r"of .*0.tar differ from what was written"):
             media[1].read()
         assert media[0].read() == CONTENTS[0]
 

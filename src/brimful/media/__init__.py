@@ -1,4 +1,4 @@
-"""Pictures, videos and sounds of samples: where their bytes are, what their headers say, and their pixels."""
+"""Images, videos and audio of samples: where their bytes are, what their headers say, and their pixels."""
 
 from brimful.media.placed import PlacedMedium, media_of_segment
 from brimful.media.reference import BadMediumError, MediaKind, Medium

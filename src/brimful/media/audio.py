@@ -1,4 +1,4 @@
-"""Sounds: their numbers of samples from headers, and their waveforms."""
+"""Audio: sample counts from headers, and waveforms."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BLOCK = 1 << 20
 
 
 class AudioHeader(NamedTuple):
-    """Facts of a sound: samples of each channel, samples per second, channels."""
+    """Header of an audio clip: samples of each channel, samples per second, channels."""
 
     num_frames: int
     sampling_rate: int
@@ -29,27 +29,29 @@ class AudioHeader(NamedTuple):
 
 
 def audio_header(medium: Medium) -> AudioHeader:
-    """Return samples, rate and channels of a sound as decoding would give them, without decoding it.
+    """Return the samples, rate and channels that decoding would give, without decoding.
 
-    ``libsndfile`` counts the samples of most formats by what the file holds, but believes the header of an MP3 or a FLAC,
-    and estimates an MP3 without one from its first frames. So the last sample that it promises is read, for which an MP3
-    is passed over frame by frame. If it is missing, the file was cut or its header lies, and the sound is decoded to be
-    counted, which fails for a FLAC. If the header promises too few, decoding stops there too, and so does the count.
+    ``libsndfile`` counts the samples of most formats from the file's contents, but trusts the header of an MP3 or a
+    FLAC, and estimates an MP3 without one from its first frames. So the last promised sample is read; an MP3 is scanned
+    frame by frame for it. If it is missing, the file was cut or its header is wrong, and the clip is decoded to count
+    its samples, which fails for a FLAC. If the header promises too few, decoding stops there too, and so does the
+    count.
 
     Raises:
-        BadMediumError: there is no such file, it is no sound, or it is damaged.
+        BadMediumError: the file does not exist, is not audio, or is damaged.
         MissingExtraError: soundfile is not installed.
     """
     with _opened(medium) as sound:
         num_frames = sound.frames
-        # Of an Ogg they are counted already, and to find its last one costs ten times as much as to open it.
+        # The samples of an Ogg are counted already, and finding the last one costs ten times as much as opening the
+        # file.
         if num_frames and sound.format != "OGG" and not _has_last_frame(sound):
             num_frames = _count_frames(sound)
         return AudioHeader(num_frames, sound.samplerate, sound.channels)
 
 
 def num_samples_after_resampling(header: AudioHeader, sampling_rate: int) -> int:
-    """Return the samples of ``load_audio`` at a rate.
+    """Return the number of samples that ``load_audio`` gives at a rate.
 
     >>> num_samples_after_resampling(AudioHeader(44_101, 44_100, 2), 16_000)
     16001
@@ -67,37 +69,37 @@ def load_audio(medium: Medium, sampling_rate: int) -> npt.NDArray[np.float32]:
 
     Raises:
         BadMediumError: as ``audio_header``.
-        MissingExtraError: soundfile is not installed, or soxr if the rate is another.
+        MissingExtraError: soundfile is not installed, or soxr if the rate differs.
     """
     header = audio_header(medium)
     with _opened(medium) as sound:
-        # The number that is there: memory for all that a header promises may be terabytes.
+        # The counted number: a header may promise terabytes.
         channels = sound.read(header.num_frames, dtype="float32", always_2d=True).T
     waveform = channels.mean(axis=0) if len(channels) > 1 else channels[0]
     if header.sampling_rate != sampling_rate:
-        with optional("soxr", "media", f"a sound at {sampling_rate} samples a second"):
+        with optional("soxr", "media", f"an audio clip at {sampling_rate} samples a second"):
             import soxr
         num_samples = num_samples_after_resampling(header, sampling_rate)
         waveform = soxr.resample(waveform, header.sampling_rate, sampling_rate, quality="soxr_hq")
-        # soxr rounds to the nearest number of samples, and librosa up: one zero more, or one sample less.
+        # soxr rounds to the nearest number of samples, and librosa rounds up: add one zero, or drop one sample.
         waveform = np.pad(waveform, (0, max(0, num_samples - len(waveform))))[:num_samples]
     return np.ascontiguousarray(waveform, dtype=np.float32)
 
 
 @contextlib.contextmanager
 def _opened(medium: Medium) -> Iterator[SoundFile]:
-    """Open a sound, and turn all that soundfile raises into ``BadMediumError``."""
-    with optional("soundfile", "media", "a sound"):
+    """Open an audio clip, and turn every error of soundfile into ``BadMediumError``."""
+    with optional("soundfile", "media", "an audio clip"):
         import soundfile
     if not medium.num_bytes:
         raise BadMediumError("is empty")
     is_file = medium.data is None and medium.size is None and not medium.offset
-    # A whole file is read by libsndfile itself, several times as fast as through a Python file.
+    # A whole file is read by libsndfile itself, which is several times as fast as through a Python file.
     with contextlib.nullcontext(medium.path) if is_file else medium.open() as file:
         try:
             with soundfile.SoundFile(file) as sound:
                 yield sound
-        except (soundfile.SoundFileError, TypeError) as error:  # TypeError: raw samples, whose rate nobody knows
+        except (soundfile.SoundFileError, TypeError) as error:  # TypeError: raw samples without a rate
             raise BadMediumError(f"libsndfile cannot read it: {_reason(error)}") from error
 
 
@@ -107,7 +109,7 @@ def _reason(error: Exception) -> str:
 
 
 def _has_last_frame(sound: SoundFile) -> bool:
-    """Return whether the last sample that the header promises is there; afterwards the sound stands at its beginning."""
+    """Return whether the last sample that the header promises exists; afterwards the clip is at its beginning."""
     import soundfile
 
     try:
@@ -123,7 +125,7 @@ def _count_frames(sound: SoundFile) -> int:
     """Return the samples of each channel that decoding gives, up to the number that the header promises."""
     import soundfile
 
-    # Anew: after a failed search the decoder may not find the beginning again.
+    # Opened again: after a failed seek the decoder may not find the beginning again.
     file = sound.name
     if not isinstance(file, str):
         file.seek(0)

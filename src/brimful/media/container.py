@@ -18,7 +18,7 @@ class MediaContainer:
     Args:
         store: of the packs.
         key: of the blob.
-        holds_features: true if its members are blocks of features (``media/features``) and no files.
+        holds_features: true if its members are blocks of features (``media/features``), not files.
 
     Attributes:
         path: of the file, or its URL.
@@ -48,11 +48,11 @@ class MediaContainer:
         """Return a range of the bytes.
 
         Raises:
-            BadMediumError: the file is gone, cannot be read, or ends before.
+            BadMediumError: the file is gone, cannot be read, or is too short.
         """
         try:
-            # By position: the descriptor is shared with forked processes. Not by a map, whose pages stay with the process
-            # until it has the whole file, and which kills it behind the end of a file that was cut.
+            # By position: the descriptor is shared with forked processes. Not by a memory map: its pages stay in the
+            # process until it holds the whole file, and a read past the end of a file that was cut kills the process.
             content = pread(self._descriptor, size, offset) if self._descriptor >= 0 else self._first_read(offset, size)
             if len(content) == size:
                 return content
@@ -67,14 +67,12 @@ class MediaContainer:
         return content
 
     def damage(self, medium: Medium) -> str:
-        """Return the reason for bytes of a medium that are not those that were written."""
+        """Return the message for bytes of a medium that differ from the written ones."""
         end = medium.offset + medium.num_bytes
-        return (
-            f"bytes {medium.offset:,} … {end:,} of {self.path} are not those that were written: write the packs again"
-        )
+        return f"bytes {medium.offset:,} … {end:,} of {self.path} differ from what was written: write the packs again"
 
     def _first_read(self, offset: int, size: int) -> bytes:
-        """Return a range of a file that is not open: it stays open from then on, unless it is behind a URL."""
+        """Return a range of a file that is not open yet; it stays open unless it is behind a URL."""
         if self._local_path is None:
             return self.store.get_range(self.key, offset, offset + size)
         self._descriptor = os.open(self._local_path, os.O_RDONLY)

@@ -1,4 +1,4 @@
-"""Pictures: their sizes from headers, and their pixels."""
+"""Images: their sizes from headers, and their pixels."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from PIL import Image, ImageFile
 
 _SIZE_IN_HEADER = frozenset({"BMP", "DIB", "GIF", "JPEG", "MPO", "PNG", "PPM", "TIFF", "WEBP"})
-"""Formats whose decoded picture has the size that the header states; of any other the pixels are decoded to be sure."""
+"""Formats whose decoded image has the size that the header states; any other format is decoded to be sure."""
 
 _SIDEWAYS = frozenset({5, 6, 7, 8})
-"""Values of the EXIF tag Orientation that exchange width and height."""
+"""Values of the EXIF tag Orientation that swap width and height."""
 
 _ORIENTATION, _TIFF_WIDTH, _TIFF_HEIGHT = 0x0112, 0x0100, 0x0101
 """Tags of EXIF and TIFF."""
@@ -37,13 +37,13 @@ class ImageSize(NamedTuple):
 
 
 def image_size(medium: Medium) -> ImageSize:
-    """Return the size of the picture that ``transformers.image_utils.load_image`` makes, without its pixels.
+    """Return the size of the image that ``transformers.image_utils.load_image`` makes, without its pixels.
 
-    That picture is turned as its EXIF or XMP orientation says; of an animation it is the first frame. Formats other than
-    BMP, GIF, JPEG, PNG, PPM, TIFF and WebP are decoded, as their headers do not bind the decoder.
+    The image is rotated by its EXIF or XMP orientation; an animation gives its first frame. Formats other than
+    BMP, GIF, JPEG, PNG, PPM, TIFF and WebP are decoded, because their headers do not bind the decoder.
 
     Raises:
-        BadMediumError: there is no such file, it is no picture, its header is cut, or it states an impossible size.
+        BadMediumError: the file does not exist or is not an image, or its header is cut or states an impossible size.
         MissingExtraError: Pillow is not installed.
     """
     with _pillow_errors(), medium.open() as file, _opened(file) as image:
@@ -57,10 +57,10 @@ def image_size(medium: Medium) -> ImageSize:
 
 
 def load_image(medium: Medium) -> Image.Image:
-    """Return the picture as ``transformers.image_utils.load_image`` does: turned as it says, in RGB.
+    """Return the image as ``transformers.image_utils.load_image`` does: with its orientation applied, in RGB.
 
     Raises:
-        BadMediumError: as ``image_size``, and pixels that are cut or damaged.
+        BadMediumError: as ``image_size``, or the pixels are cut or damaged.
         MissingExtraError: Pillow is not installed.
     """
     with _pillow_errors(), medium.open() as file, _opened(file) as image:
@@ -75,25 +75,25 @@ def _transposed(image: Image.Image) -> Image.Image:
 
 @contextlib.contextmanager
 def _opened(file: BinaryIO) -> Iterator[ImageFile.ImageFile]:
-    """Open a picture without decoding it."""
-    with optional("PIL", "media", "a picture"):
+    """Open an image without decoding it."""
+    with optional("PIL", "media", "an image"):
         from PIL import Image, UnidentifiedImageError
     if not file.read(1):
         raise BadMediumError("is empty")
     file.seek(0)
     try:
-        image = Image.open(file)  # which knows no picture without width or height
+        image = Image.open(file)  # which accepts no image without width or height
     except UnidentifiedImageError as error:
-        raise BadMediumError("is no picture that Pillow can read, or its header is cut") from error
+        raise BadMediumError("is not an image that Pillow can read, or its header is cut") from error
     with image:
         yield image
 
 
 @contextlib.contextmanager
 def _pillow_errors() -> Iterator[None]:
-    """Turn all that Pillow raises into ``BadMediumError``, and keep its warnings to ourselves."""
+    """Turn every error of Pillow into ``BadMediumError``, and suppress its warnings."""
     with warnings.catch_warnings():
-        # Of pictures of more than 89 million pixels, and of damaged metadata: the processor goes on, and so do we.
+        # About images of more than 89 million pixels, and damaged metadata: the processor goes on, and so do we.
         warnings.simplefilter("ignore")
         try:
             yield
@@ -107,7 +107,7 @@ def _pillow_errors() -> Iterator[None]:
 
 def _stated_size(image: ImageFile.ImageFile) -> tuple[int, int]:
     """Return width and height as they are stored, before any orientation."""
-    # Pillow exchanges them when it opens a TIFF with the tag, and not when it opens one whose XMP says the same.
+    # Pillow swaps them when it opens a TIFF with the tag, but not when only the XMP has the orientation.
     tags = getattr(image, "tag_v2", None)
     if image.format == "TIFF" and tags is not None:
         return int(tags[_TIFF_WIDTH]), int(tags[_TIFF_HEIGHT])
@@ -115,17 +115,17 @@ def _stated_size(image: ImageFile.ImageFile) -> tuple[int, int]:
 
 
 def _orientation(image: ImageFile.ImageFile) -> Any:
-    """Return the orientation that ``exif_transpose`` obeys: 1 to 8, or anything else that damaged metadata hold."""
+    """Return the orientation that ``exif_transpose`` obeys: 1 to 8, or anything else that damaged metadata holds."""
     from PIL import Image
 
     if image.format == "PNG":
         image = _with_texts_before_pixels(image)
-    # The method of PNG itself decodes the pixels to see all chunks behind them.
+    # The method of the PNG class decodes the pixels to reach the chunks after them.
     return Image.Image.getexif(image).get(_ORIENTATION, 1)
 
 
 def _with_texts_before_pixels(image: ImageFile.ImageFile) -> ImageFile.ImageFile:
-    """Return the picture, or, if metadata lie behind its pixels, one without pixels that has them all in its header."""
+    """Return the image, or, if metadata follows its pixels, one without pixels that has all metadata in its header."""
     from PIL import Image
 
     file = image.fp
@@ -135,13 +135,13 @@ def _with_texts_before_pixels(image: ImageFile.ImageFile) -> ImageFile.ImageFile
     file.seek(0)
     header = file.read(start_of_pixels)
     chunks = []
-    # Invariant: the file stands at the length of a chunk. Chunks of pixels are passed over, never read.
+    # Invariant: the file is at the length of a chunk. Chunks of pixels are skipped, never read.
     while len(start := file.read(8)) == 8:
         length, kind = struct.unpack(">I4s", start)
-        # The first picture of an animation ends at the control chunk of the second, and so does Pillow's reading.
+        # The first image of an animation ends at the control chunk of the second, and so does Pillow's reading.
         if kind == b"IEND" or (kind == b"fcTL" and getattr(image, "is_animated", False)):
             break
-        # A file that was cut has no size to find here: reading its pixels will say so.
+        # The file was cut: reading its pixels will report it.
         if file.tell() + length > num_bytes:
             break
         if kind in _PNG_TEXTS:

@@ -1,4 +1,4 @@
-"""A medium among tokens: those that stand for it, in a sample or in a pack."""
+"""A medium and the tokens that stand for it, in a sample or in a pack."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from brimful.media.reference import BadMediumError, Medium
 from brimful.messages import setting
 from brimful.typing import Fingerprint
 
-CHANGED = "was changed since it was packed: restore it, or pack the data anew"
-"""Reason for bytes that are not those that were packed."""
+CHANGED = "was changed since it was packed: restore it, or pack the data again"
+"""Reason for bytes that differ from the packed ones."""
 
 
 @dataclass(frozen=True)
 class PlacedMedium:
-    """One picture, video or sound of an encoded sample, or of a pack.
+    """One image, video or audio clip of an encoded sample, or of a pack.
 
     Attributes:
         medium: where its bytes are.
         start: first of its tokens, counted in the sample or in the pack.
-        length: its tokens, all that stand in the place of its placeholder.
-        num_tokens: those of them whose embeddings come from a tower.
+        length: number of its tokens: all that replace its placeholder.
+        num_tokens: number of these whose embeddings come from a tower.
         num_patches: patches of the vision tower.
-        grid: patches along time, height and width; None for sounds, and for models without a grid.
-        num_frames: frames taken from a video; 1 for a picture.
-        num_mel_frames: columns of the spectrogram of a sound.
-        runs: first token of each run of those from a tower, counted from ``start``: several in a video whose frames
-            stand between timestamps.
+        grid: patches along time, height and width; None for audio, and for models without a grid.
+        num_frames: frames taken from a video; 1 for an image.
+        num_mel_frames: columns of the spectrogram of an audio clip.
+        runs: first token of each run of tokens from a tower, counted from ``start``: several in a video whose frames
+            are between timestamps.
         seconds_per_grid: seconds from one grid of a video to the next, for models whose positions follow them.
         segment: number of the segment that it belongs to; 0 in a sample.
-        fingerprint: of its bytes when it was packed; empty before.
+        fingerprint: of its bytes when it was packed; empty before packing.
     """
 
     medium: Medium
@@ -48,7 +48,7 @@ class PlacedMedium:
     fingerprint: Fingerprint = ""
 
     def __eq__(self, other: object) -> bool:
-        # Media of a shard have a class of their own, and are equal to others with the same facts.
+        # Media of a shard have their own class, and are equal to others with the same fields.
         if not isinstance(other, PlacedMedium):
             return NotImplemented
         return all(getattr(self, name) == getattr(other, name) for name in PlacedMedium.__dataclass_fields__)
@@ -59,10 +59,10 @@ class PlacedMedium:
         return f"{self.medium.kind.value} {self.medium.name[:200]!r}"
 
     def read(self) -> bytes:
-        """Return the medium's bytes, which must be those that were packed.
+        """Return the medium's bytes, which must equal the packed ones.
 
         Raises:
-            BadMediumError: it is gone, was changed since, or is stored as features.
+            BadMediumError: it is gone, was changed after packing, or is stored as features.
         """
         source = self.medium.container
         if source is not None and source.holds_features:
@@ -80,7 +80,7 @@ class PlacedMedium:
 def media_of_segment(
     media: Iterable[PlacedMedium], *, start: int, length: int, segment: int = 0, offset: int = 0
 ) -> Iterator[PlacedMedium]:
-    """Yield the media of a part of a sample, placed in a pack.
+    """Yield the media of one segment of a sample, placed in a pack.
 
     Args:
         media: of the whole sample.

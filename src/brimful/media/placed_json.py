@@ -1,4 +1,4 @@
-"""Placed media as values of JSON: their places among tokens and what was measured, without their bytes."""
+"""Placed media as JSON values: their places among tokens and their measurements, without their bytes."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ _FACTS = tuple(name for name in PlacedMedium.__dataclass_fields__ if name != "me
 
 
 def placed_to_values(item: PlacedMedium) -> dict[str, Any]:
-    """Return all that JSON can hold of a placed medium, but for the place of its bytes.
+    """Return a placed medium as JSON values, without the location of its bytes.
 
     >>> from brimful.media import MediaKind
     >>> item = PlacedMedium(Medium(MediaKind.IMAGE, "a"), start=1, length=2, num_tokens=2, grid=(1, 2, 4))
@@ -21,9 +21,9 @@ def placed_to_values(item: PlacedMedium) -> dict[str, Any]:
 
 
 def placed_from_values(values: dict[str, Any], medium: Medium) -> PlacedMedium:
-    """Return the placed medium of ``placed_to_values``; raises ``TypeError`` or ``KeyError`` for other values."""
+    """Return the placed medium of ``placed_to_values``; raise ``TypeError`` or ``KeyError`` for other values."""
     grid = values["grid"]
-    # Not by the constructor, which takes four times as long for a frozen class: each medium that is served comes through here.
+    # Not by the constructor, which takes four times as long for a frozen class: this runs for each served medium.
     item = object.__new__(PlacedMedium)
     vars(item).update(
         medium=medium,

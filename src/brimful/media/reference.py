@@ -1,4 +1,4 @@
-"""One picture, video or sound of a sample: where its bytes are, until somebody needs them."""
+"""One image, video or audio clip of a sample: a reference to its bytes, which are read when needed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class MediaKind(str, Enum):
 
 
 class BadMediumError(ValueError):
-    """A medium that cannot be used; says why, and does not name it: whoever knows its sample does."""
+    """A medium that cannot be used; gives the reason without its name, which the caller adds."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,11 @@ class Medium:
     """One medium of a sample: a whole file, a part of one (a member of a tar), or bytes that came with the row.
 
     Attributes:
-        kind: picture, video or sound.
+        kind: image, video or audio.
         name: as the row has it, for messages and for exports; any text.
         path: absolute path of the file; empty if the bytes came with the row.
         offset: first byte in the file.
-        size: bytes; None for all from the offset on.
+        size: bytes; None for all after ``offset``.
         data: the bytes themselves, if they came with the row.
         container: file of a pack store that holds the bytes, at ``offset``; ``path`` is its path or URL.
 
@@ -64,7 +64,7 @@ class Medium:
         """Return a binary file of the medium's bytes alone.
 
         Raises:
-            BadMediumError: there is no such file, or it cannot be read.
+            BadMediumError: the file does not exist or cannot be read.
         """
         if self.data is not None:
             return io.BytesIO(self.data)
@@ -80,7 +80,7 @@ class Medium:
         """Return the medium's bytes.
 
         Raises:
-            BadMediumError: there is no such file, it cannot be read, or it is shorter than it was.
+            BadMediumError: the file does not exist, cannot be read, or is shorter than it was.
         """
         if self.data is not None:
             return self.data
@@ -94,7 +94,7 @@ class Medium:
         self._state()
         try:
             with open(self.path, "rb") as file:
-                # Asked before anything is read: a file that was cut short shows in its size.
+                # Checked before anything is read: the size shows whether a file was cut short.
                 self._check_length(os.fstat(file.fileno()).st_size - self.offset)
                 file.seek(self.offset)
                 num_bytes = 0
@@ -115,7 +115,7 @@ class Medium:
 
     @cached_property
     def num_bytes(self) -> int:
-        """Bytes of the medium; ``BadMediumError`` if there is no such file."""
+        """Bytes of the medium; ``BadMediumError`` if the file does not exist."""
         if self.data is not None:
             return len(self.data)
         if self.size is not None:
@@ -123,22 +123,22 @@ class Medium:
         return self._state().st_size - self.offset
 
     def fingerprint(self) -> Fingerprint:
-        """Return the fingerprint of its bytes, which reads all of them, a piece at a time.
+        """Return the fingerprint of its bytes; reads all of them, a piece at a time.
 
         Raises:
-            BadMediumError: as of ``read``.
+            BadMediumError: as for ``read``.
         """
         if self.data is not None or self.container is not None:
             return fingerprint_stream([self.read()])
         return fingerprint_stream(self._pieces(_PIECE_BYTES))
 
     def state(self) -> bytes:
-        """Return what tells the content of its file without reading it: size, time of last change, and its place in it.
+        """Return what identifies its bytes without reading them: size and time of the file, offset and size in it.
 
-        A copy that keeps times (``cp -p``, ``rsync -a``) has the same. Empty for bytes that came with the row.
+        A copy that keeps times (``cp -p``, ``rsync -a``) has the same state. Empty for bytes that came with the row.
 
         Raises:
-            BadMediumError: there is no such file.
+            BadMediumError: the file does not exist.
         """
         if not self.path:
             return b""
@@ -146,13 +146,13 @@ class Medium:
         return f"{state.st_size} {state.st_mtime_ns} {self.offset} {self.size};".encode()
 
     def stamp(self) -> int:
-        """Return a number of the present state of its file (size, times, inode); 0 for bytes that are in none.
+        """Return a number for the current state of its file (size, times, inode); 0 for bytes that are not in a file.
 
-        Two equal numbers mean that nobody wrote to the file in between: beside the time of the last change, which a copying
-        tool may set back, it is made of the time that the system sets at each write.
+        Equal numbers mean that the file was not written in between: the number includes the time that the system sets
+        at each write, not only the time of the last change, which a copying tool may set back.
 
         Raises:
-            BadMediumError: there is no such file.
+            BadMediumError: the file does not exist.
         """
         if not self.path:
             return 0
@@ -160,23 +160,23 @@ class Medium:
         return short_digest(f"{state.st_size} {state.st_mtime_ns} {state.st_ctime_ns} {state.st_ino}".encode())
 
     def seconds_since_change(self) -> float:
-        """Return the age of the present state of its file; ``BadMediumError`` if there is none."""
+        """Return the age of the current state of its file; ``BadMediumError`` if it does not exist."""
         return time.time() - self._state().st_ctime
 
     def _state(self) -> os.stat_result:
-        """Return the state of its file, before which none is opened: a pipe would be waited for, a device read without end."""
+        """Return the state of its file, checked before opening: a pipe would block, and a device has no end."""
         try:
             state = os.stat(self.path)
         except OSError as error:
             raise _unreadable(error) from error
         kind = special_file(state.st_mode)
         if kind:
-            raise BadMediumError(f"is {kind} and no file: {self.path!r}")
+            raise BadMediumError(f"is {kind} and not a file: {self.path!r}")
         return state
 
 
 def _unreadable(error: OSError) -> BadMediumError:
-    # The whole path: a name of a row is often right, and the directory that it was looked for in is wrong.
+    # The whole path: the name in the row is often right, and the directory wrong.
     if isinstance(error, FileNotFoundError):
-        return BadMediumError(f"there is no such file, looked for at {str(error.filename)!r}")
+        return BadMediumError(f"does not exist, looked for at {str(error.filename)!r}")
     return BadMediumError(f"{error.strerror}: {str(error.filename)!r}")

@@ -11,24 +11,24 @@ from brimful.typing import Int64Array
 
 @dataclass(frozen=True, slots=True)
 class RopeRule:
-    """Rule by which one generation of models counts positions.
+    """Position rule of one generation of models.
 
-    Read in ``get_rope_index`` of Transformers 5.23. Numbers that belong to a model's configuration are to be taken
-    from there, as ``replace(QWEN2_5_VL, tokens_per_second=config.vision_config.tokens_per_second)``.
+    Source: ``get_rope_index`` of Transformers 5.23. Take numbers that belong to a model's configuration
+    from there: ``replace(QWEN2_5_VL, tokens_per_second=config.vision_config.tokens_per_second)``.
 
-    Text behind a video begins elsewhere in other versions: to Transformers 5.2, ``get_rope_index`` of Qwen2-VL and
-    Qwen2.5-VL was ``is_after_time``, and cut ``seconds_per_grid`` to whole seconds.
+    Text after a video begins elsewhere in other versions: up to Transformers 5.2, ``get_rope_index`` of Qwen2-VL and
+    Qwen2.5-VL followed ``is_after_time``, and truncated ``seconds_per_grid`` to whole seconds.
 
     Attributes:
-        merge_size: patches that are one token, along height and along width; ``spatial_merge_size`` of the vision
+        merge_size: patches per token, along height and along width; ``spatial_merge_size`` of the vision
             configuration.
         tokens_per_second: positions in one second of a video; None for one position in each grid.
             ``tokens_per_second`` of Qwen2.5-VL's vision configuration, ``position_id_per_seconds`` of Qwen2.5-Omni's.
-        is_rate_first: seconds of a grid and positions of a second are multiplied before the number of the grid is.
-            The order decides which ``float32`` comes out.
-        has_frames_apart: each grid in time of a video is a run of its own, between timestamps, and at time 0 of it.
-        is_after_time: what follows a medium begins behind its last position in time, too; else it begins behind its
-            height and its width alone, within the time of a long video.
+        is_rate_first: seconds per grid times positions per second is computed first, then times the number of the grid.
+            The order decides the ``float32`` result.
+        has_frames_apart: each grid in time of a video is a separate run, between timestamps, whose time starts at 0.
+        is_after_time: text after a medium begins after its last position in time, too; otherwise only after its
+            height and width, which is within the time of a long video.
     """
 
     merge_size: int = 2
@@ -45,10 +45,10 @@ QWEN2_5_VL = RopeRule(tokens_per_second=2, is_rate_first=True)
 """Rule of Qwen2.5-VL: positions of a video are seconds times a rate, 2 in the released models."""
 
 QWEN3_VL = RopeRule(has_frames_apart=True)
-"""Rule of Qwen3-VL: timestamps in the text stand between the frames of a video."""
+"""Rule of Qwen3-VL: timestamps in the text separate the frames of a video."""
 
 QWEN2_5_OMNI = RopeRule(tokens_per_second=25, is_after_time=True)
-"""Rule of Qwen2.5-Omni's thinker for videos whose sound is not between their frames (``use_audio_in_video=False``)."""
+"""Rule of Qwen2.5-Omni's thinker for videos whose audio is not between their frames (``use_audio_in_video=False``)."""
 
 
 RULES: Mapping[str, RopeRule] = {
@@ -57,19 +57,19 @@ RULES: Mapping[str, RopeRule] = {
     "qwen3-vl": QWEN3_VL,
     "qwen2.5-omni": QWEN2_5_OMNI,
 }
-"""Rules by the name of the family (``media.families``); others have positions of text."""
+"""Rules by family name (``media.families``); other families have text positions."""
 
 
 @dataclass(frozen=True, slots=True)
 class RopeMedium:
-    """One picture or video with the places of its placeholder tokens in a sample.
+    """One image or video with the places of its placeholder tokens in a sample.
 
-    A sound has no grid and is left out: its tokens count like text.
+    Audio has no grid and is left out: its tokens count like text.
 
     Attributes:
-        kind: picture or video.
+        kind: image or video.
         starts: first token of each run of placeholders: one, or one for each grid in time of a video whose frames
-            stand apart (``RopeRule.has_frames_apart``).
+            are separate (``RopeRule.has_frames_apart``).
         grid: grids in time, patches in height, patches in width: its row of ``image_grid_thw`` or ``video_grid_thw``.
         seconds_per_grid: seconds from one grid of a video to the next, as ``second_per_grid_ts`` has it; read by rules
             with ``tokens_per_second``.
@@ -82,35 +82,35 @@ class RopeMedium:
 
 
 def rope_positions(num_tokens: int, media: Sequence[RopeMedium], rule: RopeRule) -> Int64Array:
-    """Return time, height and width of each token of one sample, without its model.
+    """Return the time, height and width of each token of one sample, without loading its model.
 
     ::
 
-        tokens      a b < # # # # # # > c     a picture of 2 · 3 tokens between < and >
+        tokens      a b < # # # # # # > c     an image of 2 · 3 tokens between < and >
         time        0 1 2 3 3 3 3 3 3 6 7
-        height      0 1 2 3 3 3 4 4 4 6 7     text continues behind the larger of height and width
+        height      0 1 2 3 3 3 4 4 4 6 7     text continues after the larger of height and width
         width       0 1 2 3 4 5 3 4 5 6 7
 
-    A pack carries the positions of its samples side by side (``PackExtras.rope_positions``): they begin at 0 in each
-    sample, so they are never computed for a whole pack.
+    A pack carries the positions of its samples one after another (``PackExtras.rope_positions``): they begin at 0 in
+    each sample, so they are never computed for a whole pack.
 
     Args:
         num_tokens: tokens of the sample, placeholders included.
-        media: pictures and videos in the order of their tokens.
+        media: images and videos in the order of their tokens.
         rule: rule of the model.
 
     Returns:
         ``int64[3, num_tokens]``, equal to ``get_rope_index`` of the model. Text has the same position three times.
 
     Raises:
-        BadMediumError: its grid does not agree with the rule, or with the places of its tokens.
+        BadMediumError: a grid does not match the rule, or the places of its tokens.
 
     >>> picture = RopeMedium(MediaKind.IMAGE, [3], (1, 4, 6))
     >>> rope_positions(11, [picture], QWEN2_VL).tolist()
     [[0, 1, 2, 3, 3, 3, 3, 3, 3, 6, 7], [0, 1, 2, 3, 3, 3, 4, 4, 4, 6, 7], [0, 1, 2, 3, 4, 5, 3, 4, 5, 6, 7]]
     """
     positions: Int64Array = np.empty((3, num_tokens), dtype=np.int64)
-    # Tokens before ``end`` have their positions, and ``position`` is that of the next token of text.
+    # Tokens before ``end`` have their positions; ``position`` is the position of the next text token.
     end = position = 0
     for medium in media:
         times, height, width = _token_grid(medium, rule)
@@ -120,12 +120,12 @@ def rope_positions(num_tokens: int, media: Sequence[RopeMedium], rule: RopeRule)
             if start < end or start + size > num_tokens:
                 raise BadMediumError(
                     f"has {size:,} tokens at token {start:,}, where tokens {end:,} … {num_tokens:,} of its sample are "
-                    f"free: its grid {medium.grid} is not that of its placeholders"
+                    f"free: its grid {medium.grid} does not match its placeholders"
                 )
             positions[:, end:start] = np.arange(position, position + start - end)
             position += start - end
             end = start + size
-            # Each row of a run is contiguous, so these are views of it in the shape of the grid.
+            # Each row of a run is contiguous, so these are views in the shape of the grid.
             time, row, column = (axis.reshape(len(times), height, width) for axis in positions[:, start:end])
             time[:] = (times + position)[:, None, None]
             row[:] = np.arange(position, position + height)[:, None]
@@ -144,7 +144,7 @@ def _token_grid(medium: RopeMedium, rule: RopeRule) -> tuple[Int64Array, int, in
             f"has the grid {medium.grid}, which tokens of {rule.merge_size} · {rule.merge_size} do not fill"
         )
     if medium.kind is MediaKind.AUDIO:
-        raise BadMediumError("is a sound, which has no grid: leave it out, as its tokens count like text")
+        raise BadMediumError("is audio, which has no grid: leave it out, because its tokens count like text")
     is_video = medium.kind is MediaKind.VIDEO
     if grids != 1 and not is_video:
         raise BadMediumError(f"has the grid {medium.grid}: only videos have several grids in time")
@@ -152,13 +152,13 @@ def _token_grid(medium: RopeMedium, rule: RopeRule) -> tuple[Int64Array, int, in
     num_runs = grids if is_apart else 1
     if len(medium.starts) != num_runs:
         raise BadMediumError(
-            f"has {len(medium.starts)} runs of tokens and {num_runs} are due of the grid {medium.grid}"
+            f"has {len(medium.starts)} runs of tokens, and {num_runs} are expected for the grid {medium.grid}"
         )
     if is_apart:
         grids = 1
     if rule.tokens_per_second is None or not is_video:
         return np.arange(grids, dtype=np.int64), height, width
-    # The arithmetic of models is float32, and a time just below a whole number is cut to the one before.
+    # The arithmetic of models is float32, and a time just below a whole number is truncated to the one before.
     numbers = np.arange(grids, dtype=np.float32)
     seconds, rate = np.float32(medium.seconds_per_grid), np.float32(rule.tokens_per_second)
     times = numbers * (seconds * rate) if rule.is_rate_first else numbers * seconds * rate

@@ -1,4 +1,4 @@
-"""Rule of positions of a family, with the numbers that belong to a model's configuration."""
+"""Position rule of a family, with the numbers of a model's configuration."""
 
 import json
 from dataclasses import replace
@@ -10,12 +10,12 @@ from brimful.media.rope_positions import RULES, RopeRule
 
 
 def rope_rule(family: Family, directory: str | None, tokens_per_second: float | None = None) -> RopeRule | None:
-    """Return the rule of a family's positions; None for positions of text.
+    """Return the position rule of a family; None for text positions.
 
     Args:
         family: with its settings.
-        directory: of the model's processor, whose ``config.json`` is read if there is one; None for none.
-        tokens_per_second: goes before that of the file.
+        directory: of the model's processor, whose ``config.json`` is read if it exists; None without a processor.
+        tokens_per_second: overrides the number in the file.
     """
     rule = RULES.get(family.name)
     if rule is None:
@@ -33,7 +33,7 @@ def rope_rule(family: Family, directory: str | None, tokens_per_second: float | 
 
 
 def _of_configuration(directory: str, published: float) -> float:
-    """Return the positions in a second that ``config.json`` beside the processor says, else the published ones."""
+    """Return the positions per second from ``config.json`` next to the processor, or else the published number."""
     path = Path(directory) / "config.json"
     try:
         config = json.loads(path.read_bytes())

@@ -1,14 +1,14 @@
-"""Choice of what a pack store holds of its media."""
+"""Choice of how a pack store holds its media."""
 
 from enum import Enum
 
 
 class MediaStorage(str, Enum):
-    """Storage of the media that lie in files. Bytes that came with rows are in the store always."""
+    """Storage of media that are in files. Bytes that came with rows are always in the store."""
 
     REFERENCES = "references"
-    """Path, offset, size and fingerprint; the files have to be there when packs are read."""
+    """Path, offset, size and fingerprint; the files must exist when packs are read."""
     BYTES = "bytes"
-    """Their bytes, each distinct medium once: the store is complete by itself."""
+    """Their bytes, each distinct medium once: the store is complete."""
     FEATURES = "features"
-    """Arrays that the model's processor makes of them, each distinct picture once: training needs neither media nor processor."""
+    """Arrays from the model's processor, each distinct medium once: training needs neither media nor processor."""

@@ -1,4 +1,4 @@
-"""Videos: their numbers of frames and sizes from headers, and chosen frames."""
+"""Videos: frame counts and sizes from headers, and chosen frames."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class VideoHeader(NamedTuple):
-    """Facts of a video.
+    """Header of a video.
 
     Attributes:
         num_frames: frames that decoding gives.
         fps: frames per second, on average.
-        width, height: of the frames as they are stored, in pixels: of a file that a player turns, those before it does, as
-            PyAV decodes it for Transformers.
+        width, height: of the stored frames, in pixels, before any rotation by a player, as
+            PyAV decodes them for Transformers.
     """
 
     num_frames: int
@@ -33,18 +33,18 @@ class VideoHeader(NamedTuple):
 
 
 def video_header(medium: Medium) -> VideoHeader:
-    """Return frames, rate and size of a video, without decoding it.
+    """Return the frames, rate and size of a video, without decoding it.
 
-    The number of frames is that of the container where its index has an entry for each, none of them to be left out when
-    it is played, and all within the file: MP4, MOV and AVI that are whole. Otherwise the packets are counted, which reads
-    the file: Matroska, WebM, MPEG-TS, FLV and MP4 in fragments state no number, an AVI that was cut states that of the
-    whole, and an MP4 that was trimmed by an edit list has frames that no reader sees. If a packet is damaged, as the last
-    one of a file that was cut, nobody knows what a decoder makes of it, and the video is decoded to be counted.
+    The container's number of frames is used if its index has an entry for each, none is discarded in playback, and all
+    lie within the file: complete MP4, MOV and AVI files. Otherwise the packets are counted, which reads the file:
+    Matroska, WebM, MPEG-TS, FLV and fragmented MP4 state no number, a cut AVI states the number of the whole file, and
+    an MP4 trimmed by an edit list has frames that no reader sees. If a packet is damaged, such as the last one of a
+    file that was cut, its frames cannot be predicted, and the video is decoded to count them.
 
-    Source: ``transformers.video_utils.read_video_pyav``, which believes the number that the container states.
+    Source: ``transformers.video_utils.read_video_pyav``, which trusts the number that the container states.
 
     Raises:
-        BadMediumError: there is no such file, it is no video, it states no size or no rate, or it was cut.
+        BadMediumError: the file does not exist, is not a video, states no size or rate, or was cut.
         MissingExtraError: PyAV is not installed.
     """
     with _opened(medium) as container:
@@ -62,25 +62,25 @@ def video_header(medium: Medium) -> VideoHeader:
 
 
 def load_frames(medium: Medium, indices: Sequence[int]) -> npt.NDArray[np.uint8]:
-    """Return frames as RGB: ``uint8[len(indices), height, width, 3]``, as stored, not turned.
+    """Return frames as RGB: ``uint8[len(indices), height, width, 3]``, as stored, not rotated.
 
     Args:
         medium: the video.
-        indices: numbers of frames, ascending; a frame may be asked for twice.
+        indices: numbers of frames, ascending; a frame may occur twice.
 
     Raises:
-        BadMediumError: as ``video_header``, and frames that are damaged or not there.
+        BadMediumError: as ``video_header``, or a frame is damaged or missing.
         MissingExtraError: PyAV is not installed.
     """
     return np.stack(list(iterate_frames(medium, indices)))
 
 
 def iterate_frames(medium: Medium, indices: Sequence[int]) -> Iterator[npt.NDArray[np.uint8]]:
-    """Yield the frames of ``load_frames`` one by one, so that only one lies in memory: ``uint8[height, width, 3]``."""
+    """Yield the frames of ``load_frames`` one by one, so that only one is in memory: ``uint8[height, width, 3]``."""
     wanted = iter(indices)
     wish = next(wanted, None)
     with _opened(medium) as container:
-        # From the beginning, as Transformers: to seek and to count from there is not exact in every container.
+        # From the beginning, as in Transformers: seeking is not exact in every container.
         for number, frame in enumerate(container.decode(video=0)):
             if number != wish:
                 continue
@@ -96,7 +96,7 @@ def iterate_frames(medium: Medium, indices: Sequence[int]) -> Iterator[npt.NDArr
 
 @contextlib.contextmanager
 def _opened(medium: Medium) -> Iterator[InputContainer]:
-    """Open a video, and turn all that PyAV raises into ``BadMediumError``."""
+    """Open a video, and turn every error of PyAV into ``BadMediumError``."""
     with optional("av", "media", "a video"):
         import av
     if not medium.num_bytes:
@@ -106,7 +106,7 @@ def _opened(medium: Medium) -> Iterator[InputContainer]:
             with av.open(file, "r") as container:
                 if not container.streams.video:
                     raise BadMediumError("has no video stream")
-                # A codec that this build cannot decode, or a stream whose kind was never found.
+                # A codec that this build cannot decode, or a stream of unknown kind.
                 if container.streams.video[0].codec_context is None:
                     raise BadMediumError("has a video stream of unknown kind")
                 yield container
@@ -115,7 +115,7 @@ def _opened(medium: Medium) -> Iterator[InputContainer]:
 
 
 def _index_has_all(stream: Any, num_bytes: int) -> bool:
-    """Return whether the container's index has one entry for each frame that it states, all of them to be seen."""
+    """Return whether the container's index has one entry for each stated frame, all of them visible."""
     entries = getattr(stream, "index_entries", None)
     if not stream.frames or entries is None or len(entries) != stream.frames:
         return False
@@ -126,7 +126,7 @@ def _count_packets(container: InputContainer) -> int | None:
     """Return the packets of the first video stream that become frames, without decoding; None if one is damaged."""
     num_packets = 0
     for packet in container.demux(container.streams.video[0]):
-        # The last packet of all is empty; it only tells the decoder to give what it holds back.
+        # The last packet is empty; it only tells the decoder to flush.
         if not packet.size or packet.is_discard:
             continue
         if packet.is_corrupt:

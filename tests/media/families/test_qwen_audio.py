@@ -101,6 +101,6 @@ def test_a_file_is_read_as_transformers_reads_it(name, values, tmp_path):
 def test_settings_that_cannot_be():
     with pytest.raises(SettingsError, match="the family qwen2-audio has no setting fps"):
         open_family("qwen2-audio", fps=2)
-    with pytest.raises(SettingsError, match="sampling_rate of sounds has to be a positive whole number and is -1"):
+    with pytest.raises(SettingsError, match="sampling_rate of audio has to be a positive whole number and is -1"):
         open_family("qwen2-audio", sampling_rate=-1)
     assert open_family("qwen2-audio", sampling_rate=8_000).audio(AudioHeader(8_000, 8_000, 1)).num_mel_frames == 50

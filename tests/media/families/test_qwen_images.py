@@ -170,7 +170,7 @@ def test_settings_that_cannot_be(tmp_path):
     with pytest.raises(SettingsError, match=r"has no preprocessor_config\.json and no processor_config\.json"):
         open_family("qwen2-vl", tmp_path)
     (tmp_path / "preprocessor_config.json").write_text("[]")
-    with pytest.raises(SettingsError, match="is no JSON object"):
+    with pytest.raises(SettingsError, match="is not a JSON object"):
         open_family("qwen2-vl", tmp_path)
     (tmp_path / "preprocessor_config.json").write_text('{"do_resize": false}')
     with pytest.raises(SettingsError, match="do_resize"):

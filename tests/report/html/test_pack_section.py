@@ -69,10 +69,10 @@ def test_a_medium_that_cannot_be_read_says_why() -> None:
     (pack,) = shown(replace(toy_pack([16]), media=items))
     cut, other, gone = media_of(pack)
     assert "Pillow cannot read it" in cut.note
-    assert other.note == "was changed since it was packed: restore it, or pack the data anew"
-    assert gone.note == "there is no such file, looked for at '/nowhere/gone.mp4'"
+    assert other.note == "was changed since it was packed: restore it, or pack the data again"
+    assert gone.note == "does not exist, looked for at '/nowhere/gone.mp4'"
     page = shown_packs_section([pack])
-    assert all(text in page for text in ("cut.png", "other.png", "gone.mp4", "there is no such file"))
+    assert all(text in page for text in ("cut.png", "other.png", "gone.mp4", "does not exist"))
 
 
 def test_a_page_stays_small_whatever_is_packed(monkeypatch: pytest.MonkeyPatch) -> None:

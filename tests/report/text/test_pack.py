@@ -33,7 +33,7 @@ def test_a_medium_stands_in_the_place_of_its_tokens() -> None:
     lines = show_pack(pack, 0, 400, lambda ids: "x" * len(ids), full=True)
     assert (
         lines[2]
-        == "x[image 'gone\\x1b[2J.png': there is no such file, looked for at '/nowhere/gone.png', 300 tokens, 30×40 patches]⟦xxxxxxxxx⟧"
+        == "x[image 'gone\\x1b[2J.png': does not exist, looked for at '/nowhere/gone.png', 300 tokens, 30×40 patches]⟦xxxxxxxxx⟧"
     )
     assert lines[4].startswith("x[audio: libsndfile cannot read it")
     assert lines[4].endswith("4 tokens]⟦x⟧")
@@ -43,5 +43,5 @@ def test_a_medium_stands_in_the_place_of_its_tokens() -> None:
     assert (picture["kind"], picture["length"], picture["problem"]) == (
         "image",
         300,
-        "there is no such file, looked for at '/nowhere/gone.png'",
+        "does not exist, looked for at '/nowhere/gone.png'",
     )

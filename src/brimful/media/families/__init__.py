@@ -1,4 +1,4 @@
-"""Families of models by name: tokens of pictures, videos and sounds from their headers, as the processor makes them."""
+"""Model families: tokens of images, videos and audio from their headers, as the processor makes them."""
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
@@ -39,11 +39,11 @@ def open_family(name: str, directory: str | Path | None = None, **overrides: Any
 
     Args:
         name: a name in ``FAMILIES``.
-        directory: folder of the model's processor, whose files are read; None for the settings of the published model.
-        overrides: settings that go before those of the files, such as ``max_pixels`` or ``fps``; None leaves one alone.
+        directory: folder of the model's processor, whose files are read; None uses the settings of the published model.
+        overrides: settings that override the files, such as ``max_pixels`` or ``fps``; None leaves a setting unchanged.
 
     Raises:
-        SettingsError: there is no such family, no such setting, no file, or an impossible value.
+        SettingsError: an unknown family or setting, a missing file, or an impossible value.
 
     >>> from brimful.media.images import ImageSize
     >>> open_family("qwen2-vl", max_pixels=28 * 28 * 100).image(ImageSize(1000, 500)).num_tokens
@@ -65,14 +65,14 @@ _CHOSEN = {
 
 
 def family_of_settings(settings: Mapping[str, Any], directory: str | Path | None = None) -> Family:
-    """Return the family that has these settings: the other way round of ``Family.settings``.
+    """Return the family that has these settings: the inverse of ``Family.settings``.
 
-    What a job may choose, such as ``max_pixels``, is taken from the settings; what belongs to the model has to be that of
+    What a job may choose, such as ``max_pixels``, is taken from the settings; what belongs to the model has to equal
     the processor's files.
 
     Args:
         settings: as ``Family.settings`` had them, also after JSON.
-        directory: folder of the model's processor; None believes the settings in all.
+        directory: folder of the model's processor; None trusts all of the settings.
 
     Raises:
         SettingsError: no such family or setting, or a processor of another model; names the first difference.
@@ -103,10 +103,10 @@ _FAMILY_OF_CLASS = {family.processor_class: name for name, family in FAMILIES.it
 
 
 def family_of_processor(directory: str | Path) -> str:
-    """Return the name of the family that a processor says it is of.
+    """Return the name of the family that a processor declares.
 
     Raises:
-        SettingsError: no processor there, or of no family that is known.
+        SettingsError: no processor there, or one of an unknown family.
     """
     files = read_processor_files(directory)
     for part in (files.processor, files.image, files.audio):

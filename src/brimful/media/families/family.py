@@ -1,4 +1,4 @@
-"""A family of models: what its processor makes of the placeholder of one picture, video or sound."""
+"""A model family: what its processor makes of the placeholder of one image, video or audio clip."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from brimful.messages import counted, setting
 
 
 class Placeholder(NamedTuple):
-    """The words that stand for one medium in a prompt.
+    """Text that stands for one medium in a prompt.
 
     Attributes:
         text: as a chat template writes it.
@@ -34,8 +34,8 @@ class Piece(NamedTuple):
 
     Attributes:
         text: of one token, or of several.
-        repetitions: how often it stands there.
-        is_token: ``text`` is one token of the vocabulary; else it is encoded as any text.
+        repetitions: how often it is repeated.
+        is_token: ``text`` is one token of the vocabulary; otherwise it is encoded like any text.
     """
 
     text: str
@@ -45,15 +45,15 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Expansion:
-    """The tokens of one medium, and what its encoder will be given.
+    """Tokens of one medium, and the input of its encoder.
 
     Attributes:
         pieces: texts and tokens that replace the placeholder's token, in order.
         num_tokens: tokens whose embeddings come from the encoder.
-        num_patches: patches of the vision encoder, of tiles or of a grid; 0 for a sound.
+        num_patches: patches of the vision encoder, of tiles or of a grid; 0 for an audio clip.
         grid: patches along time, height and width, if the family has such a grid.
-        num_frames: frames that are taken from a video; 1 for a picture.
-        num_mel_frames: columns of the spectrogram of a sound, without padding.
+        num_frames: frames that are taken from a video; 1 for an image.
+        num_mel_frames: columns of the spectrogram of an audio clip, without padding.
         seconds_per_grid: seconds from one grid of a video to the next, if the model's positions follow them.
 
     >>> Expansion((Piece("<a>"), Piece("<b>", 3)), num_tokens=3).text
@@ -82,24 +82,24 @@ class Family(ABC):
 
     name: ClassVar[str]
     processor_class: ClassVar[str] = ""
-    """Name of its processor in Transformers, by which jobs compare a share of their samples; empty if there is none."""
+    """Name of its processor in Transformers, with which jobs compare a share of their samples; empty without one."""
 
     directory: Path | None = None
-    """Folder of the processor whose files it was read from; no part of its settings."""
+    """Folder of the processor whose files it was read from; not part of its settings."""
 
     placeholders: ClassVar[Mapping[MediaKind, Placeholder]]
 
     remedies: ClassVar[Mapping[MediaKind, tuple[str, ...]]] = {}
-    """Settings that make fewer tokens of a medium; none of a kind whose number of tokens is not for choice."""
+    """Settings that make fewer tokens of a medium; empty for a kind whose number of tokens is fixed."""
 
     needs_full_spectrograms: ClassVar[bool] = True
-    """True for an audio tower that takes no spectrogram but of the longest sound; false for one that reads those columns
-    alone that ``feature_attention_mask`` names."""
+    """True for an audio tower that takes only spectrograms of the longest length; false for one that reads only the
+    columns that ``feature_attention_mask`` names."""
 
     @classmethod
     @abstractmethod
     def from_files(cls, files: ProcessorFiles | None, overrides: Mapping[str, Any]) -> Family:
-        """Return the family with the settings of a processor, or with those of the published model if it is None.
+        """Return the family with the settings of a processor, or of the published model if ``files`` is None.
 
         Raises:
             SettingsError: a setting of the processor or an override that the family does not know or cannot have.
@@ -107,7 +107,7 @@ class Family(ABC):
 
     @classmethod
     def _check_known(cls, overrides: Mapping[str, Any], known: Collection[str]) -> None:
-        """Refuse an override that would change nothing."""
+        """Reject an override that would change nothing."""
         if unknown := [setting(name) for name in sorted(overrides.keys() - set(known))]:
             raise SettingsError(f"the family {cls.name} has no setting {', '.join(unknown)}: leave it out")
 
@@ -126,7 +126,7 @@ class Family(ABC):
 
         Raises:
             BadMediumError: the medium cannot be used.
-            SettingsError: the family knows no such media.
+            SettingsError: the family does not know this kind of media.
             MissingExtraError: the library that reads the header is not installed.
         """
         if medium.kind is MediaKind.IMAGE:
@@ -135,17 +135,17 @@ class Family(ABC):
             return self.video(video_header(medium))
         header = audio_header(medium)
         expansion = self.audio(header)
-        # A processor makes nothing of it; no model can be asked about nothing.
+        # The processor makes no token of it.
         if expansion.num_tokens < 1:
             raise BadMediumError(f"is too short for a token: {counted(header.num_frames, 'sample')}")
         return expansion
 
     def image(self, size: ImageSize) -> Expansion:
-        """Return the expansion of a picture of this size; ``BadMediumError`` if the processor refuses it."""
+        """Return the expansion of an image of this size; ``BadMediumError`` if the processor rejects it."""
         raise self._unknown(MediaKind.IMAGE)
 
     def video(self, header: VideoHeader) -> Expansion:
-        """Return the expansion of a video of this header; ``BadMediumError`` if the processor refuses it."""
+        """Return the expansion of a video of this header; ``BadMediumError`` if the processor rejects it."""
         raise self._unknown(MediaKind.VIDEO)
 
     def frame_indices(self, header: VideoHeader) -> list[int]:
@@ -153,13 +153,13 @@ class Family(ABC):
         raise self._unknown(MediaKind.VIDEO)
 
     def audio(self, header: AudioHeader) -> Expansion:
-        """Return the expansion of a sound of this header; ``BadMediumError`` if the processor refuses it."""
+        """Return the expansion of an audio clip of this header; ``BadMediumError`` if the processor rejects it."""
         raise self._unknown(MediaKind.AUDIO)
 
     def attention_groups(self, num_patches: int, grid: tuple[int, int, int] | None) -> tuple[int, int]:
-        """Return the groups of patches of a medium within which patches look at each other: their number, and the size of each.
+        """Return the number and the size of the groups of patches of a medium that attend to each other.
 
-        Each picture and each frame, or pair of frames, is a group; ``InternVL`` has one for each tile.
+        Each image and each frame, or pair of frames, is a group; in ``InternVL`` each tile is one.
         """
         return (1, num_patches) if grid is None else (grid[0], grid[1] * grid[2])
 

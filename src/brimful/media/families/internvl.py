@@ -1,4 +1,4 @@
-"""InternVL: a picture is cut into up to twelve tiles of one size, and a small copy of the whole goes last."""
+"""InternVL: an image is cut into up to twelve tiles of one size, followed by a small copy of the whole."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from brimful.media.images import ImageSize
 from brimful.media.reference import MediaKind
 
 _PATCHES_OF_TOKEN = 4
-"""Patches that become one token: published models halve both sides, which no file of the processor says."""
+"""Patches that become one token: published models halve both sides, which no processor file states."""
 
 
 @dataclass(frozen=True)
 class InternVLSettings:
-    """Settings of a picture that is cut into tiles.
+    """Settings of an image that is cut into tiles.
 
     Attributes:
         width, height: pixels of a tile.
@@ -37,7 +37,7 @@ class InternVLSettings:
 
 
 class InternVL(Family):
-    """InternVL 2.5 and 3 with the processor of Transformers: pictures. Videos are not measured yet."""
+    """InternVL 2.5 and 3 with the processor of Transformers: images. Videos are not measured yet."""
 
     name = "internvl"
     processor_class = "InternVLProcessor"
@@ -48,12 +48,12 @@ class InternVL(Family):
 
     @classmethod
     def from_files(cls, files: ProcessorFiles | None, overrides: Mapping[str, Any]) -> InternVL:
-        """Return the family with its settings; the override is ``max_patches``, the most tiles of a picture."""
+        """Return the family with its settings; the override is ``max_patches``, the maximum number of tiles."""
         cls._check_known(overrides, ("max_patches",))
         settings: dict[str, Any] = {}
         if files is not None:
             size = files.image.get("size", {"height": 384, "width": 384})
-            # A number alone is both sides.
+            # A single number is both sides.
             size = {"height": size, "width": size} if isinstance(size, int) else size
             if "height" not in size or "width" not in size:
                 raise SettingsError("size of the processor has no height and width")
@@ -71,7 +71,7 @@ class InternVL(Family):
         return (self._image,)
 
     def image(self, size: ImageSize) -> Expansion:
-        """Return the expansion of a picture of this size.
+        """Return the expansion of an image of this size.
 
         >>> from brimful.media.families import open_family
         >>> open_family("internvl").image(ImageSize(1600, 800)).pieces[1]
@@ -99,9 +99,9 @@ class InternVL(Family):
 
 
 def tiles(size: ImageSize, settings: InternVLSettings) -> tuple[int, int]:
-    """Return columns and rows of tiles whose shape is nearest to the picture's.
+    """Return the columns and rows of tiles whose shape is nearest to the image's.
 
-    Of two that are as near, the one with more tiles, unless the tiles have more than twice the picture's pixels.
+    If two are equally near, the one with more tiles, unless the tiles have more than twice the image's pixels.
 
     Source: ``get_optimal_tiled_canvas`` of Transformers, ``models/got_ocr2``, to the last bit of its floats.
 

@@ -1,4 +1,4 @@
-"""LLaVA 1.5: every picture becomes the same number of tokens, as it is resized and cropped to one size."""
+"""LLaVA 1.5: every image becomes the same number of tokens, because it is resized and cropped to one size."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from brimful.media.reference import MediaKind
 
 @dataclass(frozen=True)
 class LlavaSettings:
-    """Settings of a picture of fixed size.
+    """Settings of an image of fixed size.
 
     Attributes:
         width, height: pixels after resizing and cropping.
         patch_size: width and height of a patch in pixels.
-        num_additional_image_tokens: tokens of the encoder that are no patch, such as the one for the whole.
-        vision_feature_select_strategy: ``default`` leaves the first token out, ``full`` keeps it.
+        num_additional_image_tokens: tokens of the encoder that are not patches, such as the class token.
+        vision_feature_select_strategy: ``default`` drops the first token, ``full`` keeps it.
     """
 
     kind: ClassVar[str] = "image"
@@ -45,10 +45,10 @@ class Llava(Family):
 
     @classmethod
     def from_files(cls, files: ProcessorFiles | None, overrides: Mapping[str, Any]) -> Llava:
-        """Return the family with its settings, which nothing overrides.
+        """Return the family with its settings, which cannot be overridden.
 
         Raises:
-            SettingsError: an override, no ``patch_size`` in the files, or pictures of no fixed size.
+            SettingsError: an override, no ``patch_size`` in the files, or images without a fixed size.
         """
         cls._check_known(overrides, ())
         if files is None:
@@ -72,7 +72,7 @@ class Llava(Family):
         return (self._image,)
 
     def image(self, size: ImageSize) -> Expansion:
-        """Return the expansion of a picture, whatever its size.
+        """Return the expansion of an image of any size.
 
         >>> from brimful.media.families import open_family
         >>> open_family("llava").image(ImageSize(640, 480)).num_tokens
@@ -82,7 +82,7 @@ class Llava(Family):
         grid = (1, settings.height // settings.patch_size, settings.width // settings.patch_size)
         num_patches = grid[1] * grid[2]
         num_tokens = num_patches + settings.num_additional_image_tokens
-        # Of a picture without any token besides patches, the first patch goes: as the processor counts.
+        # Without additional tokens, the first patch is dropped, as in the processor.
         if settings.vision_feature_select_strategy == "default":
             num_tokens -= 1
         pieces = (Piece(self.placeholders[MediaKind.IMAGE].token, num_tokens),)
@@ -90,15 +90,15 @@ class Llava(Family):
 
 
 def _fixed_size(values: Mapping[str, Any]) -> tuple[int, int]:
-    """Return width and height that each picture is cropped or resized to."""
+    """Return width and height that each image is cropped or resized to."""
     if values.get("do_center_crop", True):
         size = values.get("crop_size", 224)
     else:
         size = values.get("size", {"shortest_edge": 224}) if values.get("do_resize", True) else None
-        # A number alone is the shorter side here.
+        # A single number is the shorter side here.
         size = size if isinstance(size, Mapping) else None
     if isinstance(size, int):
         return size, size
     if isinstance(size, Mapping) and "width" in size and "height" in size:
         return size["width"], size["height"]
-    raise SettingsError("the processor gives pictures no fixed size: neither crop_size nor size has width and height")
+    raise SettingsError("the processor gives images no fixed size: neither crop_size nor size has width and height")

@@ -1,4 +1,4 @@
-"""Pictures and frames that are resized to whole patches: the arithmetic of Qwen-VL processors."""
+"""Images and frames that are resized to whole patches: the arithmetic of Qwen-VL processors."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from brimful.messages import setting
 Settings = TypeVar("Settings", bound="PatchSettings")
 
 MAX_ASPECT_RATIO = 200
-"""Longer side by shorter side, at most: the processors refuse what is longer."""
+"""Longer side divided by shorter side, at most: the processors reject larger ratios."""
 
 
 @dataclass(frozen=True)
 class PatchSettings:
-    """Settings of a picture that is cut into patches.
+    """Settings of an image that is cut into patches.
 
     Attributes:
         patch_size: width and height of a patch in pixels.
-        temporal_patch_size: frames of a patch.
+        temporal_patch_size: frames in a patch.
         merge_size: patches along each side that become one token.
         min_pixels, max_pixels: bounds of width times height after resizing.
     """
@@ -54,16 +54,16 @@ class PatchSettings:
 
 
 def patch_settings(defaults: Settings, values: Mapping[str, Any], overrides: Mapping[str, Any]) -> Settings:
-    """Return settings with the values of a processor's file, and with overrides that are not None before them.
+    """Return settings with the values of a processor's file, which overrides that are not None replace.
 
     The limits of pixels are ``shortest_edge`` and ``longest_edge`` of ``size``, or ``min_pixels`` and ``max_pixels``,
-    which go before them, as in the processor.
+    which take precedence, as in the processor.
 
     Raises:
-        SettingsError: the processor does not resize, or a size without both limits.
+        SettingsError: the processor does not resize, or has a size without both limits.
     """
     if not values.get("do_resize", True):
-        raise SettingsError("do_resize of the processor is false: only pictures that are resized are measured")
+        raise SettingsError("do_resize of the processor is false: only images that are resized are measured")
     names = [field.name for field in fields(defaults)]
     settings = {name: values[name] for name in names if values.get(name) is not None}
     size = values.get("size")
@@ -71,10 +71,10 @@ def patch_settings(defaults: Settings, values: Mapping[str, Any], overrides: Map
         for limit, edge in (("min_pixels", "shortest_edge"), ("max_pixels", "longest_edge")):
             if limit not in settings:
                 if edge not in size:
-                    raise SettingsError(f"size of the processor has no {edge}, and there is no {limit}")
+                    raise SettingsError(f"size of the processor has neither {edge} nor {limit}")
                 settings[limit] = size[edge]
     settings |= {name: value for name, value in overrides.items() if value is not None}
-    # One way of choosing frames that is asked for goes in place of the other one.
+    # A requested way of choosing frames replaces the other one.
     for name, other in (("fps", "num_frames"), ("num_frames", "fps")):
         if overrides.get(name) is not None and overrides.get(other) is None:
             settings[other] = None
@@ -82,7 +82,7 @@ def patch_settings(defaults: Settings, values: Mapping[str, Any], overrides: Map
 
 
 def expand_picture(size: ImageSize, settings: PatchSettings, token: str) -> Expansion:
-    """Return the expansion of a picture: a token for each square of ``merge_size`` patches."""
+    """Return the expansion of an image: a token for each square of ``merge_size`` patches."""
     width, height = smart_resize(*size, settings.factor, settings.min_pixels, settings.max_pixels)
     grid = (1, height // settings.patch_size, width // settings.patch_size)
     num_tokens = math.prod(grid) // settings.merge_size**2
@@ -101,7 +101,7 @@ def smart_resize(width: int, height: int, factor: int, min_pixels: int, max_pixe
     (392, 196)
     """
     check_aspect_ratio(width, height)
-    # Python's round goes to the even neighbour: 42 is 1.5 times 28 and becomes 56, 70 is 2.5 times 28 and becomes 56.
+    # Python's round goes to the even neighbor: 42 is 1.5 times 28 and becomes 56, 70 is 2.5 times 28 and becomes 56.
     new_height, new_width = round(height / factor) * factor, round(width / factor) * factor
     if new_height * new_width > max_pixels:
         scale = math.sqrt((height * width) / max_pixels)

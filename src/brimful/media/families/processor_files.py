@@ -1,4 +1,4 @@
-"""The settings files that a processor of Transformers is loaded from."""
+"""Settings files that a processor of Transformers is loaded from."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ class ProcessorFiles:
 
 
 def read_processor_files(directory: str | Path) -> ProcessorFiles:
-    """Return the settings of a processor: nested in ``processor_config.json``, else those in a file of their own.
+    """Return the settings of a processor: nested in ``processor_config.json``, or in separate files.
 
-    A video processor without a file has the one of pictures, and a feature extractor shares it, as in Transformers.
+    A video processor without a file uses the image processor's, and so does a feature extractor, as in Transformers.
 
     Raises:
-        SettingsError: there is none of the files, or one that is no JSON object.
+        SettingsError: none of the files exists, or one is not a JSON object.
     """
     directory = Path(directory)
     if not directory.is_dir():
-        what = "is a file: name its directory" if directory.exists() else "is no directory"
+        what = "is a file: name its directory" if directory.exists() else "is not a directory"
         raise SettingsError(f"{setting('processor', str(directory))}: {directory} {what}")
     processor = _read_json(directory / "processor_config.json")
     image = _read_json(directory / "preprocessor_config.json")
@@ -64,5 +64,5 @@ def _read_json(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError) as error:
         raise SettingsError(f"{path} cannot be read: {error}") from error
     if not isinstance(value, dict):
-        raise SettingsError(f"{path} is no JSON object")
+        raise SettingsError(f"{path} is not a JSON object")
     return value

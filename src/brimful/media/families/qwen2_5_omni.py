@@ -1,4 +1,4 @@
-"""Qwen2.5-Omni: the sounds of Qwen2-Audio, up to 300 seconds, and the pictures of Qwen2-VL, by names of their own."""
+"""Qwen2.5-Omni: the audio of Qwen2-Audio, up to 300 seconds, and the images of Qwen2-VL, with its own placeholders."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from brimful.media.reference import MediaKind
 
 
 class Qwen25Omni(Family):
-    """Qwen2.5-Omni: sounds and pictures. Videos, whose sound is woven into their frames, are not measured yet."""
+    """Qwen2.5-Omni: audio and images. Videos, whose audio is interleaved with their frames, are not measured yet."""
 
     name = "qwen2.5-omni"
     processor_class = "Qwen2_5OmniProcessor"
@@ -24,7 +24,7 @@ class Qwen25Omni(Family):
         MediaKind.IMAGE: Placeholder("<|vision_bos|><|IMAGE|><|vision_eos|>", "<|IMAGE|>"),
     }
     remedies = {MediaKind.IMAGE: ("max_pixels",)}
-    # ``get_audio_features`` takes the columns of the mask, and puts sounds one behind the other.
+    # ``get_audio_features`` takes the columns of the mask and concatenates the clips.
     needs_full_spectrograms = False
 
     def __init__(self, image: PatchSettings, audio: SpectrogramSettings) -> None:
@@ -48,9 +48,9 @@ class Qwen25Omni(Family):
         return self._image, self._audio
 
     def image(self, size: ImageSize) -> Expansion:
-        """Return the expansion of a picture of this size."""
+        """Return the expansion of an image of this size."""
         return expand_picture(size, self._image, self.placeholders[MediaKind.IMAGE].token)
 
     def audio(self, header: AudioHeader) -> Expansion:
-        """Return the expansion of a sound of this header."""
+        """Return the expansion of an audio clip of this header."""
         return expand_sound(header, self._audio, self.placeholders[MediaKind.AUDIO].token)

@@ -1,4 +1,4 @@
-"""Qwen2.5-VL: Qwen2-VL by another name, with positions that follow seconds, which lengths do not show."""
+"""Qwen2.5-VL: Qwen2-VL with positions that follow seconds, which does not change lengths."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from brimful.media.videos import VideoHeader
 
 
 class Qwen25VL(Qwen2VL):
-    """Qwen2.5-VL: its processor cuts pictures and videos as that of Qwen2-VL does."""
+    """Qwen2.5-VL: its processor cuts images and videos like the Qwen2-VL processor."""
 
     name = "qwen2.5-vl"
     processor_class = "Qwen2_5_VLProcessor"

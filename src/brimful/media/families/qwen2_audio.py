@@ -15,12 +15,12 @@ from brimful.media.reference import MediaKind
 
 @dataclass(frozen=True)
 class SpectrogramSettings:
-    """Settings of a sound that becomes a spectrogram, as those of ``WhisperFeatureExtractor``.
+    """Settings of the spectrogram of an audio clip, as in ``WhisperFeatureExtractor``.
 
     Attributes:
         sampling_rate: samples per second.
         hop_length: samples from one column to the next.
-        chunk_length: seconds at most: the rest is cut off.
+        chunk_length: maximum seconds: the rest is cut off.
     """
 
     kind: ClassVar[str] = "audio"
@@ -33,24 +33,24 @@ class SpectrogramSettings:
         for name in ("sampling_rate", "hop_length", "chunk_length"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise SettingsError(f"{name} of sounds has to be a positive whole number and is {value!r}")
+                raise SettingsError(f"{name} of audio has to be a positive whole number and is {value!r}")
 
     def num_columns(self, header: AudioHeader) -> int:
-        """Return the columns of a sound's spectrogram, without those of padding.
+        """Return the columns of a clip's spectrogram, without padding.
 
         >>> SpectrogramSettings().num_columns(AudioHeader(16_001, 16_000, 1))
         101
         """
         longest = self.chunk_length * self.sampling_rate
         num_samples = min(num_samples_after_resampling(header, self.sampling_rate), longest)
-        # A column begins at each hop; the one that begins behind the last whole hop of the longest sound is not made.
+        # A column begins at each hop; the one after the last whole hop of the longest clip is not made.
         return min(-(-num_samples // self.hop_length), longest // self.hop_length)
 
 
 def spectrogram_settings(
     published: SpectrogramSettings, files: ProcessorFiles | None, overrides: Mapping[str, Any]
 ) -> SpectrogramSettings:
-    """Return the settings of a processor's file, or the published ones without files, with overrides before them."""
+    """Return the settings of a processor's file, or the published ones without files; overrides replace both."""
     defaults = published if files is None else SpectrogramSettings()
     values: Mapping[str, Any] = {} if files is None else files.audio
     names = ("sampling_rate", "hop_length", "chunk_length")
@@ -64,14 +64,14 @@ def sound_tokens(num_columns: int) -> int:
 
 
 def expand_sound(header: AudioHeader, settings: SpectrogramSettings, token: str) -> Expansion:
-    """Return the expansion of a sound: two layers of the encoder each keep every other column."""
+    """Return the expansion of an audio clip: two layers of the encoder each keep every other column."""
     num_columns = settings.num_columns(header)
     num_tokens = sound_tokens(num_columns)
     return Expansion((Piece(token, num_tokens),), num_tokens, num_mel_frames=num_columns)
 
 
 class Qwen2Audio(Family):
-    """Qwen2-Audio: sounds alone."""
+    """Qwen2-Audio: audio only."""
 
     name = "qwen2-audio"
     processor_class = "Qwen2AudioProcessor"
@@ -91,7 +91,7 @@ class Qwen2Audio(Family):
         return (self._audio,)
 
     def audio(self, header: AudioHeader) -> Expansion:
-        """Return the expansion of a sound of this header.
+        """Return the expansion of an audio clip of this header.
 
         >>> from brimful.media.families import open_family
         >>> expansion = open_family("qwen2-audio").audio(AudioHeader(44_100, 44_100, 2))

@@ -1,4 +1,4 @@
-"""Qwen2-VL: a token for every 2 x 2 patches of a picture, and of every two frames of a video."""
+"""Qwen2-VL: a token for every 2 x 2 patches of an image, and of every two frames of a video."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class VideoSettings(PatchSettings):
     """Settings of a video: which frames are taken, and how each is cut into patches.
 
     Attributes:
-        do_sample_frames: frames are chosen by ``fps`` or ``num_frames``; else all are taken.
+        do_sample_frames: frames are chosen by ``fps`` or ``num_frames``; otherwise all are taken.
         fps: frames taken of each second.
         num_frames: frames taken, however long the video is.
         min_frames, max_frames: bounds of the frames that ``fps`` takes.
         cap_pixels_per_frame: long videos have smaller frames, so that they share ``max_video_tokens``.
-        max_video_tokens: tokens of that bound: of the whole video in Qwen2-VL, of one frame in Qwen3-VL.
+        max_video_tokens: tokens of this bound: of the whole video in Qwen2-VL, of one frame in Qwen3-VL.
     """
 
     kind: ClassVar[str] = "video"
@@ -61,7 +61,7 @@ class VideoSettings(PatchSettings):
 
 
 class Qwen2VL(Family):
-    """Qwen2-VL: pictures, and videos whose frames go in pairs."""
+    """Qwen2-VL: images, and videos whose frames are paired."""
 
     name = "qwen2-vl"
     processor_class = "Qwen2VLProcessor"
@@ -69,14 +69,14 @@ class Qwen2VL(Family):
         MediaKind.IMAGE: Placeholder("<|vision_start|><|image_pad|><|vision_end|>", "<|image_pad|>"),
         MediaKind.VIDEO: Placeholder("<|vision_start|><|video_pad|><|vision_end|>", "<|video_pad|>"),
     }
-    # Not ``num_frames``: a video that has fewer is refused.
+    # Not ``num_frames``: a video with fewer frames is rejected.
     remedies = {MediaKind.IMAGE: ("max_pixels",), MediaKind.VIDEO: ("fps", "max_frames", "video_max_pixels")}
 
     published_image: ClassVar[PatchSettings] = PatchSettings(max_pixels=12_845_056)
     """Settings of the published model, for a family without a processor's files."""
 
     default_image: ClassVar[PatchSettings] = PatchSettings()
-    """Settings that the processor has where its files are silent."""
+    """Settings that the processor uses for what its files omit."""
 
     published_video: ClassVar[VideoSettings] = VideoSettings(min_pixels=3136, max_pixels=12_845_056)
     default_video: ClassVar[VideoSettings] = VideoSettings()
@@ -88,7 +88,7 @@ class Qwen2VL(Family):
     def from_files(cls, files: ProcessorFiles | None, overrides: Mapping[str, Any]) -> Qwen2VL:
         """Return the family with its settings.
 
-        Overrides are ``min_pixels`` and ``max_pixels`` of pictures, ``video_min_pixels`` and ``video_max_pixels``, and
+        Overrides are ``min_pixels`` and ``max_pixels`` of images, ``video_min_pixels`` and ``video_max_pixels``, and
         ``fps``, ``num_frames``, ``min_frames``, ``max_frames`` and ``cap_pixels_per_frame`` of videos. ``fps`` and
         ``num_frames`` make the processor sample frames.
         """
@@ -98,7 +98,7 @@ class Qwen2VL(Family):
         video |= {name: overrides.get(name) for name in sampling}
         limits = ("min_pixels", "max_pixels", "video_min_pixels", "video_max_pixels")
         cls._check_known(overrides, (*limits, *sampling))
-        # One way of choosing frames goes in place of the other, which the file may have.
+        # A requested way of choosing frames replaces the one in the file.
         if video["fps"] is not None or video["num_frames"] is not None:
             video["do_sample_frames"] = True
         default_image, default_video = cls.default_image, cls.default_video
@@ -109,7 +109,7 @@ class Qwen2VL(Family):
         else:
             image_file, video_file = files.image, files.video
         video_settings = patch_settings(default_video, video_file, video)
-        # A processor that takes all frames, as that of Qwen2-VL by default, would ignore a bound of their number.
+        # A processor that takes all frames, the default of Qwen2-VL, would ignore a bound of their number.
         bounds = [setting(name, video[name]) for name in ("min_frames", "max_frames") if video[name] is not None]
         if bounds and not (video_settings.do_sample_frames and video_settings.num_frames is None):
             raise SettingsError(
@@ -123,7 +123,7 @@ class Qwen2VL(Family):
         return self._image, self._video
 
     def image(self, size: ImageSize) -> Expansion:
-        """Return the expansion of a picture of this size.
+        """Return the expansion of an image of this size.
 
         >>> from brimful.media.families import open_family
         >>> expansion = open_family("qwen2-vl").image(ImageSize(640, 480))
@@ -136,7 +136,7 @@ class Qwen2VL(Family):
         """Return the expansion of a video of this header.
 
         Raises:
-            BadMediumError: too few frames, or sides that are too unlike.
+            BadMediumError: too few frames, or an aspect ratio that is too large.
         """
         indices = self.frame_indices(header)
         grid = self._video_grid(len(indices), header.width, header.height)
@@ -171,7 +171,8 @@ class Qwen2VL(Family):
             )
         if not 0 < num_frames <= total:
             raise BadMediumError(f"has {total} frames, and {num_frames} are to be taken")
-        # As ``torch.arange`` of two integers and a float: float32, then cut off; it can have one number more than asked.
+        # As ``torch.arange`` of two integers and a float: float32, then truncated; it can have one more number than
+        # asked.
         step = total / num_frames
         steps = np.arange(math.ceil(total / step), dtype=np.float64)
         return [int(index) for index in (steps * step).astype(np.float32)]

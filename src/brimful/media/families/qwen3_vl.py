@@ -1,4 +1,4 @@
-"""Qwen3-VL: patches of 16 pixels, and videos as frames between timestamps that are written out."""
+"""Qwen3-VL: patches of 16 pixels, and videos as frames between written timestamps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from brimful.media.videos import VideoHeader
 
 @dataclass(frozen=True)
 class Qwen3VideoSettings(VideoSettings):
-    """Settings of a video: the limits of pixels are of all frames together."""
+    """Settings of a video: the pixel limits apply to all frames together."""
 
     patch_size: int = 16
     min_pixels: int = 128 * 32 * 32
@@ -27,7 +27,7 @@ class Qwen3VideoSettings(VideoSettings):
 
 
 class Qwen3VL(Qwen2VL):
-    """Qwen3-VL: each pair of frames is a picture of its own behind a text ``<1.5 seconds>``."""
+    """Qwen3-VL: each pair of frames is a separate image after a text ``<1.5 seconds>``."""
 
     name = "qwen3-vl"
     processor_class = "Qwen3VLProcessor"
@@ -47,13 +47,13 @@ class Qwen3VL(Qwen2VL):
             num_frames = min(max(wish, settings.min_frames), settings.max_frames, total)
         else:
             num_frames = min(max(total, settings.min_frames), settings.max_frames)
-        # Of a video with fewer frames than asked, some are taken twice.
+        # If a video has fewer frames than asked, some are taken twice.
         return [int(index) for index in np.linspace(0, total - 1, num_frames).round()]
 
     def _video_pieces(self, header: VideoHeader, indices: list[int], grid: tuple[int, int, int]) -> tuple[Piece, ...]:
         num_tokens = grid[1] * grid[2] // self._video.merge_size**2
         size = self._video.temporal_patch_size
-        # A last group that is not full repeats its last frame; the time of a group is between its first and its last.
+        # A partial last group repeats its last frame; the time of a group is midway between its first and last frame.
         times = [index / header.fps for index in indices + indices[-1:] * (-len(indices) % size)]
         pieces = []
         for start in range(0, len(times), size):
@@ -79,7 +79,7 @@ class Qwen3VL(Qwen2VL):
 
 
 def resize_video(num_frames: int, width: int, height: int, settings: VideoSettings, max_pixels: int) -> tuple[int, int]:
-    """Return width and height of frames whose pixels, all frames together, are within limits.
+    """Return the width and height of frames, whose pixels in all frames together are within limits.
 
     Raises:
         BadMediumError: fewer frames than one patch holds, or one side more than 200 times as long as the other.

@@ -1,8 +1,8 @@
 """Blocks of features: the arrays of one medium as bytes, in the form of safetensors.
 
-A header of JSON says the dtype, shape and range of each array, and the metadata of the block; the arrays follow. Among the
-metadata is a digest of all the rest, so that a block proves itself wherever it is read from. Written here and not by the library, because
-the size of a block has to be known before its arrays are.
+A header of JSON says the dtype, shape and range of each array, and the metadata of the block; the arrays follow. The
+metadata holds a digest of all the rest, so that a reader can verify a block. Written here and not by the library,
+because the size of a block has to be known before its arrays are.
 """
 
 import json
@@ -33,7 +33,7 @@ _DIGEST = "xxh3_128"
 _NO_DIGEST = "0" * 32
 
 _LENGTH_BYTES = 8
-"""Bytes in front of the header that say its length; the header is padded to a multiple of as many."""
+"""Bytes before the header that give its length; the header is padded to a multiple of this number."""
 
 
 def block_bytes(features: Features, metadata: Mapping[str, str]) -> int:
@@ -55,7 +55,7 @@ def to_block(features: Features, metadata: Mapping[str, str]) -> bytes:
     ([[1, 2, 2]], {'kind': 'image'})
     """
     header = _header(features, metadata)
-    # Views and no copies: the patches of one film take gigabytes.
+    # Views, not copies: the patches of one film take gigabytes.
     pieces = [np.ascontiguousarray(features[name]).reshape(-1).view(np.uint8).data for name in _ordered(features)]
     digest = fingerprint_stream([canonical_json(header), *pieces])
     text = _padded(_header(features, {**metadata, _DIGEST: digest}))
@@ -66,7 +66,7 @@ def from_block(block: bytes) -> tuple[Features, dict[str, str]]:
     """Return the arrays of a block, as views of it, and its metadata.
 
     Raises:
-        BadMediumError: other bytes than were written.
+        BadMediumError: the bytes differ from what was written.
     """
     try:
         end = _LENGTH_BYTES + int.from_bytes(block[:_LENGTH_BYTES], "little")
@@ -75,7 +75,7 @@ def from_block(block: bytes) -> tuple[Features, dict[str, str]]:
         digest = metadata.pop(_DIGEST)
         data = memoryview(block)[end:]
         if fingerprint_stream([canonical_json(header), data]) != digest:
-            raise ValueError("its digest is another")
+            raise ValueError("its digest differs")
         features = {}
         for name, facts in header.items():
             if name != "__metadata__":
@@ -83,12 +83,12 @@ def from_block(block: bytes) -> tuple[Features, dict[str, str]]:
                 dtype = _DTYPES[facts["dtype"]]
                 features[name] = np.frombuffer(data[begin:stop], dtype).reshape(facts["shape"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BadMediumError(f"its features are not those that were written ({error})") from error
+        raise BadMediumError(f"its features differ from what was written ({error})") from error
     return features, metadata
 
 
 def _ordered(features: Features) -> list[str]:
-    """Return names by falling size of an element, so that every array begins at a multiple of it."""
+    """Return names by descending element size, so that every array begins at a multiple of it."""
     return sorted(features, key=lambda name: (-features[name].dtype.itemsize, name))
 
 
@@ -98,7 +98,7 @@ def _header(features: Features, metadata: Mapping[str, str]) -> dict[str, Any]:
     for name in _ordered(features):
         array = features[name]
         end = begin + array.nbytes
-        # A dtype without a name in the format is a mistake of the maker, and a KeyError.
+        # A dtype without a name in the format is a bug of the maker, and a KeyError.
         header[name] = {"dtype": _NAMES[array.dtype], "shape": list(array.shape), "data_offsets": [begin, end]}
         begin = end
     return header

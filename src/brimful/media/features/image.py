@@ -1,4 +1,4 @@
-"""Pixels of one picture, by the image processor of Transformers."""
+"""Pixels of one image, by the image processor of Transformers."""
 
 from functools import cached_property
 from typing import Any
@@ -31,38 +31,38 @@ class ImageFeatures:
     @cached_property
     def processor(self) -> Any:
         """Image processor of the model, with the limits of the family."""
-        with optional("transformers", "text", "pixels of pictures"):
+        with optional("transformers", "text", "pixels of images"):
             from transformers import AutoImageProcessor
         settings = self._family.settings["image"]
         options = {name: settings[name] for name in _LIMITS if name in settings}
         if "max_patches" in settings:
             options["crop_to_patches"] = True  # the processor of the whole model asks for it, its file need not
-        # Pillow's resampling and not torch's, which gives other pixels: the same wherever the batch is made.
+        # Pillow's resampling, not torch's, which gives other pixels: the same on every machine.
         return AutoImageProcessor.from_pretrained(self._directory, backend="pil", **options)
 
     def of(self, medium: Medium, item: PlacedMedium) -> Features:
-        """Return the pixels of a picture.
+        """Return the pixels of an image.
 
         Raises:
             BadMediumError: it cannot be decoded.
-            SettingsError: the processor makes another number of patches than was packed.
+            SettingsError: the processor makes a different number of patches than was packed.
         """
         features = self._process(load_image(medium))
         grid = features.get("image_grid_thw")
         if grid is not None and tuple(grid[0].tolist()) != item.grid:
             raise SettingsError(
                 f"the processor makes the grid {tuple(grid[0].tolist())} and {item.grid} was packed: "
-                f"its settings are not those of the job"
+                f"its settings differ from the job's"
             )
         rows, due = len(features["pixel_values"]), self._num_rows(features, item)
         if rows != due:
             raise SettingsError(
-                f"the processor makes {rows} tiles and {due} were packed: its settings are not those of the job"
+                f"the processor makes {rows} tiles and {due} were packed: its settings differ from the job's"
             )
         return features
 
     def blank(self, item: PlacedMedium) -> Features:
-        """Return zeros in the shape of a picture's pixels."""
+        """Return zeros in the shape of an image's pixels."""
         probe = self._probe
         rows = self._num_rows(probe, item)
         pixels = probe["pixel_values"]
@@ -73,17 +73,17 @@ class ImageFeatures:
 
     @cached_property
     def _probe(self) -> Features:
-        with optional("PIL", "media", "a picture"):
+        with optional("PIL", "media", "an image"):
             from PIL import Image
         return self._process(Image.new("RGB", (64, 64)))
 
     def _process(self, picture: Any) -> Features:
         features = self.processor(images=[picture], return_tensors="np")
-        # The number of tiles is for the text, and no argument of the model.
+        # The number of tiles is for the text; it is not an argument of the model.
         return {name: np.asarray(values) for name, values in features.items() if name != "num_patches"}
 
     def _num_rows(self, features: Features, item: PlacedMedium) -> int:
-        """Return the rows that a picture has in ``pixel_values``: patches, or tiles, or one."""
+        """Return the rows that an image has in ``pixel_values``: patches, or tiles, or one."""
         if "image_grid_thw" in features:
             return item.num_patches
         tokens_of_tile = self._family.settings["image"].get("image_seq_length")

@@ -23,7 +23,7 @@ from brimful.typing import Fingerprint
 
 
 class FeatureMaker:
-    """Maker of features as the towers of a model take them. Picklable: processors are loaded where they are first needed.
+    """Maker of features as the towers of a model take them. Picklable: each process loads the processors at first use.
 
     Args:
         directory: of the model's processor.
@@ -35,7 +35,7 @@ class FeatureMaker:
         self._sizes: dict[Any, int] = {}
 
     def of(self, medium: Medium, item: PlacedMedium) -> Features:
-        """Return the features of a medium; ``BadMediumError`` and ``SettingsError`` as of its kind."""
+        """Return the features of a medium; raises the errors of the maker of its kind."""
         return self._makers[item.medium.kind].of(medium, item)
 
     def blank(self, item: PlacedMedium) -> Features:
@@ -47,13 +47,13 @@ class FeatureMaker:
 
         Raises:
             BadMediumError: it cannot be decoded.
-            SettingsError: the processor makes other shapes or dtypes than its settings say.
+            SettingsError: the processor makes shapes or dtypes that its settings do not predict.
         """
         features = self.of(medium, item)
         stored = trimmed(features, item)
         if stored is not features and not _are_same(restored(stored, item), features):
             raise SettingsError(
-                "its spectrogram is not the same number behind its end, as where the feature extractor adds noise "
+                "its spectrogram is not constant after its end, as when the feature extractor adds noise "
                 f"(dither): choose {setting('media_storage', 'bytes')}"
             )
         block = to_block(stored, metadata_of(item, fingerprint, self.fingerprint))
@@ -65,7 +65,7 @@ class FeatureMaker:
         return block
 
     def block_bytes(self, item: PlacedMedium) -> int:
-        """Return the size of the block of a medium, from what its header said alone."""
+        """Return the size of the block of a medium, from its header alone."""
         key: tuple[Any, ...] = (item.medium.kind, item.num_tokens, item.num_patches, item.grid, item.num_mel_frames)
         key = (*key, item.seconds_per_grid is None)
         if key not in self._sizes:
@@ -75,7 +75,7 @@ class FeatureMaker:
 
     @cached_property
     def fingerprint(self) -> Fingerprint:
-        """Fingerprint of all settings that decide features: of the family, and in the processor's files."""
+        """Fingerprint of all settings that decide features: the family's, and the processor files'."""
         files = read_processor_files(self.directory)
         return fingerprint_of([self.family.settings, dict(files.image), dict(files.video), dict(files.audio)])
 
@@ -88,7 +88,7 @@ class FeatureMaker:
         }
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Processors are loaded again in each process: one of them may not be picklable, and all are read from files.
+        # Each process loads the processors from their files: they may not be picklable.
         return FeatureMaker, (self.directory, self.family)
 
 

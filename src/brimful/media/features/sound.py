@@ -1,4 +1,4 @@
-"""Spectrogram of one sound, by the feature extractor of Transformers."""
+"""Spectrogram of one audio clip, by the feature extractor of Transformers."""
 
 from functools import cached_property
 from typing import Any
@@ -15,7 +15,7 @@ from brimful.optional import optional
 
 
 class SoundFeatures:
-    """Spectrograms as the audio tower of a model takes them, padded to the longest sound that it takes.
+    """Spectrograms as the audio tower of a model takes them, padded to the longest clip that it takes.
 
     Args:
         directory: of the model's processor.
@@ -28,16 +28,16 @@ class SoundFeatures:
     @cached_property
     def processor(self) -> Any:
         """Feature extractor of the model."""
-        with optional("transformers", "text", "spectrograms of sounds"):
+        with optional("transformers", "text", "spectrograms of audio"):
             from transformers import AutoFeatureExtractor
         return AutoFeatureExtractor.from_pretrained(self._directory, **self._family.settings["audio"])
 
     def of(self, medium: Medium, item: PlacedMedium) -> Features:
-        """Return the spectrogram of a sound, and a mask of its columns.
+        """Return the spectrogram of an audio clip, and a mask of its columns.
 
         Raises:
             BadMediumError: it cannot be decoded.
-            SettingsError: other settings than those that the packs were encoded with.
+            SettingsError: the packs were encoded with other settings.
         """
         rate = self.processor.sampling_rate
         sound = load_audio(medium, sampling_rate=rate)
@@ -48,12 +48,12 @@ class SoundFeatures:
         if (num_columns := int(mask.sum())) != item.num_mel_frames:
             raise SettingsError(
                 f"its spectrogram has {num_columns} columns and {item.num_mel_frames} were counted: the settings are "
-                f"not those of the job"
+                f"not the job's"
             )
         return {"input_features": np.asarray(features["input_features"]), "feature_attention_mask": mask}
 
     def blank(self, item: PlacedMedium) -> Features:
-        """Return zeros in the shape of a sound's spectrogram, and the mask of its columns."""
+        """Return zeros in the shape of a clip's spectrogram, and the mask of its columns."""
         shape = (1, self.processor.feature_size, self.processor.nb_max_frames)
         mask = np.zeros((1, shape[2]), dtype=np.int32)
         mask[0, : item.num_mel_frames] = 1

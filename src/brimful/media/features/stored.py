@@ -1,4 +1,4 @@
-"""Features of a medium that a pack store holds in the place of its bytes."""
+"""Features of a medium that a pack store holds instead of its bytes."""
 
 from brimful.errors import SettingsError
 from brimful.media.features.block import Features, from_block
@@ -9,7 +9,7 @@ from brimful.typing import Fingerprint
 
 
 def metadata_of(item: PlacedMedium, fingerprint: Fingerprint, settings: Fingerprint) -> dict[str, str]:
-    """Return what a block says of itself: kind and fingerprint of the medium, and of the settings it was made with."""
+    """Return the metadata of a block: kind and fingerprint of the medium, and fingerprint of the settings."""
     return {"kind": item.medium.kind.value, "medium": fingerprint, "settings": settings}
 
 
@@ -18,19 +18,17 @@ def read_features(item: PlacedMedium, settings: Fingerprint) -> Features:
 
     Args:
         item: of a pack of such a store.
-        settings: fingerprint of those that are due.
+        settings: fingerprint of the expected settings.
 
     Raises:
-        BadMediumError: the block is damaged, or that of another medium.
+        BadMediumError: the block is damaged, or belongs to another medium.
         SettingsError: it was made with other settings.
     """
     features, metadata = from_block(item.medium.read())
     expected = metadata_of(item, item.fingerprint, settings)
     for name in ("kind", "medium"):
         if metadata.get(name) != expected[name]:
-            raise BadMediumError(
-                f"its features are those of another medium in {item.medium.path}: write the packs again"
-            )
+            raise BadMediumError(f"its features belong to another medium in {item.medium.path}: write the packs again")
     if metadata.get("settings") != settings:
         raise SettingsError(
             "its features were made with another processor, or other settings of it: give the processor that the packs "

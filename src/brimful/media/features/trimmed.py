@@ -1,7 +1,7 @@
-"""Spectrograms without their padding: a store holds the columns of the sound, one number for all behind them, and how many.
+"""Spectrograms without their padding: a store holds the columns of the clip, the number in all later ones, and a count.
 
-A sound of five seconds has 500 columns of the 30,000 that Qwen2.5-Omni is given, and 3,000 of Qwen2-Audio. Columns behind its end are
-of silence, so each of their numbers is the same.
+A clip of five seconds fills 500 of the 30,000 columns that Qwen2.5-Omni is given, or of the 3,000 of Qwen2-Audio.
+Columns after its end are silence, so all their numbers are equal.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,17 +16,17 @@ from brimful.media.placed import PlacedMedium
 Array: TypeAlias = npt.NDArray[Any]
 
 _EDGE = 2
-"""Columns behind the last that still see the sound: a window is 2.5 steps wide, and centred."""
+"""Columns after the last that still see the clip: a window is 2.5 steps wide, and centered."""
 
 _MASK = "feature_attention_mask"
 
 
 def trimmed(features: Features, item: PlacedMedium) -> Features:
-    """Return what is stored of features: of a sound the columns that are not padding; all others as they are.
+    """Return the features to store: the columns of a clip that are not padding; all others unchanged.
 
     Args:
         features: of one medium.
-        item: the same, with ``num_mel_frames``.
+        item: the same medium, with ``num_mel_frames``.
 
     >>> from brimful.media import Medium, MediaKind
     >>> sound = PlacedMedium(Medium(MediaKind.AUDIO, "a"), 0, 1, 1, num_mel_frames=1)
@@ -43,14 +43,14 @@ def trimmed(features: Features, item: PlacedMedium) -> Features:
     spectrogram = features["input_features"]
     return {
         "input_features": spectrogram[..., : item.num_mel_frames + _EDGE],
-        # The last number is one of the padding, if there is any.
+        # The last number is padding, if any exists.
         "padding": spectrogram.reshape(-1)[-1:],
         "num_columns": np.array([spectrogram.shape[-1]], dtype=np.int64),
     }
 
 
 def shortened(features: Features, num_columns: int) -> Features:
-    """Return a copy of a sound's features with that many columns, at least its own; those of other media as they are.
+    """Return a copy of a clip's features with ``num_columns`` columns, at least its own; other media are unchanged.
 
     >>> mask = np.array([[1, 0, 0, 0, 0]], np.int32)
     >>> spectrogram = np.array([[[5, 4, 3, 0, 0]]], np.float32)
@@ -63,9 +63,9 @@ def shortened(features: Features, num_columns: int) -> Features:
 
 
 def lengthened(packs: Sequence[Mapping[str, Array]]) -> list[Mapping[str, Array]]:
-    """Return arrays of the sounds of several packs with the columns of the longest; those of other media as they are.
+    """Return the arrays of several packs with audio padded to the longest columns; other media are unchanged.
 
-    Zeros come behind: a tower for which ``shortened`` is of use reads no column behind the end of a sound.
+    Zeros follow each clip: a tower for which ``shortened`` is useful reads no column after the end of a clip.
     """
     lengths = {arrays[_MASK].shape[-1] for arrays in packs if _MASK in arrays}
     if len(lengths) < 2:
@@ -79,7 +79,7 @@ def _padded(array: Array, num_columns: int) -> Array:
 
 
 def restored(stored: Features, item: PlacedMedium) -> Features:
-    """Return features of which ``trimmed`` made what is stored."""
+    """Return the features that ``trimmed`` was given."""
     if "num_columns" not in stored:
         return stored
     columns = stored["input_features"]

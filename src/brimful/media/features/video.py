@@ -22,9 +22,9 @@ _BICUBIC = 3
 class VideoFeatures:
     """Patches of frames as the vision tower of Qwen2-VL, Qwen2.5-VL and Qwen3-VL takes them.
 
-    The video processors of Transformers exist only beside torchvision. Here the frames are resized by the function of
+    The video processors of Transformers need torchvision. Here the frames are resized by the function of
     torch that torchvision calls for them, to the same pixels, and cut by the image processor of Transformers, one
-    frame at a time; frames of a patch are put together afterwards. So a batch is the same with and without torchvision.
+    frame at a time; the frames of a patch are joined afterwards. So a batch is the same with and without torchvision.
 
     Args:
         directory: of the model's processor.
@@ -35,11 +35,11 @@ class VideoFeatures:
         self._directory, self._family = directory, family
 
     def of(self, medium: Medium, item: PlacedMedium) -> Features:
-        """Return the patches of a video's frames, of which one at a time is in memory at its full size.
+        """Return the patches of a video's frames, one of which is in memory at full size at a time.
 
         Raises:
             BadMediumError: it cannot be decoded.
-            SettingsError: other settings than those that the packs were encoded with.
+            SettingsError: the packs were encoded with other settings.
         """
         header = video_header(medium)
         due = self._family.video(header)
@@ -48,7 +48,7 @@ class VideoFeatures:
         if facts != packed_facts:
             raise SettingsError(
                 f"frames, grid and seconds of a grid are {facts} and {packed_facts} were packed: the settings of the "
-                f"processor are not those of the job"
+                f"processor differ from the job's"
             )
         assert item.grid is not None
         settings = self._family.settings["video"]
