@@ -121,7 +121,7 @@ FAULTS = {
     "zero.png": (b"", "image 'zero.png': is empty"),
     "header.png": (png_header(30_000, 30_000), "image 'header.png': is not an image that Pillow can read"),
     "bomb.png": (png_bomb(20_000), "image 'bomb.png': Pillow cannot read it: "),
-    "black.png": (picture(), "image 'black.png' is empty: all its pixels have one colour"),
+    "black.png": (picture(), "image 'black.png' is empty: all its pixels have one color"),
     "thin.png": (noise(size=(2, 600)), "image 'thin.png' of 2 × 600 has an aspect ratio of 0.00333"),
 }
 """Pictures that are not to be packed: their bytes (None for no file), and the reason."""

@@ -227,7 +227,7 @@ def test_a_table_of_other_things_is_refused_by_name(source, put, tmp_path, diffe
         measure_lengths(other, encoder, path=path, **options)
     assert str(caught.value) == (
         f"{path} was measured with other settings or data; these parts differ: {differing}. "
-        'Choose another path, or measure anew with on_mismatch="rebuild"'
+        'Choose another path, or measure again with on_mismatch="rebuild"'
     )
     assert path.read_bytes() == before
     table = measure_lengths(other, encoder, path=path, on_mismatch="rebuild", **options)

@@ -1,4 +1,4 @@
-"""Samples to exact lengths: ``measure_lengths``, the ``LengthTable`` it makes, and a ``LengthCache`` of training."""
+"""Exact lengths of samples: ``measure_lengths``, its ``LengthTable``, and a ``LengthCache`` for training."""
 
 from brimful.lengths.table import LengthTable
 from brimful.measure.job import OnBadSample, OnMismatch, measure_lengths

@@ -1,4 +1,4 @@
-"""The table of a source, joined from the files of its blocks."""
+"""Table of a source, joined from the files of its blocks."""
 
 from itertools import islice
 from typing import Any
@@ -25,13 +25,13 @@ def assembled_table(
     provenance: dict[str, Any],
     originals: Int64Array | None,
 ) -> LengthTable:
-    """Join the rows of an earlier table and the files of the tasks behind them to the table of the source."""
+    """Join the rows of an earlier table and the files of the later tasks into the table of the source."""
     source = context.source
     columns = {name: np.empty(len(source), dtype=np.int32) for name in context.budgets}
     states = np.zeros(len(source), dtype=np.int64) if context.encoder.takes_media else None
     runs: list[Ragged] = []
     accounts: list[Any] = []
-    # Libraries of all rows, also of those that an earlier job measured; tables without any have no such entry.
+    # Libraries of all rows, including rows that an earlier job measured; tables without any have no such entry.
     libraries: dict[str, set[str]] = {"engines": set(), "encoded_by": set()}
     if earlier_table is not None:
         for name, values in libraries.items():
@@ -81,13 +81,13 @@ def assembled_table(
 
 
 def originals_of(tasks: list[BlockTask], context: BlockContext) -> Int64Array | None:
-    """Return the sample that each sample is a duplicate of, ``int64[num_samples]``, and -1 for none.
+    """Return the sample that each sample duplicates, ``int64[num_samples]``; -1 for none.
 
-    None where duplicates stay. It follows from contents and ids alone, in every order of work.
+    None if duplicates are kept. The result depends only on contents and ids, not on the order of work.
     """
     if not context.needs_contents:
         return None
-    # Without rows of an earlier table: the tasks cover all samples.
+    # No rows come from an earlier table here: the tasks cover all samples.
     parts = [open_table(task.part_path) for task in tasks]
     high, low = (np.concatenate([part.flat(name) for part in parts]) for name in CONTENT)
     is_measured = np.concatenate([part.flat("tokens") for part in parts]) > 0
@@ -96,7 +96,7 @@ def originals_of(tasks: list[BlockTask], context: BlockContext) -> Int64Array | 
 
 
 def _without_rows(ragged: Ragged, is_empty: Any) -> Ragged:
-    """Return rows of which some have no values any more."""
+    """Return the rows, with the values of some removed."""
     sizes = np.diff(ragged.offsets)
     kept_sizes = np.where(is_empty, 0, sizes)
     return Ragged(ragged.values[np.repeat(~is_empty, sizes)], offsets_of(kept_sizes))

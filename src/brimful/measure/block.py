@@ -1,4 +1,4 @@
-"""Measuring one block of rows, in any process: lengths, targets, the account and the rejected rows."""
+"""Measurement of one block of rows, in any process: lengths, targets, account and rejected rows."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ RUNS = "target_runs"
 _BATCH_SAMPLES = 1024
 _BATCH_CHARACTERS = 1 << 20
 _PART_CHARACTERS = 1 << 10
-"""Characters that a content with media counts for: it opens files, which takes the time of some text."""
+"""Characters that a content with media counts as: it opens files, which takes as long as some text."""
 
 _Result = TypeVar("_Result")
 
@@ -40,7 +40,7 @@ _BATCHES_AHEAD = 2
 
 @dataclass(frozen=True)
 class BlockContext:
-    """Settings that all blocks of a job share: sent to each worker process once."""
+    """Settings that all blocks of a job share; sent to each worker process once."""
 
     source: Source
     encoder: Encoder
@@ -53,7 +53,7 @@ class BlockContext:
 
     @property
     def needs_contents(self) -> bool:
-        """True if contents of samples are to be compared."""
+        """True if contents of samples have to be compared."""
         return any(isinstance(item, Duplicates) for item in self.filters)
 
     @property
@@ -69,10 +69,10 @@ class BlockContext:
 
 @dataclass(frozen=True)
 class BlockTask:
-    """Rows ``start … stop-1``, the file of their lengths, and that of their tokens if they are kept.
+    """Rows ``start … stop-1``, the file of their lengths, and the file of their tokens if they are kept.
 
     Attributes:
-        num_bytes: of their text; None where that is not known.
+        num_bytes: of their text; None if unknown.
     """
 
     start: int
@@ -96,9 +96,9 @@ def measure_block(context: BlockContext, task: BlockTask) -> int:
     samples = context.source.read_plain(task.start, task.stop)
     states = np.zeros(len(task) if context.encoder.takes_media else 0, dtype=np.int64)
     if context.encoder.takes_media:
-        # In front of the filters: one that looks at a picture leaves its row out as long as it is that picture.
+        # Before the filters: a filter that looks at an image rejects its row only as long as the image stays the same.
         samples = noted(samples, states, task.start)
-    # Files and filters are of the samples as they are: a transform may put bytes in the place of a file.
+    # Files and filters apply to the samples before transforms, which may replace a file by bytes.
     batches = _batches(context.source.augment(judgement.kept(samples, errors)), errors)
     columns: dict[str, Any] = {}
     if context.needs_labels:
@@ -116,9 +116,9 @@ def measure_block(context: BlockContext, task: BlockTask) -> int:
         if context.needs_runs:
             columns[RUNS] = runs_of_masks(mask)
     else:
-        # Labels are not needed where every token but the first is a target, or nobody asks for targets.
+        # Labels are not needed where every token but the first is a target, or targets are not measured.
         tokens = _measure(context, task, batches, errors, account)
-    # A sample without tokens is rejected, in every budget.
+    # A sample without tokens is rejected in every budget.
     known_ids = {error.sample_id for error in errors}
     empty_ids = (np.flatnonzero(tokens < 1) + task.start).tolist()
     errors += [BadSampleError("has no tokens", sample_id=index) for index in empty_ids if index not in known_ids]
@@ -151,8 +151,8 @@ class _Judgement:
     """Verdicts of the filters of a job on the samples of one block.
 
     Attributes:
-        filtered_ids: samples that one of them leaves out.
-        contents: ``int64[num_rows, 2]``, fingerprints of contents, where they are to be compared.
+        filtered_ids: samples that a filter leaves out.
+        contents: ``int64[num_rows, 2]``, fingerprints of contents, if they have to be compared.
     """
 
     def __init__(self, context: BlockContext, task: BlockTask, account: Account) -> None:
@@ -163,7 +163,7 @@ class _Judgement:
     def kept(
         self, samples: Iterable[Sample | BadSampleError], errors: list[BadSampleError]
     ) -> Iterable[Sample | BadSampleError]:
-        """Return the samples that no filter leaves out, and errors as they are; append reasons to ``errors``."""
+        """Return the samples that no filter leaves out, and errors unchanged; append reasons to ``errors``."""
         return self._judged(samples, errors) if self._context.filters else samples
 
     def _judged(
@@ -192,8 +192,8 @@ def _encode(
 ) -> tuple[Ragged, TokenIds, dict[int, tuple[PlacedMedium, ...]]]:
     """Return the loss mask and the tokens of all rows, and the media by row.
 
-    The mask of a row that cannot be encoded is empty. Tokens are in the form of ``mask_as_complement``, and none unless the
-    task keeps them.
+    The mask of a row that cannot be encoded is empty. Tokens are in the form of ``mask_as_complement``; there are none
+    unless the task keeps them.
     """
     sizes = np.zeros(len(task), dtype=np.int64)
     signed_ids: list[TokenIds] = [np.empty(0, dtype=np.int32)]
@@ -209,7 +209,7 @@ def _encode(
             signed_ids.append(mask_as_complement(batch.ids.values, batch.loss_mask))
         errors += batch.errors.values()
         media |= {samples[index].sample_id - task.start: items for index, items in batch.media.items()}
-        # The first token of a sample is no target: nothing stands before it from which it could be predicted.
+        # The first token of a sample is not a target: no token before it can predict it.
         num_targets = np.diff(offsets_of(batch.loss_mask)[offsets])
         num_targets[lengths > 0] -= batch.loss_mask[offsets[:-1][lengths > 0]]
         _count(context, account, samples, lengths > 0, num_targets > 0)
@@ -217,7 +217,7 @@ def _encode(
 
 
 def _stamped(batches: Iterable[list[Sample]], stamps: dict[int, list[int]]) -> Iterator[list[Sample]]:
-    """Yield batches after the states of their files were noted: a change between note and reading is found, never missed."""
+    """Yield batches after noting the states of their files, so that a change between noting and reading is detected."""
     for samples in batches:
         for sample in samples:
             if sample.media:
@@ -229,7 +229,7 @@ def _stamp(medium: Medium) -> int:
     try:
         return medium.stamp()
     except BadMediumError:
-        return 0  # the encoder says so, by name
+        return 0  # the encoder reports it
 
 
 def _kept(
@@ -242,7 +242,7 @@ def _kept(
 def _sizes_of_media(
     context: BlockContext, media: Mapping[int, Sequence[PlacedMedium]], num_rows: int
 ) -> dict[str, Lengths]:
-    """Return the columns of what media take of each budget, 0 for rows without."""
+    """Return what the media of each row take of each budget; 0 for rows without media."""
     names = [name for name in context.budgets if name in context.encoder.budgets]
     columns = {name: np.zeros(num_rows, dtype=np.int32) for name in names}
     for row, items in media.items():
@@ -259,7 +259,7 @@ def _measure(
     errors: list[BadSampleError],
     account: Account,
 ) -> Lengths:
-    """Return the tokens of each row, below 1 for those that cannot be encoded."""
+    """Return the number of tokens of each row, below 1 for a row that cannot be encoded."""
     tokens = np.zeros(len(task), dtype=np.int32)
     for samples, (lengths, batch_errors) in _in_halves(context.encoder.begin_lengths, batches):
         tokens[[sample.sample_id - task.start for sample in samples]] = lengths
@@ -271,7 +271,7 @@ def _measure(
 def _count(
     context: BlockContext, account: Account, samples: Sequence[Sample], is_encoded: BoolArray, has_target: BoolArray
 ) -> None:
-    """Count encoded samples, and the reasons of those that have no target."""
+    """Count encoded samples, and the reasons of samples without a target."""
     account.add(samples if is_encoded.all() else [samples[index] for index in np.flatnonzero(is_encoded).tolist()])
     if context.targets:
         for index in np.flatnonzero(is_encoded & ~has_target).tolist():
@@ -281,9 +281,9 @@ def _count(
 def _rejects(
     context: BlockContext, task: BlockTask, errors: list[BadSampleError], filtered_ids: set[int]
 ) -> list[list[Any]]:
-    """Return ``[row, where, reason]`` of the errors, in the order of the rows; raise the first if none may be.
+    """Return ``[row, where, reason]`` of the errors, in the order of the rows; raise the first if none is allowed.
 
-    Samples that a filter left out are as they were asked for, and no reason to stop.
+    A sample that a filter left out never stops the job.
     """
     rejects = []
     for error in sorted(errors, key=lambda error: error.sample_id):
@@ -298,13 +298,13 @@ def _rejects(
 def _in_halves(
     begin: Callable[[list[Sample]], Callable[[], _Result]], batches: Iterable[list[Sample]]
 ) -> Iterator[tuple[list[Sample], _Result]]:
-    """Yield the result of each batch: one is tokenised, which needs no Python, while the next is rendered.
+    """Yield the result of each batch: one is tokenized, which needs no Python, while the next is rendered.
 
-    Rendering has a thread of its own, and tokenising has this one: ``fastokens`` makes tables for each thread, and the first
-    thread of a worker process has those of the server that it was forked from.
+    Rendering has its own thread, and tokenizing uses this one: ``fastokens`` makes tables for each thread, and the
+    first thread of a worker process inherits the tables of the server that it was forked from.
 
     Args:
-        begin: does the first half of the work on a batch, and returns the function of the second.
+        begin: does the first half of the work on a batch, and returns a function for the second half.
         batches: of samples.
     """
     remaining = iter(batches)
@@ -322,7 +322,7 @@ def _in_halves(
             batch, finish = rendered
             yield batch, finish()
     finally:
-        pool.shutdown(cancel_futures=True)  # an error or Ctrl-C waits for one batch and not for all that are queued
+        pool.shutdown(cancel_futures=True)  # an error or Ctrl-C waits for one batch, not for all queued ones
 
 
 def _batches(samples: Iterable[Sample | BadSampleError], errors: list[BadSampleError]) -> Iterator[list[Sample]]:
@@ -343,7 +343,7 @@ def _batches(samples: Iterable[Sample | BadSampleError], errors: list[BadSampleE
 
 
 def num_characters(sample: Sample) -> int:
-    """Return the characters of a sample's texts; a content with media counts as some."""
+    """Return the characters of a sample's texts; a content with media counts as ``_PART_CHARACTERS``."""
     messages = sample.messages
     if type(messages) is PlainMessages:
         return sum(map(len, messages.texts))

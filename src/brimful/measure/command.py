@@ -1,4 +1,4 @@
-"""The command line that measures as a call does: printed where a training finds no lengths, to be pasted."""
+"""Command line equal to a call of ``measure_lengths``: printed for pasting when training finds no lengths."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from brimful.sources.source import Source
 def measure_command(
     source: Source, encoder: Encoder, path: str, options: Mapping[str, Sequence[Any]], augmentation: Mapping[str, str]
 ) -> str:
-    """Return the command that writes the lengths of a source; the call in Python where no command measures the same.
+    """Return the command that writes the lengths of a source; the Python call if no command measures the same.
 
-    The command is proved: what it would open, and how it would encode, is made here once and has the settings of these.
+    The command is verified: the source and encoder that it would make are made here, and must have the same settings.
 
     Args:
-        source, encoder: as of ``measure_lengths``.
+        source, encoder: as for ``measure_lengths``.
         path: of the table.
         options: further flags by their names, each with its texts.
         augmentation: settings as texts.
@@ -51,7 +51,7 @@ def measure_command(
 
 
 def _flags_of(source: Source, encoder: Encoder, paths: Sequence[str]) -> dict[str, list[Any]] | None:
-    """Return the flags that open these paths, and make this encoder, as they are; None if none do."""
+    """Return the flags that open these paths and make this encoder; None if no flags do."""
     draws = source.augmentation
     if not all(map(os.path.exists, paths)) or (draws is not None and (draws.seed or draws.epoch)):
         return None  # the command draws with 0 for both
@@ -85,7 +85,7 @@ def _flags_of(source: Source, encoder: Encoder, paths: Sequence[str]) -> dict[st
 
 
 def _importable(transform: Transform) -> str | None:
-    """Return the ``module:name`` by which a command imports a transform; None if it has none."""
+    """Return the ``module:name`` by which a command imports a transform; None without one."""
     for module_name, module in list(sys.modules.items()):
         if module_name != "__main__" and not module_name.startswith("brimful"):
             for name, value in list(getattr(module, "__dict__", {}).items()):

@@ -1,7 +1,7 @@
 """Comparison of a share of the rows with the reference, while a job runs.
 
-Faster libraries encode because they gave the reference's tokens on hard texts; a few rows of every block are encoded by
-both all the same. One difference stops the job: what those libraries encoded is not used any more.
+Faster libraries are used because they gave the reference's tokens on hard texts; still, a few rows of every block are
+encoded by both. One difference stops the job, and nothing that those libraries encoded is used.
 """
 
 import contextlib
@@ -22,16 +22,16 @@ from brimful.tables import Table, open_table
 from brimful.typing import Fingerprint, LossMask
 
 ROWS = 16
-"""Rows of a block that are compared: of 4,096, a share that costs less than a tenth of the time."""
+"""Rows of a block that are compared: 16 of 4,096 cost less than a tenth of the time."""
 
 _CHARACTERS = 1 << 17
-"""Characters behind which no further row of a place is: sixteen long documents would take longer than their block."""
+"""Characters after which no more rows of a run are compared: sixteen long documents cost more than their block."""
 
 
 def reference_rows(
     context: BlockContext, task: BlockTask, filtered_rows: Collection[int] = ()
 ) -> list[tuple[Sample, EncodedSample | BadSampleError]]:
-    """Return the samples of a block to compare, each as the reference encodes it.
+    """Return the samples of a block to compare, each with the reference's encoding.
 
     Args:
         context, task: of the block.
@@ -60,15 +60,15 @@ def compare_block(
         expected: its ``reference_rows``, if they were encoded before.
 
     Raises:
-        EncodersDifferError: one has other tokens or other targets.
+        EncodersDifferError: a row has other tokens or targets.
     """
     part = open_table(task.part_path)
     if not part.description.get("engine"):
         return
     tokens = part.flat("tokens")
     fingerprints = _fingerprints(task, part)
-    filtered_rows = set(part.description.get("filtered", ()))  # which nobody encoded
-    # Tokens are temporary: whoever takes them later says that they are missing.
+    filtered_rows = set(part.description.get("filtered", ()))  # which were not encoded
+    # Tokens are temporary: their reader reports them if they are missing.
     stored = None
     if task.encoded_path is not None and None not in fingerprints:
         stored = StoredSamples([(task.start, task.encoded_path)])
@@ -79,7 +79,7 @@ def compare_block(
         difference = _difference(sample, reference, int(tokens[row]), targets, stored)
         if difference:
             raise _refusal(context, part.description, sample, difference)
-    # Behind the comparison: a job that is killed before compares the block when it goes on.
+    # After the comparison: a job that is killed earlier compares the block when it is resumed.
     with contextlib.suppress(OSError, BrimfulError), atomic_file(_record(task)) as file:
         file.write("\n".join(name for name in fingerprints if name is not None).encode())
 
@@ -88,7 +88,7 @@ def measure_and_compare(context: BlockContext, task: BlockTask) -> int:
     """Measure one block, compare it and return the number of its tokens; runs in any process.
 
     Raises:
-        EncodersDifferError: as of ``compare_block``.
+        EncodersDifferError: as for ``compare_block``.
     """
     num_tokens = measure_block(context, task)
     compare_block(context, task)
@@ -96,7 +96,7 @@ def measure_and_compare(context: BlockContext, task: BlockTask) -> int:
 
 
 def is_compared(task: BlockTask) -> bool:
-    """Return true if a record says that the files of a block were compared, or no fast library made them."""
+    """Return true if a record says that the files of a block were compared, or if no fast library made them."""
     part = open_table(task.part_path)
     if not part.description.get("engine"):
         return True
@@ -108,7 +108,7 @@ def is_compared(task: BlockTask) -> bool:
 
 
 def _few_of(samples: Iterable[Sample]) -> list[Sample]:
-    """Return samples up to the first behind which there are characters enough."""
+    """Return samples until they have ``_CHARACTERS`` characters."""
     few: list[Sample] = []
     num_all = 0
     for sample in samples:
@@ -120,7 +120,7 @@ def _few_of(samples: Iterable[Sample]) -> list[Sample]:
 
 
 def _record(task: BlockTask) -> Path:
-    """Return the file beside the lengths of a block that names the files which were compared, by their content."""
+    """Return the file next to a block's lengths that lists the fingerprints of the compared files."""
     return Path(task.part_path).with_suffix(".compared")
 
 
@@ -135,7 +135,7 @@ def _fingerprints(task: BlockTask, part: Table) -> list[Fingerprint | None]:
 
 
 def _first_rows(task: BlockTask) -> Iterator[int]:
-    """Yield the first row of each run to compare: the beginning of the data, and one place of every block."""
+    """Yield the first row of each run to compare: the beginning of the data, and one place in every block."""
     if task.start == 0:
         yield 0
     # By the number of the block's first row, so that every run of the same job compares the same rows.
@@ -149,29 +149,29 @@ def _difference(
     targets: LossMask | None,
     stored: StoredSamples | None,
 ) -> str:
-    """Describe the difference between a measured sample and the reference; empty if there is none."""
+    """Describe the difference between a measured sample and the reference; empty without one."""
     if isinstance(expected, BadSampleError):
-        return "" if length < 1 else f"the reference refuses it: {expected.reason}"
+        return "" if length < 1 else f"the reference rejects it: {expected.reason}"
     if len(expected) != max(0, length):
         return f"{max(0, length):,} tokens, and {len(expected):,} by the reference"
     if length < 1:
         return ""
     if stored is not None:
         return stored[sample.sample_id].difference(expected)
-    # Without tokens the targets are what is left to compare.
+    # Without tokens, only the targets can be compared.
     return "" if targets is None else replace(expected, loss_mask=targets).difference(expected)
 
 
 def _refusal(
     context: BlockContext, description: Mapping[str, Any], sample: Sample, difference: str
 ) -> EncodersDifferError:
-    """Return the error for a difference, after it was remembered; ``description`` is that of the block's lengths."""
+    """Record a difference and return its error; ``description`` belongs to the block's lengths."""
     place = context.source.where(sample.sample_id)
-    # By the libraries that encoded the block: a job that goes on may have others.
+    # The libraries that encoded the block: a resumed job may have others.
     engine_id = description["engine"]
     context.encoder.engine.distrust(engine_id, f"it differed from the reference on {place}")
     return EncodersDifferError(
-        f"{place} (sample {sample.sample_id}): {description.get('encoded_by', engine_id)} encodes it otherwise than the libraries that "
-        f"it stands for: {difference}. Nothing that it encoded is used; run the same command again: it goes on without "
-        f"it, as with {setting('fast', False)}"
+        f"{place} (sample {sample.sample_id}): {description.get('encoded_by', engine_id)} encodes it "
+        f"differently than the libraries that it replaces: {difference}. Nothing that it encoded is used; run the same "
+        f"command again: it goes on without it, as with {setting('fast', False)}"
     )

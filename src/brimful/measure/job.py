@@ -1,4 +1,4 @@
-"""Measuring exact lengths: parallel, cached by content, resumable, and only for rows that are new."""
+"""Measurement of exact lengths: parallel, cached by content, resumable, and only for new rows."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +34,7 @@ OnBadSample: TypeAlias = Literal["error", "skip"]
 OnMismatch: TypeAlias = Literal["error", "rebuild"]
 
 BUDGETS = ("tokens", "loss_tokens")
-"""Budgets that can be measured of texts: all tokens, and those that are targets of the loss."""
+"""Budgets that can be measured for texts: all tokens, and the targets of the loss."""
 
 _PARTS_VERSION = 2
 
@@ -68,37 +68,38 @@ def measure_lengths(
 ) -> LengthTable:
     """Measure the exact lengths of all samples: ``len(encoder.encode(sample).input_ids)``, always.
 
-    Work is cut into blocks of rows and kept block by block, under the fingerprint of the rows' content and of
-    the encoder: a job that was killed goes on, appended rows are the only ones measured, an edited row costs one
+    Rows are measured in blocks, and each block is cached under the fingerprint of its content and of
+    the encoder: a killed job resumes, only appended rows are measured, an edited row costs one
     block, and a copy of the data elsewhere costs nothing.
 
     Args:
         source: the samples, or anything that ``open_source`` takes.
-        encoder: turns them into tokens; or a tokenizer, or its name, for the encoder that the source needs.
-        targets: measure the places of the loss's targets too, so that samples that teach nothing are known before
-            they are packed. Without it chats are measured faster.
-        budgets: lengths to take, from ``BUDGETS``.
+        encoder: encoder of the samples; or a tokenizer, or its name, for the encoder that the source needs.
+        targets: measure the places of the loss's targets too, so that samples without targets are known before
+            packing. Without it, chats are measured faster.
+        budgets: lengths to measure, from ``BUDGETS``.
         path: file of the table; inside the cache if None.
         cache_dir: directory of finished blocks.
         num_proc: processes; all cores if None, one for small data sets. Never changes the result.
-        on_bad_sample: ``error`` stops at the first row that is malformed; ``skip`` counts it, writes it to
+        on_bad_sample: ``error`` stops at the first malformed row; ``skip`` counts it, writes it to
             ``rejects_path`` and gives it length -1.
-        rejects_path: JSON lines of the rows that were skipped, and of samples that a filter left out.
-        filters: filters of quality (``brimful.measure.filters``), or texts such as ``aspect-ratio=0.2:5``. Samples that one
-            of them leaves out are rejected under either ``on_bad_sample``, with its reason.
-        augmentation: settings of what training applies to samples, which changes no length (``check_augmentation``): recorded
-            in the table, and compared when it is opened for another training (``LengthCache``).
-        transforms: functions from a sample to a sample, run before it is measured: short for ``source.augmented(transforms)``.
-        on_mismatch: reaction to a ``path`` with lengths of other data or another encoder: ``error`` names the
+        rejects_path: JSON lines of the skipped rows, and of samples that a filter left out.
+        filters: quality filters (``brimful.measure.filters``), or texts such as ``aspect-ratio=0.2:5``. Samples that
+            one of them leaves out are rejected with its reason, for any ``on_bad_sample``.
+        augmentation: settings of the augmentation in training, which changes no length (``check_augmentation``):
+            recorded in the table, and compared when another training opens it (``LengthCache``).
+        transforms: functions from a sample to a sample, run before measuring: short for
+            ``source.augmented(transforms)``.
+        on_mismatch: action if ``path`` has lengths of other data or another encoder: ``error`` names the
             parts that differ, ``rebuild`` replaces the table.
-        execution: ``ray``, for a cluster, or an ``Execution``, for one share of the job. The source and ``cache_dir`` must lie
-            where all machines see them.
-        progress: reports rows and tokens a second and the time left.
+        execution: ``ray``, for a cluster, or an ``Execution``, for one share of the job. All machines must see the
+            source and ``cache_dir``.
+        progress: reports rows and tokens per second and the remaining time.
 
     Raises:
         BadSampleError: names file, line and reason.
         CacheMismatchError: see ``on_mismatch``.
-        UnfinishedSharesError: the share of this call is done, and others are not.
+        UnfinishedSharesError: the share of this call is done, but others are not.
 
     >>> from brimful.sources import open_source
     >>> from brimful.testing.toys import toy_chat_encoder
@@ -148,9 +149,10 @@ def measure_and_keep(
     execution: ExecutionLike = LOCAL,
     looks_at_media: bool = True,
 ) -> Measurement:
-    """Measure lengths and leave the tokens in ``encoded_dir``, so that writing need not make them again.
+    """Measure lengths and keep the tokens in ``encoded_dir``, so that writing need not encode again.
 
-    With ``looks_at_media`` false, lengths are taken as they are, whatever became of the files of media: for packs that are written.
+    With ``looks_at_media`` false, lengths are reused even if files of media changed since: for packs that are already
+    written.
     """
     names = budgets_of(budgets, encoder)
     if on_bad_sample not in ("error", "skip"):
@@ -164,17 +166,17 @@ def measure_and_keep(
     key = fingerprint_of([_PARTS_VERSION, provenance["settings"], provenance["labels"] if targets else None])
     folder = default_cache_dir(cache_dir) / "lengths" / key[:16]
     target = Path(path) if path is not None else folder / f"{source.fingerprint}.arrow"
-    # A table in the cache bears the fingerprint of its source: it differs only if it is damaged, and is remade.
+    # A table in the cache is named by the fingerprint of its source: it differs only if it is damaged, and is remade.
     earlier_table, misfit = open_earlier(target, provenance, source, encoder)
     if misfit and path is not None and on_mismatch == "error":
         raise CacheMismatchError(f"{target} {misfit}")
-    # It is of no use to a job that keeps the tokens of all rows, or asks for targets or errors that it does not have.
+    # It is useless to a job that keeps the tokens of all rows, or needs targets or errors that it does not have.
     if earlier_table is not None and (
         encoded_dir is not None
         or (targets and earlier_table.targets is None)
         or (on_bad_sample == "error" and num_bad(earlier_table))
         or (rejects_path is not None and not knows_rejects(earlier_table, source, rejects_path))
-        # Of an earlier row, new ones may be duplicates: the files of its block tell, which are there.
+        # New rows may duplicate earlier ones: the files of the earlier blocks, which exist, tell which.
         or (len(earlier_table) < len(source) and any(isinstance(judge, Duplicates) for judge in judges))
     ):
         earlier_table = None
@@ -193,7 +195,7 @@ def measure_and_keep(
         table.rejects = located_rejects(table.rejects, source)
     else:
         first_new = len(earlier_table) if earlier_table is not None else 0
-        # Kept media are named by their paths, which rows do not tell.
+        # Kept media are identified by their paths, which the rows do not determine.
         places = source.media_directories if encoder.takes_media else []
         encoded_key = fingerprint_of([key, encoder.fingerprint, *places])[:16]
         tasks = [
@@ -220,7 +222,7 @@ def measure_and_keep(
         if encoded_dir is not None:
             paths = [(task.start, task.encoded_path) for task in tasks if task.encoded_path is not None]
             samples = StoredSamples(paths)
-    # A list that is complete stays: its reasons may be more than the table names.
+    # A complete list stays: it may have more reasons than the table.
     if rejects_path is not None and not (rejects is None and lists_rejects(table, rejects_path)):
         write_rejects(table, source, rejects_path, rejects)
     return Measurement(table, samples)
@@ -229,7 +231,7 @@ def measure_and_keep(
 def _other_media(
     table: LengthTable, source: Source, num_proc: int | None, execution: Execution, progress: Progress
 ) -> str:
-    """Say which sample of a table has other files of media by now; empty if they are as they were, or nobody knows."""
+    """Describe the first sample of a table whose media files changed; empty if none did, or states are unknown."""
     if table.media_states is None:
         return ""
     runs = runs_of_states(table.media_states)
@@ -237,16 +239,16 @@ def _other_media(
         for _, sample_id in changes:
             return (
                 f"was measured with other media: files of {source.where(sample_id)} (sample {sample_id}) were changed since. "
-                f"Choose another {setting('path')}, or measure anew with {setting('on_mismatch', 'rebuild')}"
+                f"Choose another {setting('path')}, or measure again with {setting('on_mismatch', 'rebuild')}"
             )
     return ""
 
 
 def budgets_of(budgets: Sequence[str], encoder: Encoder) -> tuple[str, ...]:
-    """Return the budgets of a table: tokens first, those that are asked for, and what the encoder's media take.
+    """Return the budgets of a table: tokens first, then the requested ones, then the encoder's budgets of media.
 
     Raises:
-        SettingsError: nobody measures one of that name.
+        SettingsError: an unknown budget.
     """
     for name in budgets:
         if name not in BUDGETS:

@@ -1,4 +1,4 @@
-"""Length tables of several parts of a data set as one, for one plan of all."""
+"""Join of length tables: several parts of a data set in one plan."""
 
 from __future__ import annotations
 
@@ -17,46 +17,47 @@ from brimful.measure.filters import Duplicates
 from brimful.measure.shares import measure_command
 
 _MAX_REJECTS = 1000
-"""Rejected samples that a table names; as in a table that was measured at once."""
+"""Rejected samples that a table names, as in a table measured in one call."""
 
 
 def join_tables(tables: Sequence[LengthTable]) -> LengthTable:
-    """Join tables one behind the other: the lengths of all parts, as measured in one call.
+    """Concatenate tables: the lengths of all parts, as if measured in one call.
 
     ::
 
         a.jsonl  3 5      samples 0 1
         b.jsonl  4        sample  0         joined  3 5 4, samples 0 1 2 of a.jsonl and b.jsonl, in this order
 
-    Packs are written from, or encoded on the fly of, the same parts in the same order.
+    Packs are written from the same parts in the same order, or encoded from them on the fly.
 
     Args:
         tables: of the parts, in their order.
 
     Returns:
-        One table, not saved. Its fingerprint, and so its plan, is that of a table measured in one call.
+        One table, not saved. Its fingerprint, and so its plan, equals a table measured in one call.
 
     Raises:
-        CacheMismatchError: tables with other settings or columns, or two that hold the same data; names them and the
+        CacheMismatchError: tables with different settings or columns, or two with the same data; names them and the
             command that measures them.
-        SettingsError: no tables, or lengths that depend on the other parts: without duplicates, or of KTO.
+        SettingsError: no tables, or lengths that depend on the other parts: with duplicates removed, or of KTO.
 
     >>> parts = [LengthTable.from_lengths([3, 5]), LengthTable.from_lengths([4])]
     >>> join_tables(parts).tokens.tolist()
     [3, 5, 4]
     """
     if not tables:
-        raise SettingsError("there are no length tables to join")
+        raise SettingsError("no length tables to join")
     first = tables[0]
     for table in tables:
         if Duplicates.name in table.provenance.get("settings", {}).get("filters", {}):
             raise SettingsError(
-                f"{_title(table)} was measured without duplicates, which were looked for in it alone: {_measure(tables)} "
-                f"finds those of all, and takes what was measured from the cache"
+                f"{_title(table)} was measured without duplicates, which were looked for in this part only: "
+                f"{_measure(tables)} finds the duplicates of all parts, and reuses the cached lengths"
             )
         if table.has_mismatches:
             raise SettingsError(
-                f"{_title(table)} is of KTO, whose mismatches are made of the rows around them: {_measure(tables)} makes those of all"
+                f"{_title(table)} is of KTO, whose mismatches come from neighboring rows: {_measure(tables)} measures "
+                f"all parts at once"
             )
         if differences := _differences(first, table):
             raise CacheMismatchError(
@@ -100,7 +101,7 @@ def _provenance(tables: Sequence[LengthTable]) -> dict[str, Any]:
     return {
         **first,
         **{name: values for name, values in libraries.items() if values},
-        # No source has this one: a table that was joined is measured anew, not continued.
+        # No source has this fingerprint: a joined table is measured again, never continued.
         "source_fingerprint": fingerprint_of(["joined", [table.provenance["source_fingerprint"] for table in tables]]),
         "source": f"{first['source']} … {tables[-1].provenance['source']}" if len(tables) > 1 else first["source"],
         "parts": [part for table in tables for part in table.provenance["parts"]],
@@ -110,12 +111,12 @@ def _provenance(tables: Sequence[LengthTable]) -> dict[str, Any]:
 
 
 def _differences(first: LengthTable, table: LengthTable) -> list[str]:
-    """Return what two tables differ in that lengths or plans depend on."""
+    """Return the names of the settings in which two tables differ and on which lengths or plans depend."""
 
     def settings(of: LengthTable, name: str) -> dict[str, Any]:
         return {key: value for key, value in of.provenance.get(name, {}).items() if not key.startswith("row ")}
 
-    # How rows are read may differ from file to file, as in one call.
+    # Settings of reading rows may differ from file to file, as in one call.
     names = [
         *differing_keys(settings(first, "settings"), settings(table, "settings")),
         *differing_keys(settings(first, "labels"), settings(table, "labels")),
@@ -142,7 +143,7 @@ def _kind_of_targets(table: LengthTable) -> str:
 
 
 def _check_disjoint(tables: Sequence[LengthTable]) -> None:
-    """Refuse two tables of the same data: their samples would be packed twice.
+    """Reject two tables of the same data: their samples would be packed twice.
 
     Raises:
         CacheMismatchError: names both, and the file they share.

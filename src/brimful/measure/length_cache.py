@@ -1,4 +1,4 @@
-"""Lengths for training with augmentation: measured before, opened when packs are built."""
+"""Lengths for training with augmentation: measured beforehand, opened when packs are built."""
 
 from __future__ import annotations
 
@@ -29,20 +29,22 @@ OnCacheMismatch: TypeAlias = Literal["error", "rebuild", "fallback"]
 
 @dataclass(frozen=True)
 class LengthCache:
-    """File of exact lengths for a training data set with augmentation, and the policy where it does not fit.
+    """File of exact lengths for a training data set with augmentation, and the policy if it does not match.
 
-    Packs are then built from the file alone: no picture is opened, nothing is encoded or augmented. Training augments each
-    sample when it is served (``PackedDataset.from_plan(…, transforms=…)``), and refuses one whose length it changed.
+    Packs are then built from the file alone: no image is opened, nothing is encoded or augmented. Training augments
+    each sample when it is served (``PackedDataset.from_plan(…, transforms=…)``), and rejects a sample whose length
+    changes.
 
-    The file fits if it bears the fingerprints of the rows and of all that decides lengths (tokenizer, chat template,
-    processor, filters), and the settings of the augmentation; and if the files of media have the size and time that they had:
-    the file system is asked, and no picture opened. Rows that were appended since are measured, and no others.
+    The file matches if it has the fingerprints of the rows and of all that decides lengths (tokenizer, chat template,
+    processor, filters), and the settings of the augmentation, and if the media files still have their sizes and times,
+    which opens no image. Only rows that were appended since are measured.
 
     Args:
         path: of the table, as ``brimful measure DATA --config train.yaml -o PATH`` writes it.
-        augmentation: settings of what training applies, such as ``{"crop": 224, "version": 3}``; compared as texts.
-        on_mismatch: where the file is missing or does not fit: ``error`` names what differs and the command that writes it;
-            ``rebuild`` measures and replaces it; ``fallback`` leaves it, warns, and measures as without.
+        augmentation: settings of the augmentation in training, such as ``{"crop": 224, "version": 3}``; compared as
+            texts.
+        on_mismatch: action if the file is missing or does not match: ``error`` names what differs and the command that
+            writes it; ``rebuild`` measures and replaces it; ``fallback`` leaves it, warns, and measures without it.
 
     Raises:
         SettingsError: an unknown policy, or augmentation that cannot be recorded.
@@ -82,15 +84,15 @@ class LengthCache:
         filters: Sequence[Filter | str] | None = None,
         progress: Progress | None = None,
     ) -> LengthTable:
-        """Return the exact lengths of a source, from the file where it fits.
+        """Return the exact lengths of a source, from the file if it matches.
 
         Args:
-            source, encoder, budgets, targets, cache_dir, num_proc, on_bad_sample, filters, progress: as of
+            source, encoder, budgets, targets, cache_dir, num_proc, on_bad_sample, filters, progress: as for
                 ``measure_lengths``.
 
         Raises:
             CacheMismatchError: the policy is ``error``; names what differs, and the command that writes the file.
-            BrimfulError: as of ``measure_lengths``, for rows that were appended.
+            BrimfulError: as for ``measure_lengths``, for appended rows.
         """
         source = open_source(source, cache_dir=cache_dir)
         encoder = as_encoder(source, encoder)
@@ -115,7 +117,7 @@ class LengthCache:
                     on_mismatch="rebuild" if self.on_mismatch == "rebuild" else "error",
                 )
             except CacheMismatchError as error:
-                # Files of media, which are looked at last, and once.
+                # Media files, which are checked last, and once.
                 misfit = _without_remedy(error.message.removeprefix(f"{os.fspath(self.path)} "))
         if self.on_mismatch == "error":
             options: dict[str, list[Any]] = {
@@ -134,7 +136,7 @@ class LengthCache:
     def _misfit(
         self, source: Source, encoder: Encoder, budgets: Sequence[str], targets: bool, filters: Sequence[Filter]
     ) -> str:
-        """Say why the file is of no use; empty if it holds lengths of the source, or of a beginning of it."""
+        """Return why the file is unusable; empty if it has the lengths of the source, or of a beginning of it."""
         names = budgets_of(budgets, encoder)
         provenance = provenance_of(source, encoder, names, targets, filters, self.augmentation)
         table, misfit = open_earlier(Path(self.path), provenance, source, encoder)
@@ -148,5 +150,5 @@ class LengthCache:
 
 
 def _without_remedy(misfit: str) -> str:
-    """Return a reason alone: the remedies of measuring are not those of training."""
+    """Return the reason without its remedies, which apply to measuring and not to training."""
     return misfit.split(". Choose another ", 1)[0].split("; choose another ", 1)[0]

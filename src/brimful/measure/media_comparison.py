@@ -1,8 +1,8 @@
-"""Comparison of a share of the samples with media with the model's own processor, while a job runs.
+"""Comparison of some samples with media with the model's own processor, while a job runs.
 
-Lengths come from headers, by arithmetic that was tested against the processors of one version of Transformers, on pictures
-that somebody thought of. So a few samples of the job itself are decoded and go through the processor that is installed. One
-difference stops the job: what was measured would be planned, and trained with other tokens.
+Lengths come from headers, by arithmetic that was tested against the processors of one version of Transformers, on
+selected images. So a few samples of the job itself are decoded and given to the installed processor. One
+difference stops the job: training would use other tokens than the plan.
 """
 
 import contextlib
@@ -23,20 +23,20 @@ from brimful.tables import Table, open_table
 from brimful.typing import Int64Array
 
 SHARE = 256
-"""Samples with media of which one is compared, if there is time."""
+"""Samples with media for each compared one, if time allows."""
 
 TIME_SHARE = 0.02
-"""Share of the time of measuring so far that comparisons may take, beside the first sample of each kind."""
+"""Share of the measuring time so far that comparisons may take, not counting the first sample of each kind."""
 
 _COUNTS = ("images", "frames", "sounds")
 """Budgets that tell kinds of samples apart: none, one, or several of each."""
 
 
 class MediaComparison:
-    """The comparison of one job, block by block.
+    """Comparison of one job, block by block.
 
-    The first sample of each kind is compared in any case (no, one or several pictures, with or without videos and sounds),
-    and then one in ``SHARE`` by its number, as long as all comparisons together take less than ``TIME_SHARE`` of the time.
+    The first sample of each kind is always compared (no, one or several images, with or without videos and audio),
+    then one in ``SHARE`` by its number, as long as all comparisons together take less than ``TIME_SHARE`` of the time.
 
     Args:
         context: of the job.
@@ -64,7 +64,7 @@ class MediaComparison:
         """Compare some samples of a measured block, and record that it was done.
 
         Raises:
-            ProcessorDiffersError: one has other tokens or another grid.
+            ProcessorDiffersError: a sample has other tokens or another grid.
         """
         if self._reference is None:
             return
@@ -79,12 +79,12 @@ class MediaComparison:
         tokens = part.flat("tokens")
         for row in self._rows(part, task):
             self._compare_row(task.start + row, int(tokens[row]), self._reference)
-        # Behind the comparison: a job that is killed before compares the block when it goes on.
+        # After the comparison: a job that is killed earlier compares the block when it is resumed.
         with contextlib.suppress(OSError, BrimfulError), atomic_file(_record(task)) as file:
             file.write(f"{part.fingerprint} {self._reference.id}".encode())
 
     def _rows(self, part: Table, task: BlockTask) -> Iterator[int]:
-        """Yield rows of a block to compare: the first of each kind, then a share while there is time."""
+        """Yield rows of a block to compare: the first of each kind, then a share while time allows."""
         kinds = _kinds(part)
         kinds[part.flat("tokens") < 1] = 0
         firsts = []
@@ -93,7 +93,7 @@ class MediaComparison:
                 self._kinds_seen.add(kind)
                 firsts.append(int(np.argmax(kinds == kind)))
         yield from firsts
-        # By the row's number, so that no pattern of the data hides behind a step.
+        # By a hash of the row's number, so that no periodic pattern of the data is missed.
         numbers = np.flatnonzero(kinds > 0)
         is_chosen = (numbers + task.start) * 2_654_435_761 % 2**32 < 2**32 // SHARE
         for row in numbers[is_chosen].tolist():
@@ -110,7 +110,7 @@ class MediaComparison:
                 continue
             try:
                 difference = reference.difference(sample, length)
-            except BadSampleError as error:  # no length is wrong; one that was changed since is refused by the writer
+            except BadSampleError as error:  # no length is wrong; the writer rejects a sample that changed since
                 self._progress.say(error.located(source.where(row)).message)
                 continue
             if difference:
@@ -133,5 +133,5 @@ def _kinds(part: Table) -> Int64Array:
 
 
 def _record(task: BlockTask) -> Path:
-    """Return the file beside the lengths of a block that says by which processor it was compared."""
+    """Return the file next to a block's lengths that names the processor of its comparison."""
     return Path(task.part_path).with_suffix(".processor")

@@ -1,8 +1,8 @@
-"""States of the files of media: lengths of a row hold as long as the files that it names are those that were measured.
+"""States of media files: the lengths of a row are valid as long as its files are unchanged.
 
-Rows are known by their text, which stays when a picture is replaced under its name. So a number goes with the length of each row: of size
-and time of last change of its files, and of the part of them for members of a tar. To compare it costs a question to the
-file system for each medium, and opens none. Bytes that lie in a row belong to its fingerprint, and need no number.
+Rows are identified by their text, which stays when an image file is replaced. So each row's length has a number: a
+digest of the sizes and last changes of its files, and of the range of a member of a tar. Comparing it costs one call of
+the file system for each medium, and opens none. Bytes inside a row are in its fingerprint, and need no number.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from brimful.sources.source import Source
 from brimful.typing import Int64Array
 
 STATES = "media_states"
-"""Column of the states of rows, ``int64``: 0 for a row without files; and the stage that compares them."""
+"""Column of the states of rows, ``int64``: 0 for a row without files; and name of the stage that compares them."""
 
 _IN_PROCESS_ROWS = 3 * 4096
 """Rows that are compared in this process: starting others would take longer."""
@@ -32,7 +32,7 @@ _TASK_ROWS = 4096
 
 
 def state_of(sample: Sample) -> int:
-    """Return the state of the files of a sample's media; 0 if it has none.
+    """Return the state of the files of a sample's media; 0 without files.
 
     >>> state_of(Sample(0, text="abc"))
     0
@@ -46,13 +46,13 @@ def _state(medium: Medium) -> bytes:
     try:
         return medium.state()
     except BadMediumError:
-        return b"missing"  # so the row is rejected, until there is a file
+        return b"missing"  # so the row is rejected until the file exists
 
 
 def noted(
     samples: Iterable[Sample | BadSampleError], states: Int64Array, start: int
 ) -> Iterator[Sample | BadSampleError]:
-    """Yield samples behind their states, which go to ``states``: a change between note and reading is found, never missed."""
+    """Yield samples after storing their states in ``states``, so that a later change is detected."""
     for sample in samples:
         if isinstance(sample, Sample) and sample.media:
             states[sample.sample_id - start] = state_of(sample)
@@ -61,7 +61,7 @@ def noted(
 
 @dataclass(frozen=True)
 class StatedRows:
-    """Rows from ``start`` on with their states, ``int64[num_rows]``."""
+    """Rows from ``start`` with their states, ``int64[num_rows]``."""
 
     start: int
     states: Int64Array
@@ -78,7 +78,7 @@ def changed_samples(
     execution: Execution = LOCAL,
     progress: Progress,
 ) -> Generator[tuple[StatedRows, int], None, None]:
-    """Yield of some runs of rows those with other files than were measured, each with the first such sample."""
+    """Yield the runs of rows whose files changed since they were measured, each with its first changed sample."""
     asked = [run for run in rows if run.states.any()]
     if not asked:
         return
@@ -104,7 +104,7 @@ def runs_of_states(states: Int64Array) -> list[StatedRows]:
 
 
 def _first_changed(source: Source, rows: StatedRows) -> int:
-    """Return the first sample with other files than were measured, in any process; -1 if there is none."""
+    """Return the first sample whose files changed since they were measured, in any process; -1 without one."""
     for sample in source.read_plain(rows.start, rows.start + len(rows.states)):
         due = int(rows.states[sample.sample_id - rows.start])
         if due and (not isinstance(sample, Sample) or state_of(sample) != due):

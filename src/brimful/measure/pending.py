@@ -1,4 +1,4 @@
-"""Blocks of a job: which of them are measured already, and the run of those that are not."""
+"""Blocks of a job: which ones are measured already, and the run of the others."""
 
 import os
 from collections.abc import Sequence, Set
@@ -26,13 +26,13 @@ from brimful.sources.sample import Sample
 from brimful.tables import open_table
 
 _NUM_EARLY_BLOCKS = 16
-"""Blocks whose rows to compare are encoded before they are needed, at most."""
+"""Maximum number of blocks whose rows to compare are encoded ahead of need."""
 
 
 def task_for(
     block: Block, start: int, parts: Path, encoded_dir: str | os.PathLike[str] | None, encoded_key: str
 ) -> BlockTask:
-    """Return the task of a block from row ``start`` on; its files are named by the content of the rows."""
+    """Return the task of a block from row ``start``; its files are named by the content of the rows."""
     name = block.fingerprint if start == block.start else f"{block.fingerprint}-{start - block.start}"
     encoded_path = None if encoded_dir is None else str(Path(encoded_dir) / f"{encoded_key}-{name}.arrow")
     return BlockTask(start, block.stop, str(parts / name[:2] / f"{name}.arrow"), encoded_path, block.num_bytes)
@@ -50,8 +50,8 @@ def measure_share(
     """Run the tasks of one share; return if all shares are done.
 
     Args:
-        folder: of an empty file for each share that is done. A file without its blocks does no harm: who joins measures them.
-        path: of the table of all, beside which a note says that it waits for the other shares.
+        folder: of an empty file for each finished share. A file without its blocks is harmless: the join measures them.
+        path: of the table of all shares; a note next to it says that it waits for the others.
 
     Raises:
         UnfinishedSharesError: others are not done.
@@ -78,7 +78,7 @@ def run_pending(
     shared: Sequence[str | os.PathLike[str]] = (),
     changed_blocks: Set[int] = frozenset(),
 ) -> None:
-    """Run the tasks whose files do not exist yet, or are of no use, and compare what nobody compared."""
+    """Run the tasks whose files do not exist yet or are unusable, and compare what was not compared."""
     pending_tasks, uncompared_tasks = [], []
     comparison = MediaComparison(context, progress)
     undecoded_tasks = []
@@ -102,7 +102,7 @@ def run_pending(
     engine = encoder.engine
     if num_proc == 1 and execution.is_local and pending_tasks:
         engine.warm_up()
-    # Here one process compares for all workers, beside them; for those of a cluster it would be too slow.
+    # Locally, this process compares for all workers; for a cluster it would be too slow.
     compares_here = execution.is_local
     tasks_done = run_tasks(
         measure_block if compares_here else measure_and_compare,
@@ -114,11 +114,11 @@ def run_pending(
         shared=shared,
         say=progress.say,
     )
-    # Closed at once on an error or Ctrl-C, so that no worker goes on behind it.
+    # Closed at once on an error or Ctrl-C, so that no worker goes on after it.
     with closing(tasks_done) as results, closing(_ReferenceRows(context)) as expected_rows:
         if compares_here and pending_tasks and engine.id and encoder is context.encoder:
             expected_rows.begin(pending_tasks)
-        # Those of a job that was killed before it compared them.
+        # Blocks of a job that was killed before it compared them.
         for task in uncompared_tasks:
             compare_block(context, task)
         for task in undecoded_tasks:
@@ -131,7 +131,7 @@ def run_pending(
 
 
 class _ReferenceRows:
-    """Rows to compare of the first blocks, encoded by the reference in a thread while nobody else has work."""
+    """Rows to compare of the first blocks, encoded by the reference in a thread while the other threads are idle."""
 
     def __init__(self, context: BlockContext) -> None:
         self._context = context
@@ -142,28 +142,28 @@ class _ReferenceRows:
         """Begin with the rows of the first tasks."""
         self._pool.submit(self._context.encoder.engine.reference.engine.load)
         if self._context.filters:
-            return  # nobody knows yet which rows they leave out
+            return  # the rows that they leave out are not known yet
         for task in tasks[:_NUM_EARLY_BLOCKS]:
             self._futures[task.start] = self._pool.submit(reference_rows, self._context, task)
 
     def of(self, task: BlockTask) -> list[tuple[Sample, EncodedSample | BadSampleError]] | None:
-        """Return the rows of a block; None if they were not begun, so that nobody waits for those of others."""
+        """Return the rows of a block; None if they were not begun: no caller waits for other blocks."""
         future = self._futures.pop(task.start, None)
         return None if future is None or future.cancel() else future.result()
 
     def close(self) -> None:
-        """Leave what was not begun."""
+        """Cancel what was not begun."""
         self._pool.shutdown(cancel_futures=True)
 
 
 def changed_blocks_of(
     tasks: list[BlockTask], context: BlockContext, num_proc: int | None, execution: Execution, progress: Progress
 ) -> set[int]:
-    """Return the first rows of measured blocks of which a file of media was changed since."""
+    """Return the first rows of measured blocks with a media file that changed since."""
     if not context.looks_at_media:
         return set()
-    # Tokens that are kept have states of their own, which are looked at with them.
-    # But not of files whose pictures a transform has read.
+    # Kept tokens have their own states, which are checked with them,
+    # except the states of files whose images a transform has read.
     is_augmented = context.source.augmentation is not None
     measured_tasks = [
         task for task in tasks if (task.encoded_path is None or is_augmented) and has_lengths(task, context)
@@ -179,10 +179,10 @@ def has_tokens(task: BlockTask) -> bool:
 
 
 def has_lengths(task: BlockTask, context: BlockContext) -> bool:
-    """Return true if the lengths of a task are stored with all that this job asks for."""
+    """Return true if the lengths of a task are stored with all that this job needs."""
     try:
         part = open_table(task.part_path)
-        # Reading a column compares it with its checksum.
+        # Reading a column verifies its checksum.
         for name in context.budgets:
             part.flat(name)
         if context.needs_runs:

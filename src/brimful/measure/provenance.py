@@ -1,4 +1,4 @@
-"""Provenance of lengths: all that they depend on, compared with that of an earlier job."""
+"""Provenance of lengths: all that they depend on, compared with an earlier job's."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -22,9 +22,9 @@ def provenance_of(
     filters: Sequence[Filter],
     augmentation: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """Return the fingerprints and settings that lengths depend on; ``labels`` are those of targets alone.
+    """Return the fingerprints and settings that lengths depend on; ``labels`` decide only targets.
 
-    ``augmentation`` changes no length, so that blocks are found whatever it is; a table bears the one it was made for.
+    ``augmentation`` changes no length, so blocks are found for any; a table records the one it was made for.
     """
     settings = {f"encoder {name}": value for name, value in encoder.length_settings.items()}
     if "loss_tokens" in budgets:
@@ -50,7 +50,7 @@ def open_earlier(
     """Open the table at the target if it covers a beginning of the source with the same settings.
 
     Returns:
-        The table, or None; and the reason why a table that is there is of no use.
+        The table, or None; and the reason why an existing table is unusable.
     """
     try:
         table = LengthTable.open(target)
@@ -61,17 +61,17 @@ def open_earlier(
             f"is there and cannot be used ({error.message}); choose another {setting('path')}, or "
             f"{setting('on_mismatch', 'rebuild')}"
         )
-    # The content is compared last: the fingerprint of a file's first rows may take a reading of the file.
+    # The content is compared last: the fingerprint of a file's first rows may require reading the file.
     differences = differing_keys(table.provenance.get("settings", {}), provenance["settings"])
     if "labels" in provenance and "labels" in table.provenance:
         differences += differing_keys(table.provenance["labels"], provenance["labels"])
-    # A job without any does not ask for what others augment.
+    # A job without augmentation accepts any.
     if "augmentation" in provenance:
         earlier_augmentation = table.provenance.get("augmentation", {})
         names = differing_keys(earlier_augmentation, provenance["augmentation"])
         differences += [f"augmentation {name}" for name in names]
     if not all(map(encoder.engine.trusts, table.provenance.get("engines", ()))):
-        differences.append("libraries that encoded it, which were found to give other tokens than the reference since")
+        differences.append("libraries that encoded it, which were later found to give other tokens than the reference")
     if not differences and len(table) > len(source):
         differences = [f"source ({len(table):,} samples there, {len(source):,} here)"]
     if not differences and not source.begins_with(len(table), table.provenance["source_fingerprint"]):
@@ -81,12 +81,12 @@ def open_earlier(
         return table, ""
     return None, (
         f"was measured with other settings or data; these parts differ: {', '.join(differences)}. "
-        f"Choose another {setting('path')}, or measure anew with {setting('on_mismatch', 'rebuild')}"
+        f"Choose another {setting('path')}, or measure again with {setting('on_mismatch', 'rebuild')}"
     )
 
 
 def augmentation_settings(augmentation: Mapping[str, Any]) -> dict[str, str]:
-    """Return settings of augmentation as texts, so that those of Python, YAML and a command line compare equal.
+    """Return settings of augmentation as texts, so that Python, YAML and the command line compare equal.
 
     Raises:
         SettingsError: a value that JSON has no text for, such as a function.

@@ -1,4 +1,4 @@
-"""Rows that have no length: which they are, why, and the list of them for people."""
+"""Rows without a length: which ones, why, and a readable list of them."""
 
 import heapq
 import json
@@ -16,23 +16,23 @@ from brimful.tables import open_table
 from brimful.typing import Int64Array
 
 MAX_REJECTS = 1000
-"""Rejected rows that a table names, from the first on; the rest are counted."""
+"""Number of rejected rows that a table names, from the first; the rest are only counted."""
 
 
 def num_bad(table: LengthTable) -> int:
-    """Return the number of rows that were rejected and that no filter left out."""
+    """Return the number of rejected rows that no filter left out."""
     return len(table.rejected_ids) - table.account.filtered.total()
 
 
 def knows_rejects(table: LengthTable, source: Source, path: str | os.PathLike[str]) -> bool:
-    """Return true if the reason of each reject is in the table, or in the file at the path, which lists this table's."""
+    """Return true if the reason of each reject is in the table, or in the file at the path, which lists its rejects."""
     if len(table.rejected_ids) == len(table.rejects):
         return True
     return len(table) == len(source) and lists_rejects(table, path)
 
 
 def lists_rejects(table: LengthTable, path: str | os.PathLike[str]) -> bool:
-    """Return true if a file lists exactly the rejected samples of a table, and there are more than the table names."""
+    """Return true if a file lists exactly the rejected samples of a table, and they are more than the table names."""
     if len(table.rejected_ids) == len(table.rejects):
         return False
     try:
@@ -43,7 +43,7 @@ def lists_rejects(table: LengthTable, path: str | os.PathLike[str]) -> bool:
 
 
 def located_rejects(rejects: Iterable[Sequence[Any]], source: Source) -> list[list[Any]]:
-    """Return rejects with their present file and line: equal rows may lie in a file of another name by now."""
+    """Return rejects with their current file and line: equal rows may be in a file of another name now."""
     return [[sample_id, source.where(sample_id), reason] for sample_id, _, reason in rejects]
 
 
@@ -54,7 +54,7 @@ def rejects_of(
     if earlier_table is not None:
         yield from ((sample_id, reason) for sample_id, _, reason in earlier_table.rejects)
     for task in tasks:
-        # Rows of a part are counted from its first: the same part may lie elsewhere in another source.
+        # Rows of a part are counted from its first: the same part may be elsewhere in another source.
         rejects = [(task.start + row, reason) for row, _, reason in open_table(task.part_path).description["rejects"]]
         if originals is not None:
             copies = task.start + np.flatnonzero(originals[task.start : task.stop] >= 0)
@@ -75,7 +75,7 @@ def write_rejects(
         table: lengths, in which they are -1.
         source: the rows.
         path: file of the list.
-        rejects: sample and reason of each, in order; those that the table names if None.
+        rejects: sample and reason of each, in order; None for the rejects that the table names.
     """
     ids = table.rejected_ids
     if len(ids) == 0 and not os.path.exists(path):

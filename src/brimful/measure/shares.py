@@ -1,4 +1,4 @@
-"""Shares of a job that measures: which are done, and a note beside the table that is not there yet."""
+"""Shares of a measuring job: which are done, and a note next to the path of the unfinished table."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from brimful.execute import Execution
 from brimful.messages import setting
 
 _MAX_NAMED = 8
-"""Shares that a message names; an array of thousands may lack most of them."""
+"""Shares that a message names; a job array of thousands may lack most of them."""
 
 
 def missing_shares(folder: Path, num_tasks: int) -> list[int]:
-    """Return the shares without a mark of their end in the folder of a job."""
+    """Return the shares without a file for their end in the folder of a job."""
     done = {name.rsplit("/", 1)[-1] for name in LocalBlobStore(folder).list(f"{num_tasks}")}
     return [index for index in range(num_tasks) if str(index) not in done]
 
@@ -34,19 +34,19 @@ def in_words(shares: Sequence[int]) -> str:
 
 
 def note_shares(target: str | os.PathLike[str], folder: Path, execution: Execution, source: str) -> None:
-    """Leave a note beside a table that waits for other shares, so that who asks for the table learns which."""
+    """Write a note next to a table that waits for other shares, so that its readers can name them."""
     note = {"folder": os.path.abspath(folder), "num_tasks": execution.num_tasks, "source": source}
     with atomic_file(_note_of(target)) as file:
         file.write(json.dumps(note).encode())
 
 
 def forget_shares(target: str | os.PathLike[str]) -> None:
-    """Remove the note: the table is there."""
+    """Remove the note: the table exists."""
     _note_of(target).unlink(missing_ok=True)
 
 
 def unfinished_shares(target: str | os.PathLike[str]) -> str | None:
-    """Say which shares a table waits for, and the commands that measure them; None for a path that nobody measures for."""
+    """Describe the shares that a table waits for, and the commands that measure them; None without a note."""
     try:
         note = json.loads(_note_of(target).read_bytes())
         num_tasks, source = int(note["num_tasks"]), str(note["source"])
@@ -59,7 +59,7 @@ def unfinished_shares(target: str | os.PathLike[str]) -> str | None:
     which = (
         f"of {num_tasks} shares {in_words(missing)} are missing"
         if missing
-        else "its shares are done and nobody joined them"
+        else "its shares are done and were not joined"
     )
     return f"{os.fspath(target)} is not there yet, {which}: {command} {share}measures what is missing and joins them"
 

@@ -128,7 +128,7 @@ def test_pictures_that_show_nothing_or_are_cut() -> None:
     whole = noisy((200, 200))
     assert Pictures().reason(chat("a", media=(image(whole),))) is None
     assert Pictures().reason(chat("a", media=(image(whole), image(picture(3), "b.png")))) == (
-        "image 'b.png' is empty: all its pixels have one colour"
+        "image 'b.png' is empty: all its pixels have one color"
     )
     reason = Pictures().reason(chat("a", media=(image(whole[: len(whole) // 2]),)))
     assert reason is not None

@@ -1,7 +1,7 @@
-"""Filters of quality: samples that are left out before they are encoded, each with its reason, counted and listed.
+"""Quality filters: they leave samples out before encoding; each reason is counted and listed.
 
-One filter is one file. They are asked in the order of ``FILTERS``, by any process, and the first reason counts. Their
-settings belong to those of the lengths: other filters are another measurement.
+Each filter has its own file. They run in the order of ``FILTERS``, in any process, and the first reason counts. Their
+settings are part of the settings of the lengths: other filters are another measurement.
 
 >>> as_filters(["words=3:", "characters=50:3500"])
 (Characters(least=50, most=3500), Words(least=3, most=None))
@@ -39,17 +39,17 @@ FILTERS: dict[str, type[Filter]] = {
     filter_class.name: filter_class
     for filter_class in (Refusals, Repetition, Characters, Words, AspectRatio, Pictures, Duplicates)
 }
-"""All filters by name, in the order in which they are asked: what is cheap first."""
+"""All filters, in the order in which they run: cheap ones first."""
 
 
 def as_filters(filters: Sequence[Filter | str] | Filter | str | None) -> tuple[Filter, ...]:
-    """Return filters in the order in which they are asked, made of texts where they are given as texts.
+    """Return filters in the order in which they run; texts are parsed.
 
     Args:
-        filters: filters, or texts such as ``aspect-ratio=0.2:5``; of each name at most one.
+        filters: filters, or texts such as ``aspect-ratio=0.2:5``; at most one of each name.
 
     Raises:
-        SettingsError: no such filter, a text that it does not understand, or two filters of one name.
+        SettingsError: an unknown filter, a text that it cannot parse, or two filters of one name.
     """
     if filters is None:
         return ()
@@ -60,7 +60,7 @@ def as_filters(filters: Sequence[Filter | str] | Filter | str | None) -> tuple[F
     if twin is not None:
         raise SettingsError(f"{setting('filters', [twin])} is given twice: give one of that name")
     order = list(FILTERS)
-    # A filter of a user's own comes last.
+    # A user's own filter comes last.
     return tuple(sorted(made, key=lambda item: order.index(item.name) if item.name in order else len(order)))
 
 

@@ -1,4 +1,4 @@
-"""Pictures that are too narrow or too wide."""
+"""Filter of images that are too narrow or too wide."""
 
 from dataclasses import dataclass
 
@@ -10,14 +10,14 @@ from brimful.sources.sample import Sample
 
 @dataclass(frozen=True)
 class AspectRatio(Filter):
-    """Takes out samples with a picture whose width ÷ height is below ``least`` or above ``most``.
+    """Filter of samples with an image whose width ÷ height is below ``least`` or above ``most``.
 
-    The size is that of the header, after the picture is turned as it says.
+    The size comes from the header, after its orientation is applied.
     """
 
     name = "aspect-ratio"
     form = "aspect-ratio=LEAST:MOST"
-    summary = "pictures of a smaller or larger width ÷ height"
+    summary = "images of a smaller or larger width ÷ height"
 
     least: float
     most: float

@@ -1,8 +1,8 @@
-"""Samples with the content of an earlier one.
+"""Filter of samples with the content of an earlier one.
 
-A sample is a duplicate if one with a smaller ``sample_id`` has the same content and was not rejected: so no order of
-work and no number of processes decides which of two stays. Contents are compared by 128 bits of their fingerprints,
-which are measured beside the lengths, block by block, and compared when all are there.
+A sample is a duplicate if one with a smaller ``sample_id`` has the same content and was not rejected: the order of
+work and the number of processes do not matter. Contents are compared by fingerprints of 128 bits,
+which are measured with the lengths, block by block, and compared when all are complete.
 """
 
 import json
@@ -22,9 +22,9 @@ CONTENT = ("content_high", "content_low")
 
 @dataclass(frozen=True)
 class Duplicates(Filter):
-    """Takes out samples whose messages, tools and media, byte for byte, are those of an earlier sample.
+    """Filter of samples whose messages, tools and media equal an earlier sample's byte for byte.
 
-    One picture with five captions is five samples: no two of them have the same content.
+    One image with five captions makes five samples: no two of them have the same content.
     """
 
     name = "duplicates"
@@ -38,7 +38,7 @@ class Duplicates(Filter):
         return cls()
 
     def reason(self, sample: Sample) -> str | None:
-        return None  # one sample alone is no duplicate
+        return None  # a single sample has no duplicate
 
 
 def content_of(sample: Sample) -> tuple[int, int]:
@@ -53,7 +53,7 @@ def content_of(sample: Sample) -> tuple[int, int]:
         return 0, 0
     tokens = [None if values is None else list(map(int, values)) for values in (sample.input_ids, sample.labels)]
     messages = None if sample.messages is None else list(sample.messages)
-    # Values that JSON does not know (dates of a table, bytes) count by their representation.
+    # Values that JSON does not support (dates of a table, bytes) are compared by their representation.
     content = [messages, sample.text, sample.tools, tokens, media]
     text = json.dumps(content, sort_keys=True, ensure_ascii=False, default=repr)
     digest = fingerprint_bytes(text.encode("utf-8", "surrogatepass"))
@@ -64,11 +64,11 @@ def content_of(sample: Sample) -> tuple[int, int]:
 def first_of_each(
     high: Int64Array, low: Int64Array, is_kept: "np.ndarray[tuple[int], np.dtype[np.bool_]]"
 ) -> Int64Array:
-    """Return for each sample the first one with its content, and -1 for those that are not kept.
+    """Return for each sample the first one with its content, and -1 for samples that are not kept.
 
     Args:
         high, low: ``int64[num_samples]``, halves of the fingerprints.
-        is_kept: ``bool[num_samples]``, false for samples that were rejected: they are nobody's original.
+        is_kept: ``bool[num_samples]``, false for rejected samples, which are never the original.
 
     >>> high, low = np.array([5, 5, 6, 5]), np.array([1, 1, 1, 1])
     >>> first_of_each(high, low, np.array([False, True, True, True])).tolist()

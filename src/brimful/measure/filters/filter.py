@@ -1,4 +1,4 @@
-"""The contract of a filter: one question about a sample, asked before it is encoded."""
+"""Contract of a filter: one check of a sample before it is encoded."""
 
 import abc
 from dataclasses import dataclass, fields
@@ -11,34 +11,34 @@ from brimful.sources.sample import Sample
 
 @dataclass(frozen=True)
 class Filter(abc.ABC):
-    """Judge of samples. A frozen object that checks itself; its fields are its settings."""
+    """Check of samples. A frozen object that validates itself; its fields are its settings."""
 
     name: ClassVar[str]
     """Name on the command line and in the account."""
     form: ClassVar[str]
-    """Text that makes one, for help and for messages."""
+    """Syntax of its text, for help and messages."""
     summary: ClassVar[str]
-    """Samples that it takes out, in a few words."""
+    """Samples that it removes, in a few words."""
 
     @classmethod
     @abc.abstractmethod
     def parse(cls, text: str) -> "Filter":
-        """Make a filter from the text behind its name, which is empty if there is none.
+        """Make a filter from the text after its name, which may be empty.
 
         Raises:
-            ValueError: the text means nothing to it.
+            ValueError: the text cannot be parsed.
         """
 
     @abc.abstractmethod
     def reason(self, sample: Sample) -> str | None:
         """Return the reason to leave a sample out; None to keep it.
 
-        A medium that cannot be opened is none: the encoder says so where it is needed.
+        A medium that cannot be opened is not a reason: the encoder reports it.
         """
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings that decide which samples it takes out."""
+        """Settings that decide which samples it removes."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
@@ -48,7 +48,7 @@ class Filter(abc.ABC):
 
 
 def answers(sample: Sample) -> list[str]:
-    """Return the texts that a sample teaches: the answers of a chat, or the document; none for tokens.
+    """Return the texts that a sample teaches: the answers of a chat, or the document; empty for tokens.
 
     >>> answers(Sample(0, messages=[{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]))
     ['ho']

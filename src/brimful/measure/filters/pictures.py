@@ -1,4 +1,4 @@
-"""Pictures that cannot be decoded, or show nothing."""
+"""Filter of images that cannot be decoded, or show nothing."""
 
 from dataclasses import dataclass
 
@@ -10,14 +10,14 @@ from brimful.sources.sample import Sample
 
 @dataclass(frozen=True)
 class Pictures(Filter):
-    """Takes out samples with a picture whose pixels are damaged or missing, or all of one colour.
+    """Filter of samples with an image whose pixels are damaged or missing, or all of one color.
 
-    Measuring reads headers alone; this decodes every picture once, which takes the time of decoding.
+    Measuring reads only headers; this filter decodes every image once, which takes much longer.
     """
 
     name = "pictures"
     form = "pictures"
-    summary = "pictures that cannot be decoded, or are of one colour"
+    summary = "images that cannot be decoded, or are of one color"
 
     @classmethod
     def parse(cls, text: str) -> "Pictures":
@@ -35,5 +35,5 @@ class Pictures(Filter):
                 return f"image {medium.name[:200]!r}: {error}"
             # The darkest and the brightest value of each of three channels.
             if all(low == high for low, high in (channel.getextrema() for channel in image.split())):
-                return f"image {medium.name[:200]!r} is empty: all its pixels have one colour"
+                return f"image {medium.name[:200]!r} is empty: all its pixels have one color"
         return None

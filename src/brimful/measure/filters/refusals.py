@@ -1,4 +1,4 @@
-"""Answers in which a model declined to answer."""
+"""Filter of answers in which a model declined to answer."""
 
 from dataclasses import dataclass
 
@@ -6,14 +6,14 @@ from brimful.measure.filters.filter import Filter, answers
 from brimful.sources.sample import Sample
 
 PHRASES = ("i'm sorry", "i am sorry", "i cannot", "i can't", "i'm unable to", "i am unable to", "as an ai")
-"""Beginnings of refusals, in small letters, with straight apostrophes."""
+"""Beginnings of refusals, in lowercase, with straight apostrophes."""
 
 _STRAIGHT = str.maketrans({"’": "'", "‘": "'", "ʼ": "'"})
 
 
 @dataclass(frozen=True)
 class Refusals(Filter):
-    """Takes out samples of which an answer begins with a phrase; letters may be capital, apostrophes bent.
+    """Filter of samples with an answer that begins with a phrase; case and form of apostrophes are ignored.
 
     >>> chat = [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "I’m sorry, I cannot say."}]
     >>> Refusals().reason(Sample(0, messages=chat))

@@ -1,4 +1,4 @@
-"""Answers in which one word comes again and again."""
+"""Filter of answers that repeat one word."""
 
 from dataclasses import dataclass
 from itertools import groupby
@@ -9,9 +9,9 @@ from brimful.sources.sample import Sample
 
 @dataclass(frozen=True)
 class Repetition(Filter):
-    """Takes out samples of which an answer has one word so many times in a row; 8 as in LLaVA-OneVision-1.5.
+    """Filter of samples with an answer that repeats one word ``words`` times in a row; 8 as in LLaVA-OneVision-1.5.
 
-    Words are what white space divides, in letters of any size.
+    Words are separated by white space; case is ignored.
 
     >>> Repetition(words=3).reason(Sample(0, text="a dog Dog dog runs"))
     "a text has the word 'dog' 3 times in a row"
@@ -21,7 +21,7 @@ class Repetition(Filter):
 
     name = "repetition"
     form = "repetition[=WORDS]"
-    summary = "texts with one word so many times in a row (8)"
+    summary = "texts that repeat one word this many times in a row (8)"
 
     words: int = 8
 

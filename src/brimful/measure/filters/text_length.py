@@ -1,4 +1,4 @@
-"""Texts that are too short or too long, in characters or in words."""
+"""Filters of texts that are too short or too long, in characters or in words."""
 
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
@@ -11,7 +11,7 @@ _Bounds = TypeVar("_Bounds", bound="TextLength")
 
 @dataclass(frozen=True)
 class TextLength(Filter):
-    """Takes out samples whose answers together are shorter than ``least`` or longer than ``most``.
+    """Filter of samples whose answers together are shorter than ``least`` or longer than ``most``.
 
     Attributes:
         least: 0 for no bound.
@@ -52,7 +52,7 @@ class TextLength(Filter):
 
 @dataclass(frozen=True)
 class Characters(TextLength):
-    """Takes out samples by the characters of their answers, without white space around them.
+    """Filter of samples by the characters of their answers, without white space around them.
 
     >>> Characters(50, 3500).reason(Sample(0, text="A cat."))
     'its text has 6 characters, fewer than 50'
@@ -69,7 +69,7 @@ class Characters(TextLength):
 
 @dataclass(frozen=True)
 class Words(TextLength):
-    """Takes out samples by the words of their answers: what white space divides.
+    """Filter of samples by the words of their answers, separated by white space.
 
     >>> Words(most=2).reason(Sample(0, text="A cat runs."))
     'its text has 3 words, more than 2'
