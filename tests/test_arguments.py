@@ -66,16 +66,16 @@ MISTAKES: dict[str, tuple[Callable[[Made], Any], str]] = {
     "a source for lengths": (lambda m: plan_packs(m.source, capacity=8), "and is a Source: open a file of lengths"),
     "token ids for lengths": (
         lambda m: plan_packs([[1, 2, 3], [4, 5]], capacity=8),
-        "and that of sample 0 is a list of 3: give the number of its tokens",
+        "and the one of sample 0 is a list of 3: give the number of its tokens",
     ),
     "equally long token ids": (
         lambda m: plan_packs([[1, 2], [4, 5]], capacity=8),
-        "and that of sample 0 is a list of 2",
+        "and the one of sample 0 is a list of 2",
     ),
-    "a missing length": (lambda m: plan_packs([1, None], capacity=8), "that of sample 1 is None"),
+    "a missing length": (lambda m: plan_packs([1, None], capacity=8), "the one of sample 1 is None"),
     "lengths of a table": (
         lambda m: LengthTable.from_lengths([[1], [2, 3]]),
-        "tokens must be whole numbers, one for each sample, and that of sample 0 is a list of 1",
+        "tokens must be whole numbers, one for each sample, and the one of sample 0 is a list of 1",
     ),
     "capacity by place": (
         lambda m: plan_packs([1, 2], 8),

@@ -64,20 +64,20 @@ def test_lengths_that_are_right_already_are_not_copied():
         ([True, False], "lengths must be whole numbers and are bool"),
         (
             ["3"],
-            "lengths must be whole numbers, one for each sample, and that of sample 0 is '3': give the number of its tokens",
+            "lengths must be whole numbers, one for each sample, and the one of sample 0 is '3': give the number of its tokens",
         ),
         (
             [[3], [5]],
-            "lengths must be whole numbers, one for each sample, and that of sample 0 is a list of 1: give the number of its tokens",
+            "lengths must be whole numbers, one for each sample, and the one of sample 0 is a list of 1: give the number of its tokens",
         ),
         (
             3,
             "lengths must be whole numbers, one for each sample, and is 3: open a file of lengths by LengthTable.open or numpy.load, and measure data by measure_lengths",
         ),
-        ([1, 2**31], "lengths: sample 1 has 2,147,483,648, above the most, 2,147,483,647"),
+        ([1, 2**31], "lengths: sample 1 has 2,147,483,648, above the maximum, 2,147,483,647"),
         (
             np.array([2**63], np.uint64),
-            "lengths: sample 0 has 9,223,372,036,854,775,808, above the most, 2,147,483,647",
+            "lengths: sample 0 has 9,223,372,036,854,775,808, above the maximum, 2,147,483,647",
         ),
         ([1, -(2**40)], "lengths: sample 1 has -1,099,511,627,776"),
     ],
@@ -109,8 +109,8 @@ def test_a_file_of_another_kind_or_version_is_refused(tmp_path):
     """Without it a plan or a table of a later brimful would be read as lengths."""
     path = tmp_path / "t.arrow"
     for description, message in [
-        ({"kind": "plan"}, f"{path} is a plan and no length table"),
-        ({}, f"{path} is a file and no length table"),
+        ({"kind": "plan"}, f"{path} is a plan and not a length table"),
+        ({}, f"{path} is a file and not a length table"),
         ({"kind": "length_table", "version": 9}, f"{path} has length table version 9; this brimful reads 1"),
     ]:
         write_table(path, {"tokens": np.array([1], np.int32)}, description)  # type: ignore[arg-type]

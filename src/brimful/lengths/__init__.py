@@ -1,4 +1,4 @@
-"""Table of lengths: what measuring leaves and planning takes; it knows no source, encoder or medium."""
+"""Table of lengths: output of measuring and input of planning; independent of sources, encoders and media."""
 
 from brimful.lengths.account import Account
 from brimful.lengths.table import LengthTable

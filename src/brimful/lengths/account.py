@@ -1,4 +1,4 @@
-"""Account of the rows, beside their lengths: kinds of samples, columns that nobody read, reasons of missing targets."""
+"""Account of the rows, next to their lengths: kinds of samples, unread columns, reasons of missing targets."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ class ReadSample(Protocol):
 
     @property
     def unread(self) -> tuple[str, ...]:
-        """Columns that nobody reads."""
+        """Columns that are not read."""
 
 
 @dataclass
 class Account:
-    """Counts of samples by what was read of them.
+    """Counts of samples by what was read from them.
 
     Attributes:
         kinds: samples that are chats, texts and rows of tokens.
-        unread: samples that have a column which nobody reads, by its name.
+        unread: samples with a column that is not read, by its name.
         no_target: samples without a target of the loss, by the reason.
         filtered: samples that a filter left out, by its name. Duplicates are encoded first, and counted above too.
 
@@ -59,6 +59,6 @@ class Account:
         return total
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the counts for JSON, the most frequent first; ``filtered`` only where a filter left out something."""
+        """Return the counts for JSON, in descending order; ``filtered`` only if a filter left out something."""
         counts = {name: dict(counter.most_common()) for name, counter in vars(self).items()}
         return {name: count for name, count in counts.items() if count or name != "filtered"}

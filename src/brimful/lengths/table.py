@@ -1,4 +1,4 @@
-"""The lengths of all samples: the only thing that planning needs to know of a data set."""
+"""Lengths of all samples: the only thing that planning needs to know about a data set."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ REJECTED = -1
 
 _KIND, _VERSION = "length_table", 1
 _TARGETS, _RUNS, _STATES = "targets", "target_runs", "media_states"
-"""Columns of a saved table beside the budgets."""
+"""Columns of a saved table in addition to the budgets."""
 
 
 class LengthTable:
-    """Lengths by named budget: ``tokens`` always, more beside it. Immutable; mapped from its file when opened.
+    """Lengths by named budget: always ``tokens``, and further ones. Immutable; mapped from its file when opened.
 
     Attributes:
-        budgets: ``int32[num_samples]`` by name.
+        budgets: ``int32[num_samples]`` of each name.
         tokens: the budget of that name: tokens of each sample, -1 for rejected ones.
-        provenance: fingerprints and settings of source and encoder, for comparing.
+        provenance: fingerprints and settings of source and encoder, for comparison.
         rejects: ``[sample_id, where, reason]`` of the rejected samples, the first thousand.
-        group_size: samples of one row: 2 for preferences, ``2·row`` chosen and ``2·row + 1`` rejected; else 1.
+        group_size: samples of one row: 2 for preferences, ``2·row`` chosen and ``2·row + 1`` rejected; otherwise 1.
         has_mismatches: true for rows of KTO, whose second sample is a mismatch.
-        targets: targets of the loss in each sample; None if they were not measured. No part of the fingerprint:
+        targets: targets of the loss in each sample; None if they were not measured. Not part of the fingerprint:
             equal lengths are packed alike.
         media_states: ``int64[num_samples]``, states of the files of each sample's media (``measure.media_states``); None in
             a table of texts.
@@ -102,7 +102,7 @@ class LengthTable:
     def __getitem__(self, index: slice | AnyIntArray | BoolArray) -> Lengths: ...
 
     def __getitem__(self, index: int | slice | AnyIntArray | BoolArray) -> int | Lengths:
-        """Return the tokens of one sample, -1 if it was rejected; of a slice or an array of indices, ``int32``.
+        """Return the tokens of one sample, -1 if it was rejected; for a slice or an array of indices, ``int32``.
 
         >>> table = LengthTable.from_lengths([3, 5, 4])
         >>> table[0], table[-1], table[1:].tolist()
@@ -132,7 +132,7 @@ class LengthTable:
 
     @property
     def groups(self) -> Int64Array | None:
-        """``int64[num_samples]``: the row of each sample, where rows are several samples; else None.
+        """``int64[num_samples]``: the row of each sample, if rows are several samples; otherwise None.
 
         >>> LengthTable({"tokens": np.array([3, 4, 5, 6], dtype=np.int32)}, provenance={"group_size": 2}).groups.tolist()
         [0, 0, 1, 1]
@@ -141,7 +141,7 @@ class LengthTable:
 
     @property
     def account(self) -> Account:
-        """Account of the rows: kinds of samples, columns that nobody read, reasons of missing targets."""
+        """Account of the rows: kinds of samples, unread columns, reasons of missing targets."""
         return Account.sum([self.provenance.get("account", {})])
 
     @property
@@ -178,13 +178,13 @@ class LengthTable:
 
         Raises:
             SourceNotFoundError: no such file.
-            CorruptFileError: cut short or damaged, or no length table.
+            CorruptFileError: cut short or damaged, or not a length table.
         """
         name = path_of("path", path, "the path of a length table")
         columns = open_table(name)
         meta = columns.description
         if meta.get("kind") != _KIND:
-            raise CorruptFileError(f"{name} is a {meta.get('kind', 'file')} and no length table")
+            raise CorruptFileError(f"{name} is a {meta.get('kind', 'file')} and not a length table")
         if meta.get("version") != _VERSION:
             version = meta.get("version")
             raise CorruptFileError(f"{name} has length table version {version}; this brimful reads {_VERSION}")
@@ -212,7 +212,7 @@ class LengthTable:
 
 
 def _read_targets(columns: Table, kind: str | None) -> Targets | None:
-    """Read the targets of a saved table: runs, ``all`` tokens, or None where they were not measured."""
+    """Read the targets of a saved table: runs, ``all`` tokens, or None if they were not measured."""
     if kind is None:
         return None
     if kind == "all":
@@ -221,7 +221,7 @@ def _read_targets(columns: Table, kind: str | None) -> Targets | None:
 
 
 def as_lengths(lengths: AnyIntArray | Sequence[int], name: str = "lengths") -> Lengths:
-    """Convert one row of whole numbers to ``int32``; an ``int32`` array is returned as it is.
+    """Convert one row of whole numbers to ``int32``; an ``int32`` array is returned unchanged.
 
     Raises:
         InvalidLengthsError: not one row, not whole numbers, or above 2**31 - 1.
@@ -243,9 +243,9 @@ def as_lengths(lengths: AnyIntArray | Sequence[int], name: str = "lengths") -> L
         if int(array.max()) > _MAX_LENGTH:
             longest = int(np.argmax(array))
             raise InvalidLengthsError(
-                f"{name}: sample {longest} has {int(array[longest]):,}, above the most, {_MAX_LENGTH:,}"
+                f"{name}: sample {longest} has {int(array[longest]):,}, above the maximum, {_MAX_LENGTH:,}"
             )
-        # The conversion would wrap numbers of wider types around.
+        # The conversion would wrap around numbers of wider types.
         if int(array.min()) < -_MAX_LENGTH:
             raise InvalidLengthsError(f"{name}: sample {int(np.argmin(array))} has {int(array.min()):,}")
         array = array.astype(np.int32)
@@ -258,7 +258,7 @@ def _expectation(lengths: Any, array: np.ndarray[Any, Any]) -> str:
     for index, item in enumerate(items):
         if not isinstance(item, (int, float, np.number)):
             return (
-                f"whole numbers, one for each sample, and that of sample {index} is {describe(item)}: give the "
+                f"whole numbers, one for each sample, and the one of sample {index} is {describe(item)}: give the "
                 f"number of its tokens"
             )
     if array.ndim != 1:

@@ -1,7 +1,7 @@
 """Targets of the loss in each sample, and the number of them that remain when a sample is cut.
 
-The first token of a segment is no target, even in the middle of a sample: nothing stands before it from which it could
-be predicted. So a document of ``n`` tokens has ``n - 1``.
+The first token of a segment is not a target, even in the middle of a sample: no token before it could
+predict it. So a document of ``n`` tokens has ``n - 1``.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from brimful.tables import Ragged
 from brimful.typing import AnyIntArray, Int32Array, Int64Array, Lengths, LossMask
 
 _ROWS_AT_ONCE = 1 << 16
-"""Rows whose targets are counted together: what that takes beside the result is some megabytes."""
+"""Rows whose targets are counted together: the temporary memory is some megabytes."""
 
 
 class Targets:
     """Targets of all samples, as runs of tokens.
 
     Args:
-        counts: ``int32[num_samples]``, targets of each sample packed whole.
+        counts: ``int32[num_samples]``, targets of each sample when packed whole.
         runs: ``int32``; row ``i`` is ``[start, end, start, end, …]`` of sample ``i``, ascending. None: every token is a
             target.
 
@@ -41,7 +41,7 @@ class Targets:
 
     @classmethod
     def of_all_tokens(cls, tokens: Lengths) -> Targets:
-        """Return the targets of samples whose every token is one.
+        """Return the targets of samples in which every token is a target.
 
         Args:
             tokens: ``int32[num_samples]``, negative for rejected samples, which have none.
@@ -55,7 +55,7 @@ class Targets:
         for begin in range(0, len(runs), _ROWS_AT_ONCE):
             offsets = np.asarray(runs.offsets[begin : begin + _ROWS_AT_ONCE + 1])
             values = runs.values[int(offsets[0]) : int(offsets[-1])]
-            # Token 0 is no target, so that no run counts from before token 1.
+            # Token 0 is not a target, so no run counts from before token 1.
             sizes = values[1::2] - np.maximum(values[::2], 1)
             totals = offsets_of(np.maximum(sizes, 0))
             edges = (offsets - offsets[0]) // 2
@@ -74,7 +74,7 @@ class Targets:
         """Count the targets in segments of samples.
 
         Args:
-            sample_ids, starts, lengths: ``int[num_segments]``, as of a plan.
+            sample_ids, starts, lengths: ``int[num_segments]``, as in a plan.
 
         Returns:
             ``int64[num_segments]``.
@@ -87,7 +87,7 @@ class Targets:
         num_runs = edges[np.asarray(sample_ids) + 1] - first_runs
         segment = np.repeat(np.arange(len(num_runs)), num_runs)
         run = ranges(first_runs, num_runs)
-        # The targets of a pair lie in both, behind the first token of the segment.
+        # The targets of a pair lie in both, after the first token of the segment.
         begin = np.asarray(starts, dtype=np.int64)
         low = np.maximum(self.runs.values[::2][run], begin[segment] + 1)
         high = np.minimum(self.runs.values[1::2][run], (begin + lengths)[segment])
@@ -97,7 +97,8 @@ class Targets:
 def runs_of_masks(masks: Ragged) -> Ragged:
     """Return the runs of targets in each mask: ``[start, end, start, end, …]``, ascending."""
     values, offsets = masks.values, masks.offsets
-    # The neighbours of token i are elements i and i + 2. Those beyond its mask count as no targets: no run leaves its mask.
+    # The neighbors of token i are elements i and i + 2. Beyond its mask they count as not targets: no run leaves its
+    # mask.
     neighbours = np.zeros(len(values) + 2, dtype=bool)
     neighbours[1:-1] = values
     previous_is_target, next_is_target = neighbours[:-2].copy(), neighbours[2:]
@@ -125,7 +126,7 @@ def mask_of_runs(runs: AnyIntArray, num_tokens: int) -> LossMask:
 
 
 def joined_rows(parts: Sequence[Ragged]) -> Ragged:
-    """Join the rows of several ragged columns of ``int32``, one behind the other."""
+    """Concatenate the rows of several ragged columns of ``int32``."""
     values = np.empty(sum(int(part.offsets[-1] - part.offsets[0]) for part in parts), dtype=np.int32)
     offsets = np.zeros(sum(map(len, parts)) + 1, dtype=np.int64)
     num_rows = num_values = 0
