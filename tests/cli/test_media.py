@@ -107,7 +107,7 @@ def test_a_picture_that_does_not_fit_names_its_way_out(
     shutil.copytree(media_home / "processor", folder / "processor")
     line = refused(*pack(folder, "-o", tmp_path / "p", "--quiet", *options))
     assert words in line
-    assert "Choose smaller pictures with --max-pixels, --overflow drop, or --" in line
+    assert "Choose smaller images with --max-pixels, --overflow drop, or --" in line
 
 
 def test_a_pack_is_shown_with_its_pictures_as_words(media_packs: Path) -> None:

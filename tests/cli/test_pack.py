@@ -117,7 +117,7 @@ def test_pack_counts_what_filters_leave_out(chats: Path, tokenizer: Path, tmp_pa
     assert value(run(*words, *filters[2:], *filters[:2])[0], "rejected") == shown
     error = refused(*words)
     assert (
-        "already holds packs made otherwise: filters (characters {'least': 2, 'most': None} and duplicates there"
+        "already holds packs made differently: filters (characters {'least': 2, 'most': None} and duplicates there"
         in error
     )
     assert "none now). Choose another -o" in error

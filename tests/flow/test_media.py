@@ -121,7 +121,7 @@ def test_a_sample_with_pictures_is_not_cut(source, encoder, tmp_path):
     settings = PlanSettings(capacity=64, overflow="split")
     with pytest.raises(
         OversizedSampleError,
-        match=r"samples with media are not cut\. Choose smaller pictures with max_pixels, overflow",
+        match=r"samples with media are not cut\. Choose smaller images with max_pixels, overflow",
     ):
         pack_dataset(source, encoder, tmp_path / "packs", settings, cache_dir=tmp_path / "cache")
 
@@ -130,7 +130,7 @@ def test_samples_with_pictures_that_are_all_too_long(source, encoder, tmp_path):
     """The way out is no cut, which would be refused in turn."""
     pictures = open_source([row for row in rows() if row["images"]], media=True)
     settings = PlanSettings(capacity=16, overflow="drop")
-    with pytest.raises(OversizedSampleError, match="Choose smaller pictures with max_pixels, a larger capacity"):
+    with pytest.raises(OversizedSampleError, match="Choose smaller images with max_pixels, a larger capacity"):
         pack_dataset(pictures, encoder, tmp_path / "packs", settings, cache_dir=tmp_path / "cache")
 
 

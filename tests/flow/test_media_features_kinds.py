@@ -268,7 +268,7 @@ def test_a_full_disk_names_file_and_option_and_loses_nothing(home_of):
     smallest = min(path.stat().st_size for path in media)
     message = (
         r"no space left while writing .*full/media/0000000\d.* nothing that was committed is lost.*; "
-        r"media_storage=.references., in another directory, needs no room for media"
+        r"media_storage=.references., in another directory, needs no space for media"
     )
     for room in (smallest // 4, smallest // 3, smallest // 2):
         with full_disk(after_bytes=room), pytest.raises(StoreFullError, match=message):

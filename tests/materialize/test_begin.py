@@ -67,7 +67,7 @@ def test_without_a_row_it_waits_or_says_why_there_is_none():
     assert mode(Feed()) is None
     assert mode(Feed(), close=True) is None
     assert mode(Feed(is_ended=True)) is None
-    with pytest.raises(SourceError, match="rows is empty: there is no sample to pack"):
+    with pytest.raises(SourceError, match="rows is empty: no sample to pack"):
         mode(Feed(is_ended=True), close=True)
     with pytest.raises(BadSampleError, match="first"):
         mode(Feed(BadSampleError("first", sample_id=0), BadSampleError("second", sample_id=1)))

@@ -95,7 +95,7 @@ def test_lengths_from_elsewhere_are_measured_anew(home):
     before = measured()
     change(home, "larger")
     with pytest.raises(
-        LengthChangedError, match=r"If a picture or sound was changed: .* measure anew, with another directory"
+        LengthChangedError, match=r"If an image or audio file was changed: .* measure again, with another directory"
     ):
         write("packs", before)
     assert write("other", measured()) == 1

@@ -63,7 +63,7 @@ def test_the_plan_of_other_packs_is_refused(tmp_path):
     """By its fingerprint, and by its capacity alone, which the fingerprint does not hold."""
     _, _, plan = written(tmp_path, [5] * 9, 5, seed=None)
     for other in (plan_packs([5] * 9, capacity=5, seed=1), replace(plan, capacity=6)):
-        with pytest.raises(CorruptFileError, match="the plan beside the packs is not the one they were written from"):
+        with pytest.raises(CorruptFileError, match="the plan next to the packs is not the one they were written from"):
             check_store(tmp_path, plan=other)
 
 

@@ -50,11 +50,11 @@ def test_another_budget():
 def test_both_sides_of_a_preference():
     """A pair that is longer than a pack goes whole, and so does one whose other side was rejected."""
     table = table_of([4, 4, 4, 5, 3, -1, 9, 1], group_size=2)
-    both = "both sides of the preference are longer than a pack (8 tokens)"
+    both = "chosen and rejected together are longer than a pack (8 tokens)"
     assert reasons(table, capacity=8, overflow="drop") == {
         2: both,
         3: both,
-        4: "the other side of the preference was rejected",
+        4: "the other sample of the pair was rejected",
         6: both,
         7: both,
     }

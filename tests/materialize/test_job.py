@@ -169,6 +169,6 @@ def test_the_directory_of_a_job_with_other_filters(tmp_path):
     source, encoder = open_source(texts(3, 5, 4, 4)), toy_chat_encoder()
     pack_dataset(source, encoder, tmp_path, capacity=8, filters=["characters=4:9"])
     for filters, now in ((None, "none"), (["characters=5:9"], "characters {'")):
-        with pytest.raises(StoreMismatchError, match=r"already holds packs made otherwise: filters \(") as refused:
+        with pytest.raises(StoreMismatchError, match=r"already holds packs made differently: filters \(") as refused:
             pack_dataset(source, encoder, tmp_path, capacity=8, filters=filters)
         assert f", {now}" in str(refused.value)

@@ -46,7 +46,7 @@ def test_other_settings_are_another_producer(store):
     with pytest.raises(StoreMismatchError) as refused:
         producers.register("a", {"capacity": 9, "lanes": 1})
     assert str(refused.value) == (
-        f"{store.url}: producer a was begun otherwise: capacity (8 there, 9 here). Go on with the same settings, or choose "
+        f"{store.url}: producer a was begun differently: capacity (8 there, 9 here). Go on with the same settings, or choose "
         f"another producer for another source"
     )
 

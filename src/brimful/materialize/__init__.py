@@ -1,4 +1,4 @@
-"""Packs on disk: of a plan (``write_packs``), in one job (``pack_dataset``), while data arrives (``producer``)."""
+"""Packs on disk: from a plan (``write_packs``), in one job (``pack_dataset``), or while data arrives (``producer``)."""
 
 from brimful.materialize.check import check_store
 from brimful.materialize.job import pack_dataset

@@ -1,4 +1,4 @@
-"""Reasons for a producer to wait: too many shards that nobody has trained on, or too little free disk."""
+"""Reasons for a producer to wait: too many untrained shards, or too little free disk space."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from brimful.errors import CorruptFileError, SettingsError
 from brimful.messages import setting, size_of
 
 _LOOK_SECONDS = 1.0
-"""Seconds between two looks at acknowledgements and at the disk."""
+"""Seconds between two checks of acknowledgements and of the disk."""
 
 _WARN_SECONDS = 60.0
 """Seconds between two warnings of one wait."""
 
 
 class Clock:
-    """Time as a producer reads it; tests give it another one."""
+    """Clock of a producer; tests replace it."""
 
     def now(self) -> float:
-        """Return seconds since any moment; they never go back."""
+        """Return seconds since a fixed moment; they never decrease."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
@@ -34,15 +34,15 @@ class Clock:
 
 
 class BackPressure:
-    """Watches how far a stream is ahead of its training, and the disk.
+    """Limit on how far a stream is ahead of its training, and on disk usage.
 
     Args:
         store: of the stream.
-        high_water: shards that may be ahead of what all trainings have acknowledged; None for any number. Once it is reached
-            a producer waits until a quarter of them is trained.
-        trainings: names under which they acknowledge; one that has not yet done so needs every shard.
-        min_free_bytes: bytes of the disk that stay free.
-        clock: measures the pauses between two looks.
+        high_water: shards that may be ahead of the acknowledgements of all trainings; None for no limit. Once it is
+            reached, a producer waits until a quarter of them is trained.
+        trainings: names under which trainings acknowledge; one without an acknowledgement needs every shard.
+        min_free_bytes: bytes of the disk to keep free.
+        clock: measures the pauses between two checks.
 
     Raises:
         SettingsError: a number of shards without trainings: nothing would ever count as trained.
@@ -65,7 +65,7 @@ class BackPressure:
         self.reason = ""
 
     def is_on(self, num_shards: int) -> bool:
-        """Return true if a stream of so many shards must not grow now; ``reason`` says why."""
+        """Return true if a stream of ``num_shards`` shards must not grow now; ``reason`` says why."""
         now = self._clock.now()
         if now >= self._next_look:
             self._next_look = now + _LOOK_SECONDS
@@ -73,7 +73,7 @@ class BackPressure:
             if self.reason and now >= self._next_warning:
                 self._next_warning = now + _WARN_SECONDS
                 logging.getLogger("brimful").warning("waiting: %s", self.reason)
-        # Between two looks this producer commits shards itself: they count at once.
+        # Shards that this producer commits between two checks count at once.
         elif not self.reason and self._high_water is not None and num_shards - self._trained >= self._high_water:
             self.reason = self._water(num_shards)
         return bool(self.reason)
@@ -85,7 +85,7 @@ class BackPressure:
             return ""
         self._trained = min(map(self._frontier, self._trainings))
         level = num_shards - self._trained
-        # Filled to the mark it stays full until there is room for a while, so that it does not stop at every shard.
+        # Once full, it stays full until a quarter is trained, so that it does not stop at every shard.
         limit = self._high_water - (max(1, self._high_water // 4) - 1 if self._is_full else 0)
         self._is_full = level >= limit
         if not self._is_full:
@@ -93,7 +93,7 @@ class BackPressure:
         return f"{level:,} shards are ahead of training, and {setting('high_water', self._high_water)} are allowed"
 
     def _frontier(self, group: str) -> int:
-        """Return the first shard that resuming from the last acknowledgement of a group needs."""
+        """Return the first shard that a resume from the last acknowledgement of a group needs."""
         keys = [key for key in self._store.list(f"acks/{group}") if key.endswith(".json")]
         if not keys:
             return 0
@@ -113,5 +113,5 @@ class BackPressure:
             return ""
         return (
             f"{size_of(num_free)} are free on the disk of {self._store.url}, and "
-            f"{setting('min_free_bytes', self._min_free_bytes)} stay so"
+            f"{setting('min_free_bytes', self._min_free_bytes)} must stay free"
         )

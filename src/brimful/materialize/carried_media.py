@@ -1,7 +1,7 @@
-"""Media of what a producer carries over: references to files, and bytes that came with rows in containers of their own.
+"""Media that a producer carries over: references to files, and containers of bytes that came with rows.
 
-A row of a pipe is not there to be read again, so its bytes are kept: each medium once, in the container of the record
-behind which it was first carried. Later records name that container, until the medium is in a shard.
+A row of a pipe cannot be read again, so its bytes are kept: each medium once, in the container of the record
+after which it was first carried. Later records name this container until the medium is in a shard.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _CarriedBytes:
 
 
 class CarriedMedia:
-    """Bytes that one producer has carried over so far, and where they are.
+    """Bytes that one producer has carried over so far, and their places.
 
     Args:
         store: of the stream.
@@ -38,14 +38,14 @@ class CarriedMedia:
         self.forget()
 
     def forget(self) -> None:
-        """Forget all that was carried over: another record is gone on from."""
+        """Forget all that was carried over: another record is resumed from."""
         self._containers: dict[str, dict[str, Any]] = {}
         self._places: dict[Fingerprint, _CarriedBytes] = {}
 
     def save(
         self, files: BlobGroup, prefix: str, rows: Sequence[Sequence[PlacedMedium]]
     ) -> tuple[list[list[PackMedium]], list[dict[str, Any]]]:
-        """Store what is new among the media of some rows; return their places, and the containers that are needed.
+        """Store the new media of some rows; return the places of all, and the needed containers.
 
         Args:
             files: of the commit, to which a new container is added.
@@ -53,7 +53,7 @@ class CarriedMedia:
             rows: media of each pack or segment that is carried over.
         """
         carried = {item.fingerprint: item for row in rows for item in row if not item.medium.path}
-        # What is carried no longer is in a shard by now.
+        # Media that left the carry-over are in a shard now.
         self._places = {name: place for name, place in self._places.items() if name in carried}
         new = {name: item for name, item in carried.items() if name not in self._places}
         if new:
@@ -82,9 +82,9 @@ class CarriedMedia:
         return PackMedium(item, StoredAt(keys.index(place.container), place.offset, place.size))
 
     def files(self, containers: Sequence[dict[str, Any]]) -> MediaFiles:
-        """Return the files of media that a record names."""
+        """Return the media files that a record names."""
         self._containers = {facts["file"]: dict(facts) for facts in containers}
-        # A container is found by the number of its record, as those of shards are.
+        # A container is found by the number of its record, like the containers of shards.
         records = [ShardRecord(seq, "", 0, "", 0, 0, 0, 0, "", media=facts) for seq, facts in enumerate(containers)]
         return MediaFiles(self._store, records, "")
 
@@ -92,7 +92,7 @@ class CarriedMedia:
         """Return media with the bytes that came with rows; the files of others are read when their shard is written.
 
         Raises:
-            FileNotFoundError: a later record was committed since, and the container is gone.
+            FileNotFoundError: a later record was committed, and the container is gone.
             CorruptFileError: it is damaged.
         """
         return tuple(map(self._loaded, media))

@@ -1,8 +1,8 @@
-"""Tokens that a producer has taken from its source and not yet committed: packs that are ready, and segments that wait.
+"""Tokens that a producer has taken from its source and not yet committed: ready packs, and waiting segments.
 
-They lie in a file of the format of shards, which the next record names by its hash: packs first, then one row for each
-segment in the order of the window. So a producer that was stopped goes on without its source being read again. Of media in
-files it holds places and fingerprints (``materialize/carried_media.py`` has the bytes of others).
+They are in a file in the format of shards, which the next record names by its hash: packs first, then one row for each
+segment in the order of the window. So a stopped producer resumes without reading its source again. For media in files
+it holds places and fingerprints (``materialize/carried_media.py`` has the bytes of the others).
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from brimful.typing import Lengths, LossMask, SampleIds, TokenIds
 
 @dataclass(frozen=True)
 class ReadyPack:
-    """A pack that only waits for its shard.
+    """Pack that only waits for its shard.
 
     Attributes:
         input_ids: ``int32[num_tokens]``.
         loss_mask: ``bool[num_tokens]``.
-        lengths, sample_ids, starts: of its segments, as of ``PackRows``.
+        lengths, sample_ids, starts: of its segments, as in ``PackRows``.
         media: in the order of their tokens, with sizes and fingerprints.
     """
 
@@ -57,13 +57,13 @@ class ReadyPack:
 
     @cached_property
     def media_bytes(self) -> int:
-        """Bytes of its media, each as often as it is there."""
+        """Bytes of its media; repeated media count each time."""
         return sum(item.medium.num_bytes for item in self.media)
 
 
 @dataclass
 class _Tokens:
-    """Tokens of one sample that waits, from its token ``start`` on, and how many of them have left.
+    """Tokens of one waiting sample from its token ``start``, and the number that have left.
 
     Places of its media are counted from the sample's first token.
     """
@@ -103,11 +103,11 @@ class WaitingSamples:
         start: int = 0,
         media: tuple[PlacedMedium, ...] = (),
     ) -> None:
-        """Keep the tokens of a sample, or of a part of one that begins at a token; its media as they are in the sample."""
+        """Keep the tokens of a sample, or of a part that begins at ``start``; media keep their places in the sample."""
         self._samples.setdefault(sample_id, []).append(_Tokens(start, input_ids, loss_mask, media))
 
     def segment(self, sample_id: int, start: int, length: int) -> tuple[TokenIds, LossMask]:
-        """Return tokens and mask of a segment, which stays."""
+        """Return the tokens and mask of a segment, without removing it."""
         tokens = self._part(sample_id, start)
         place = slice(start - tokens.start, start - tokens.start + length)
         return tokens.input_ids[place], tokens.loss_mask[place]
@@ -131,7 +131,7 @@ class WaitingSamples:
         return next(part for part in parts if part.start <= start < part.start + len(part.input_ids))
 
     def take(self, packs: StreamPacks) -> list[ReadyPack]:
-        """Return the packs that left the planner with their tokens; samples go with their last segment."""
+        """Return the packs that left the planner, with their tokens; remove samples with their last segment."""
         ready = []
         for sample_ids, starts, lengths in packs:
             ids, masks = [], []
@@ -154,7 +154,7 @@ class WaitingSamples:
         parts = self._samples[sample_id]
         part = self._part(sample_id, start)
         part.num_left += length
-        # What a policy has cut off a sample never leaves; only a split sample leaves by parts.
+        # Tokens that a policy cut off never leave; only a split sample leaves in parts.
         if not self._splits or part.num_left == len(part.input_ids):
             parts.remove(part)
         if not parts:
@@ -162,7 +162,7 @@ class WaitingSamples:
 
 
 def write_packs_to(blob: Blob, packs: Sequence[ReadyPack], media: Sequence[Sequence[PackMedium]] | None = None) -> str:
-    """Write packs as a shard, with the media of each if they may have some; return the digests of its batches."""
+    """Write packs as a shard, with their media unless ``media`` is None; return the digests of its batches."""
     writer = ShardWriter(blob, version=SHARD_VERSION if media is None else MEDIA_VERSION)
     for begin in range(0, len(packs), BATCH_ROWS):
         batch = packs[begin : begin + BATCH_ROWS]
@@ -189,7 +189,7 @@ def save_carry_over(
     segments: Sequence[ReadyPack],
     carried_media: CarriedMedia | None = None,
 ) -> dict[str, Any] | None:
-    """Write what is carried over into a commit, and return what its record says of it; None if it is nothing."""
+    """Write the carry-over into a commit, and return its entry in the record; None if it is empty."""
     if not ready and not segments:
         return None
     rows = [*ready, *segments]
@@ -217,7 +217,7 @@ def load_carry_over(
     """Return the packs that were ready and the segments that waited.
 
     Raises:
-        FileNotFoundError: a later record was committed since, and the file is gone.
+        FileNotFoundError: a later record was committed, and the file is gone.
         CorruptFileError: it is damaged.
     """
     files = None if carried_media is None else carried_media.files(facts.get("containers", []))
@@ -225,7 +225,7 @@ def load_carry_over(
         rows = [reader.pack(row) for row in range(facts["ready"] + facts["waiting"])]
     packs = [
         ReadyPack(
-            # Copies: the file is removed when the next records are there, and views would keep it mapped.
+            # Copies: the file is removed after the next records, and views would keep it mapped.
             np.array(row.input_ids),
             np.array(row.loss_mask),
             np.diff(row.cu_seqlens).astype(np.int32),
@@ -240,7 +240,7 @@ def load_carry_over(
 
 @contextlib.contextmanager
 def _opened(store: BlobStore, facts: dict[str, Any], media: MediaFiles | None) -> Iterator[ShardReader]:
-    """Open the file; behind a URL a copy of it, which goes with the block."""
+    """Open the file from a temporary copy, which is deleted with the block."""
     data = store.get(facts["file"])
     if fingerprint_bytes(data) != facts["xxh3_128"]:
         raise CorruptFileError(f"{store.url}/{facts['file']} has other bytes than were committed")

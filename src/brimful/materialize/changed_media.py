@@ -1,4 +1,4 @@
-"""Media that changed between measuring and writing: the error names the way out, once."""
+"""Media that changed between measuring and writing: the error names the remedy, once."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,12 +9,12 @@ from brimful.messages import setting
 
 @contextmanager
 def explained_changes_of_media(*, is_measured_now: bool) -> Iterator[None]:
-    """Add the way out to errors of media that cannot be read any more, or are others than were measured.
+    """Add the remedy to errors of media that cannot be read any more, or differ from the measured ones.
 
-    Measuring anew finds what changed: lengths go with the size and the time of the files that they are of.
+    Measuring again finds the change: lengths are stored with the sizes and times of their files.
 
     Args:
-        is_measured_now: true if the job that packs has measured too, and would do it again; false for lengths from
+        is_measured_now: true if the packing job also measures, and would again; false for lengths from
             elsewhere.
 
     >>> with explained_changes_of_media(is_measured_now=True):
@@ -27,7 +27,7 @@ bring it back, or run the job again, with another directory if this one holds pa
     anew = (
         f"run the job again, with another {directory} if this one holds packs already"
         if is_measured_now
-        else f"measure anew, with another {directory}"
+        else f"measure again, with another {directory}"
     )
     try:
         yield
@@ -36,5 +36,5 @@ bring it back, or run the job again, with another directory if this one holds pa
         raise BadSampleError(reason, sample_id=error.sample_id, where=error.where) from error
     except LengthChangedError as error:
         raise LengthChangedError(
-            f"{error.message}. If a picture or sound was changed: bring it back, or {anew}"
+            f"{error.message}. If an image or audio file was changed: bring it back, or {anew}"
         ) from error

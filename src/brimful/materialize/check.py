@@ -21,15 +21,15 @@ from brimful.shards import MediaFiles, Pack, ShardReader, ShardRecord, StreamLog
 from brimful.typing import SampleIds
 
 _PIECE_BYTES = 1 << 24
-"""Bytes of a container that are in memory while it is hashed."""
+"""Bytes of a container in memory while it is hashed."""
 
 _MAX_KNOWN = 1 << 20
-"""Files of which is remembered that they were compared."""
+"""Maximum number of compared files to remember."""
 
 
 @dataclass(frozen=True)
 class StoreCheck:
-    """Totals of a store that was read in full; ``media`` counts those of packs."""
+    """Totals of a store that was read in full; ``media`` counts the media of packs."""
 
     shards: int
     packs: int
@@ -47,13 +47,13 @@ def check_store(
 ) -> StoreCheck:
     """Read every byte of a store and check it.
 
-    Hashes, row checksums and running sums are held against the log, and every segment against the plan, if there is one.
-    Files that packs refer to are held against the fingerprints that were packed.
+    Hashes, row checksums and running sums are compared with the log, and every segment with the plan, if given.
+    Referenced files are compared with the packed fingerprints.
 
     Args:
         directory: of the packs.
-        plan: that the packs were written from.
-        media_root: directory of the media by now; as recorded if None.
+        plan: of the packs.
+        media_root: current directory of the media; as recorded if None.
         progress: reports packs.
 
     Raises:
@@ -75,7 +75,7 @@ def check_store(
     if plan is not None:
         plan.check_fingerprint()
         if (identity["plan"], identity["capacity"]) != (plan.fingerprint, plan.capacity):
-            raise CorruptFileError(f"{store.url}: the plan beside the packs is not the one they were written from")
+            raise CorruptFileError(f"{store.url}: the plan next to the packs is not the one they were written from")
     num_packs = num_tokens = 0
     sample_ids: list[SampleIds] = []
     with progress.stage("check", total=end.packs, unit="packs"):
@@ -98,7 +98,7 @@ def check_store(
             progress.advance(record.packs, tokens=record.tokens)
     if (num_packs, num_tokens) != (end.packs, end.tokens):
         raise CorruptFileError(f"{store.url} holds {num_packs:,} packs, its end counts {end.packs:,}")
-    # A split sample lies in several packs and counts once.
+    # A split sample is in several packs and counts once.
     num_samples = len(np.unique(np.concatenate(sample_ids))) if sample_ids else 0
     return StoreCheck(len(records), num_packs, num_tokens, num_samples, media.num_checked)
 
@@ -112,7 +112,7 @@ class _MediaCheck:
         self._known: set[int] = set()
 
     def check_container(self, store: BlobStore, record: ShardRecord) -> None:
-        """Hold the container of a shard against its record."""
+        """Compare the container of a shard with its record."""
         key = (record.media or {}).get("file")
         if record.media is None or key is None:
             return
@@ -129,12 +129,12 @@ class _MediaCheck:
             raise CorruptFileError(f"{store.url}/{key} has other bytes than were committed")
 
     def check(self, pack: Pack, name: str) -> None:
-        """Hold the files that a pack refers to against what was packed; each is read once."""
+        """Compare the files that a pack refers to with their fingerprints; each is read once."""
         for item in pack.media:
             medium = item.medium
             self.num_checked += 1
             place = short_digest(os.fsencode(f"{item.fingerprint} {medium.offset} {medium.size} {medium.path}"))
-            # What a container holds was compared as a whole.
+            # Containers were compared as a whole.
             if medium.container is not None or place in self._known:
                 continue
             try:
@@ -145,7 +145,7 @@ class _MediaCheck:
                 raise CorruptFileError(
                     f"{name}: sample {sample_id}, {item.title}: {error} ({medium.path or 'in the row'})"
                 ) from error
-            # Bounded: a picture that is read twice costs less than a list of a hundred million.
+            # Bounded: reading a file twice costs less than a list of a hundred million.
             if len(self._known) >= _MAX_KNOWN:
                 self._known.clear()
             self._known.add(place)
@@ -153,10 +153,10 @@ class _MediaCheck:
 
 @contextlib.contextmanager
 def _checked_file(store: BlobStore, record: ShardRecord) -> Iterator[str]:
-    """Give the local path of a shard whose bytes have the committed hash; behind a URL, of a passing copy."""
+    """Yield the local path of a shard whose bytes have the committed hash; a temporary copy if the store is a URL."""
     path = store.local_path(record.file)
     if path is None:
-        # A cached copy would not show what lies in the store.
+        # A cached copy would not show the bytes in the store.
         with tempfile.TemporaryDirectory() as folder:
             copies = LocalCopies(store, folder)
             with contextlib.closing(copies.open(record.file, size=record.bytes, xxh3_128=record.xxh3_128)) as copy:
@@ -169,7 +169,7 @@ def _checked_file(store: BlobStore, record: ShardRecord) -> Iterator[str]:
 
 
 def _is_planned(plan: Plan, index: int, pack: Pack) -> bool:
-    """Return true if a pack has the segments that the plan has at this index."""
+    """Return true if a pack has the segments of the plan at this index."""
     rows = slice(int(plan.offsets[index]), int(plan.offsets[index + 1]))
     return (
         np.array_equal(plan.sample_ids[rows], pack.sample_ids)

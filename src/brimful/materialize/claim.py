@@ -1,4 +1,4 @@
-"""Claim of a directory for the packs of one job: what two jobs must share to write the same files."""
+"""Claim of a directory for the packs of one job, and the identity that two jobs must share to write the same files."""
 
 import os
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ def identity_of(plan: Plan, source: Source, encoder: Encoder, per_shard: int) ->
         "source": source.fingerprint,
         "encoder": encoder.fingerprint,
         "train_on": encoder.label_settings.get("train_on"),
-        # Of media it says what the collator has to know: MediaFeatures.of_packs.
+        # For media, the settings that the collator needs: MediaFeatures.of_packs.
         **(
             {"media_settings": settings_of_media} if (settings_of_media := encoder.length_settings.get("media")) else {}
         ),
@@ -59,7 +59,7 @@ def claim_store(
     """Claim the directory of a store for a job, and return its packs per shard.
 
     Raises:
-        StoreMismatchError: it holds packs of another job, or of media elsewhere.
+        StoreMismatchError: it holds packs of another job, or of media in another directory.
     """
     per_shard = packs_per_shard(plan, shard_bytes)
     if layout is None:
@@ -75,7 +75,7 @@ def claim_store(
     if layout.features is not None:
         media["features"] = dict(layout.features)
     log.begin({**identity_of(plan, source, encoder, per_shard), "media": media}, {**(notes or {}), **note})
-    # References are relative to the root of the job that began the store. It may have been moved with its media since.
+    # References are relative to the root of the job that began the store, which may have been moved with its media.
     begun = log.header()["notes"]
     for name, root in note.items():
         if not set(root.items()) & set(begun.get(name, {}).items()):
@@ -89,7 +89,7 @@ def claim_store(
 def expect_media(
     log: StreamLog, identity: Mapping[str, Any], storage: MediaStorage, maker: FeatureMaker | None = None
 ) -> None:
-    """Check that a store was made by this job, with this storage of media; its media themselves are not read.
+    """Check that a store was made by this job, with this storage of media; does not read the media.
 
     Raises:
         StoreMismatchError: it holds packs of another job.
@@ -97,12 +97,12 @@ def expect_media(
     media = log.header()["identity"].get("media", {})
     features = {} if maker is None else {"features": feature_facts(maker)}
     expected = {**identity, **({"media": {**media, "storage": storage.value, **features}} if media else {})}
-    expected.pop("packs_per_shard", None)  # of no use without the sizes of media
+    expected.pop("packs_per_shard", None)  # useless without the sizes of media
     log.expect(expected)
 
 
 def media_root_of(source: Source) -> str:
-    """Return the directory that holds all media of a source, as its rows are placed; empty if there is none but the root."""
+    """Return the common directory of all media of a source, as its rows are placed; empty if it is only the root."""
     try:
         root = os.path.commonpath(source.media_directories)
     except ValueError:  # none, or on several drives

@@ -10,17 +10,17 @@ from brimful.sources.source import Source
 
 
 def why_dropped(plan: Plan, table: LengthTable, sample_id: int) -> str:
-    """Return the reason why a plan dropped a sample, in words."""
+    """Return the reason why a plan dropped a sample."""
     usable = plan.alignment.usable(plan.capacity)
     is_longer = int(table.tokens[sample_id]) > usable
     if table.group_size > 1:
-        # Both sides of a preference are dropped together, for the length of both.
+        # Chosen and rejected are dropped together, by their total length.
         pair = table.tokens.reshape(-1, table.group_size)[sample_id // table.group_size]
         if int(pair.min()) < 0:
-            return "the other side of the preference was rejected"
+            return "the other sample of the pair was rejected"
         is_longer = int(plan.alignment.rounded(pair).sum()) > usable
         if is_longer and plan.settings.overflow_policy in (Overflow.ERROR, Overflow.DROP):
-            return f"both sides of the preference are longer than a pack ({usable:,} tokens)"
+            return f"chosen and rejected together are longer than a pack ({usable:,} tokens)"
     # Policies that cut keep every long sample, unless the cut took its last target.
     if is_longer and plan.settings.overflow_policy in (Overflow.ERROR, Overflow.DROP):
         return f"longer than a pack ({usable:,} tokens)"
@@ -32,8 +32,8 @@ def why_dropped(plan: Plan, table: LengthTable, sample_id: int) -> str:
 
 
 def write_dropped(path: str | os.PathLike[str], plan: Plan, table: LengthTable, source: Source) -> None:
-    """Write one JSON line for each dropped sample, in the order of their ids; no file if there are none."""
-    # A file that an earlier job left is replaced even by an empty one.
+    """Write one JSON line for each dropped sample, in the order of their ids; no file without any."""
+    # A file of an earlier job is replaced, even by an empty one.
     if len(plan.dropped_ids) == 0 and not os.path.exists(path):
         return
     with atomic_file(path) as file:

@@ -1,4 +1,4 @@
-"""Sizes of features before they are made: from what the headers of media said, for every distinct medium."""
+"""Sizes of features before they are made, from media headers, for every distinct medium."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -22,14 +22,14 @@ from brimful.progress import Progress
 from brimful.typing import Int64Array
 
 _TASK_MEDIA = 4096
-"""Media that one task measures: enough to outweigh its start, few enough to show progress."""
+"""Media that one task measures: enough to outweigh the start of a task, few enough to show progress."""
 
 
 def feature_maker(encoder: Encoder, storage: MediaStorage) -> FeatureMaker | None:
-    """Return the maker of features that a store will hold; None for other storages.
+    """Return the maker of the features of a store; None for other storages.
 
     Raises:
-        SettingsError: an encoder without the files of a processor.
+        SettingsError: an encoder without processor files.
     """
     if storage is not MediaStorage.FEATURES:
         return None
@@ -43,7 +43,7 @@ def feature_maker(encoder: Encoder, storage: MediaStorage) -> FeatureMaker | Non
 
 
 def feature_facts(maker: FeatureMaker) -> dict[str, Any]:
-    """Return what a store says of its features: ``settings``, their fingerprint, and ``tokens_per_second`` for positions."""
+    """Return facts on features for a store: ``settings``, a fingerprint, and ``tokens_per_second`` for positions."""
     rule = rope_rule(maker.family, maker.directory)
     return {"settings": maker.fingerprint, "tokens_per_second": None if rule is None else rule.tokens_per_second}
 
@@ -58,14 +58,14 @@ def with_features(
     execution: Execution = LOCAL,
     progress: Progress | None = None,
 ) -> MediaLayout:
-    """Return a layout with the sizes of the features that it will hold; as it is without a maker."""
+    """Return a layout with the sizes of its features; unchanged without a maker."""
     if maker is None:
         return layout
     progress = progress or Progress()
     offsets = layout.survey.offsets
     sample_ids = np.searchsorted(offsets, layout.first_uses, side="right") - 1
     indices = layout.first_uses - offsets[sample_ids]
-    # In the order of samples, so that each is read once and neighbours together.
+    # In the order of samples, so that each is read once and neighbors together.
     order = np.argsort(layout.first_uses)
     tasks = [
         _SizeTask(part, sample_ids[part], indices[part])
@@ -93,7 +93,7 @@ def with_features(
 
 @dataclass(frozen=True)
 class _SizeContext:
-    """Everything that a task needs beside its media."""
+    """Everything that a task needs in addition to its media."""
 
     maker: FeatureMaker
     samples: EncodedSamples
@@ -102,7 +102,7 @@ class _SizeContext:
 
 @dataclass(frozen=True)
 class _SizeTask:
-    """Some distinct media: their places in the layout, their samples, and their numbers in those."""
+    """Some distinct media: their places in the layout, their samples, and their numbers in these samples."""
 
     places: Int64Array
     sample_ids: Int64Array

@@ -1,4 +1,4 @@
-"""The local directory in which a job works: that of its packs, or one in the cache for packs behind a URL."""
+"""Local directory of a job: the directory of its packs, or one in the cache for packs behind a URL."""
 
 import os
 from pathlib import Path
@@ -8,15 +8,15 @@ from brimful.cache import cache_dir as default_cache_dir
 from brimful.fingerprint import fingerprint_of
 
 _PIECE = 8 << 20
-"""Bytes of a file that are read at once."""
+"""Bytes of a file that are read at a time."""
 
 
 class JobHome:
-    """Files of a job beside its packs, on this machine; ``publish`` and ``fetch`` carry them to and from a URL.
+    """Local files of a job next to its packs; ``publish`` and ``fetch`` copy them to and from a URL.
 
     Attributes:
-        directory: where the files are written: in the store, if it is local.
-        local: the same as a store, whose use is marked while the job runs.
+        directory: directory of the files: the store, if it is local.
+        local: the same as a store, which is marked as used while the job runs.
     """
 
     def __init__(self, store: BlobStore, cache_dir: str | os.PathLike[str] | None = None) -> None:
@@ -28,11 +28,11 @@ class JobHome:
         self.local = LocalBlobStore(self.directory)
 
     def path(self, name: str) -> Path:
-        """Return the local path of a file beside the packs."""
+        """Return the local path of a file next to the packs."""
         return self.directory / name
 
     def publish(self, *names: str) -> None:
-        """Put files beside the packs; one that is absent here is removed there. Local files already lie there."""
+        """Copy files to the store; a file that is absent here is removed there. Local stores already have them."""
         for name in names if self._is_remote else ():
             if not self.path(name).exists():
                 self._store.delete(name)
@@ -43,7 +43,7 @@ class JobHome:
                 blob.publish(name)
 
     def fetch(self, name: str) -> None:
-        """Bring a file from beside the packs, if it is there: another machine may have begun the job."""
+        """Copy a file from the store, if it exists: another machine may have begun the job."""
         size = self._store.size(name) if self._is_remote else None
         if size is not None:
             with atomic_file(self.path(name)) as file:

@@ -1,4 +1,4 @@
-"""The whole job in one call: measure, plan, write and summarise."""
+"""Whole job in one call: measure, plan, write and summarize."""
 
 import json
 import os
@@ -59,7 +59,7 @@ from brimful.sources.text_files import TextFiles
 from brimful.typing import AnyIntArray, Fingerprint
 
 _LOSS_TOKENS = "loss_tokens"
-"""The one column that measuring can add to the table; other budgets must follow from lengths."""
+"""Only column that measuring can add to the table; other budgets must follow from lengths."""
 
 
 _OPTIONS = {
@@ -67,7 +67,7 @@ _OPTIONS = {
     for option in fields(PlanSettings)
     if option.init and option.name != "capacity"
 }
-"""Options of plans, which are given as one object."""
+"""Options of plans, which are passed as one object."""
 
 
 @understands(_OPTIONS, capacity=CAPACITY_NAMES)
@@ -91,31 +91,32 @@ def pack_dataset(
     execution: ExecutionLike = LOCAL,
     progress: Progress | None = None,
 ) -> PackSummary:
-    """Measure, plan and write in one call; every sample is tokenised once.
+    """Measure, plan and write in one call; every sample is tokenized once.
 
-    Killed at any point, the same call finishes the job; on a finished directory it only reads the summary. The
-    directory then holds the packs, ``plan.arrow``, ``lengths.arrow``, ``summary.json`` and, if there are any,
-    ``rejects.jsonl`` (rows that could not be read or encoded) and ``dropped.jsonl`` (samples that were left out).
+    After a kill at any point, the same call finishes the job; on a finished directory it only makes the summary. The
+    directory then holds the packs, ``plan.arrow``, ``lengths.arrow``, ``summary.json`` and, if not empty,
+    ``rejects.jsonl`` (rows that could not be read or encoded) and ``dropped.jsonl`` (samples that the plan dropped).
 
     Args:
-        source: samples, or anything that ``open_source`` takes. With a mixture also a mapping: the samples of each source by
-            name.
+        source: samples, or anything that ``open_source`` takes. With a mixture, also a mapping from the name of each
+            source to its samples.
         encoder: an encoder, a tokenizer, or the name or directory of one.
         directory: of the packs; a path or a URL.
         settings: options of the plan, such as ``PlanSettings(capacity=4096, overflow="drop")``.
-        capacity: tokens of a pack, for a plan with all other options as by default.
-        groups, sources: as of ``plan_packs``.
-        shard_bytes, notes, media_storage: as of ``write_packs``.
-        num_proc, cache_dir, on_bad_sample, filters, progress: as of ``measure_lengths``.
-        execution: ``ray``, for a cluster. Shares need the plan between measuring and writing: call those two by themselves.
-        transforms: what training will apply to samples each time they are served. A few samples are probed, so that none of
-            them changes a length (``encode.augmentation``); packs hold the samples as they are. For packs of transformed
-            samples give ``source.augmented(…)``.
+        capacity: tokens of a pack, for a plan with default options.
+        groups, sources: as for ``plan_packs``.
+        shard_bytes, notes, media_storage: as for ``write_packs``.
+        num_proc, cache_dir, on_bad_sample, filters, progress: as for ``measure_lengths``.
+        execution: ``ray``, for a cluster. Shares need the plan between measuring and writing: call these two
+            separately.
+        transforms: functions that training will apply to each served sample. A few samples are tested to check that
+            none changes a length (``encode.augmentation``); packs hold the original samples. For packs of transformed
+            samples pass ``source.augmented(…)``.
 
     Raises:
         AugmentationError: a transform changes the length of a sample.
-        SettingsError: settings and capacity, or neither; a budget that nothing measures.
-        BrimfulError: as of ``measure_lengths``, ``plan_packs`` and ``write_packs``.
+        SettingsError: settings and capacity, or neither; an unknown budget.
+        BrimfulError: as for ``measure_lengths``, ``plan_packs`` and ``write_packs``.
     """
     settings = _one_of(settings, capacity)
     execution = as_execution(execution)
@@ -150,7 +151,7 @@ def pack_dataset(
                 f"{setting('budgets', name, python=f'budgets {name!r}')} is unknown: packing can measure {known_budgets}"
             )
     log = StreamLog(store)
-    # The header compares requested options; results of a search enter it through the plan's fingerprint.
+    # The header holds the requested options; results of a search enter it through the plan's fingerprint.
     is_finished = _check_claim(log, source, encoder, settings, group_fingerprint, storage, maker)
     judges = as_filters(filters)
     if log.is_begun():
@@ -170,7 +171,7 @@ def pack_dataset(
             on_bad_sample=on_bad_sample,
             rejects_path=home.path("rejects.jsonl"),
             filters=judges,
-            on_mismatch="rebuild",  # lengths of another job in a directory that no packs claim yet
+            on_mismatch="rebuild",  # lengths of another job in a directory that is not claimed by packs yet
             progress=progress,
             encoded_dir=None if is_finished else encoded_dir,
             execution=execution,
@@ -194,7 +195,7 @@ def pack_dataset(
                     execution=execution,
                     progress=progress,
                 )
-        # Of two jobs at once one plans, and the other takes its plan: a search need not find the same again.
+        # Of two concurrent jobs one plans, and the other takes its plan: a search may not find the same plan again.
         with ExitStack() as lock:
             with progress.stage("plan", total=len(source), unit="samples"):
                 lock.enter_context(exclusive(home.path("tmp/plan")))
@@ -203,7 +204,7 @@ def pack_dataset(
                 saved_plan = _saved_plan(plan_path, log, table)
                 plan = saved_plan or _make_plan(table, settings, groups, sources, source, encoder)
                 progress.advance(len(source))
-                # The header names the plan, so the plan is saved first: a search may not find it again after a kill.
+                # The header names the plan, so the plan is saved first: after a kill, a search may not find it again.
                 if saved_plan is None and not is_claimed:
                     plan.save(plan_path)
                     home.publish(plan_path.name)
@@ -219,7 +220,7 @@ def pack_dataset(
                         progress=progress,
                     )
                 claim_store(log, plan, source, encoder, shard_bytes=shard_bytes, notes=notes, layout=layout)
-            # In a claimed directory the header is checked first: the plan of another job must not be written over.
+            # In a claimed directory the header is checked first: the plan of another job must not be overwritten.
             if saved_plan is None and is_claimed:
                 plan.save(plan_path)
                 home.publish(plan_path.name)
@@ -261,7 +262,7 @@ def pack_dataset(
 
 
 def _one_of(settings: PlanSettings | None, capacity: int | None) -> PlanSettings:
-    """Return the settings, or those of a capacity alone."""
+    """Return the settings, or default settings with the capacity."""
     if settings is None:
         if capacity is None:
             raise SettingsError(
@@ -275,7 +276,7 @@ def _one_of(settings: PlanSettings | None, capacity: int | None) -> PlanSettings
 
 
 def _chained(named: Mapping[str, Any], cache_dir: str | os.PathLike[str] | None) -> tuple[Source, dict[str, int]]:
-    """Open the sources of a mixture, and join them one behind the other."""
+    """Open the sources of a mixture, and concatenate them."""
     sources_by_name = {name: open_source(data, cache_dir=cache_dir) for name, data in named.items()}
     title = f"a mixture of {', '.join(sources_by_name)}"
     return Source.chained(list(sources_by_name.values()), title), {
@@ -284,9 +285,9 @@ def _chained(named: Mapping[str, Any], cache_dir: str | os.PathLike[str] | None)
 
 
 def _first_rejected(source: Source, encoder: Encoder, table: LengthTable) -> str:
-    """Return the place and reason of the first skipped row; empty if there is none.
+    """Return the place and reason of the first skipped row; empty without one.
 
-    The row is encoded once more: the table keeps the reason in Python's words, and the summary may be shown elsewhere.
+    The row is encoded again: the table has the reason in terms of Python, and the command line may show the summary.
     """
     if not table.rejects:
         return ""
@@ -306,7 +307,7 @@ def _make_plan(
     source: Source,
     encoder: Encoder,
 ) -> Plan:
-    """Plan the packs; refuse a plan without any, and name the longest sample."""
+    """Plan the packs; reject a plan without packs, and name the longest sample."""
     try:
         plan = plan_with(table, settings, groups=groups, sources=sources)
     except NoTargetError as error:
@@ -330,9 +331,9 @@ def _make_plan(
 
 
 def _saved_plan(path: Path, log: StreamLog, table: LengthTable) -> Plan | None:
-    """Return the saved plan if the header names it and it is of these lengths.
+    """Return the saved plan if the header names it and it was made from these lengths.
 
-    Planned again it might differ: searches may be limited in time, and another solver finds other packs.
+    A new plan might differ: searches may be limited in time, and another solver finds other packs.
     """
     try:
         fingerprint = log.header()["identity"]["plan"]
@@ -343,7 +344,7 @@ def _saved_plan(path: Path, log: StreamLog, table: LengthTable) -> Plan | None:
 
 
 def _check_filters(path: Path, filters: Sequence[Filter]) -> None:
-    """Refuse the directory of a job with other filters: its packs hold other samples."""
+    """Reject the directory of a job with other filters: its packs hold other samples."""
     try:
         earlier = LengthTable.open(path).provenance.get("settings", {}).get("filters", {})
     except (FileNotFoundError, CorruptFileError):
@@ -351,8 +352,8 @@ def _check_filters(path: Path, filters: Sequence[Filter]) -> None:
     present = {judge.name: judge.settings for judge in filters}
     if earlier != present:
         raise StoreMismatchError(
-            f"{path.parent} already holds packs made otherwise: filters ({_names(earlier)} there, {_names(present)} now). "
-            f"Choose another {setting('directory')}, or delete that one"
+            f"{path.parent} already holds packs made differently: filters ({_names(earlier)} there, "
+            f"{_names(present)} now). Choose another {setting('directory')}, or delete that one"
         )
 
 
@@ -369,7 +370,7 @@ def _check_claim(
     storage: MediaStorage,
     maker: FeatureMaker | None,
 ) -> bool:
-    """Refuse the directory of another job before any work; return true if the packs of this one are all there."""
+    """Reject the directory of another job before any work; return true if all packs of this job exist."""
     if not log.is_begun():
         return False
     identity = {"capacity": settings.capacity, "settings": settings.identity(groups)}

@@ -1,4 +1,4 @@
-"""Media of the packs of a shard: placed in their packs, and their bytes in the container of the shard that uses them first."""
+"""Media of the packs of a shard: their places, and their bytes in the container of the shard that uses them first."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -27,14 +27,14 @@ _CHANGED = "was changed while it was packed"
 
 
 class ShardMediaWriter:
-    """Writer of the media of one shard: gives the media of each pack, and fills the container beside it.
+    """Writer of the media of one shard: returns the media of each pack, and fills the container of the shard.
 
     Args:
         shard: number of the shard.
         media: facts of the media of its samples.
         samples: source and encoder, for bytes that came with rows.
         store: of the packs.
-        features: makes what is stored in the place of bytes; None for bytes.
+        features: makes the features to store instead of bytes; None for bytes.
     """
 
     def __init__(
@@ -67,10 +67,10 @@ class ShardMediaWriter:
         lengths: Lengths,
         segments: Offsets,
     ) -> list[list[PackMedium]]:
-        """Return the media of each of some packs, in order; their new bytes go to the container.
+        """Return the media of each pack, in order; their new bytes go to the container.
 
         Args:
-            kept: media of each sample that has some.
+            kept: media of each sample with media.
             sample_ids, starts, lengths: of the segments, as in ``PackRows``.
             segments: first segment of each pack, and the end.
 
@@ -137,10 +137,11 @@ class ShardMediaWriter:
                 ) from error
 
     def _store_new(self, sample_id: int, index: int, media: Sequence[KeptMedium]) -> None:
-        """Check the files of a sample, and copy what no earlier pack brought."""
+        """Check the files of a sample, and copy the media that no earlier pack brought."""
         facts = self._media
         for number, (row, kept) in enumerate(zip(facts.rows_of(index), media, strict=True)):
-            # The file was measured and fingerprinted in one state, or one of the two is of another picture.
+            # Both must come from one state of the file, or the length and the fingerprint may belong to different
+            # contents.
             if kept.stamp != int(facts.stamps[row]):
                 raise self._error(sample_id, kept.item, _CHANGED)
             if facts.is_new[row]:
@@ -156,7 +157,7 @@ class ShardMediaWriter:
                 assert offset == facts.positions[row], "the layout of a container is known before it is written"
 
     def _block(self, sample_id: int, item: PlacedMedium, content: bytes, fingerprint: Fingerprint) -> bytes:
-        """Return the features of a medium as they are stored."""
+        """Return the features of a medium as a block."""
         assert self._features is not None
         try:
             return self._features.block(replace(item.medium, data=content), item, fingerprint)
@@ -167,7 +168,7 @@ class ShardMediaWriter:
             raise SettingsError(f"{where} (sample {sample_id}): {item.title}: {error.message}") from error
 
     def _content(self, sample_id: int, number: int, item: PlacedMedium) -> bytes:
-        """Return the bytes of a medium; those that came with a row are read with it."""
+        """Return the bytes of a medium; bytes that came with a row are read with it."""
         medium = item.medium
         if not medium.path and medium.data is None:
             medium = self._samples.source[sample_id].media[number]
@@ -189,7 +190,7 @@ class ShardMediaWriter:
         return self._container
 
     def publish(self) -> dict[str, Any] | None:
-        """Publish the container, and return the entry of the log on the media of the shard; None without any."""
+        """Publish the container, and return the log entry on the media of the shard; None without media."""
         facts: dict[str, Any] = {
             "items": {kind: counter.total().as_dict() for kind, counter in sorted(self._counts.items())}
         }
@@ -207,11 +208,12 @@ class ShardMediaWriter:
 
 @contextmanager
 def _full_disk_explained() -> Iterator[None]:
-    """Add to the error of a full disk what needs less room."""
+    """Add a storage that needs less space to the error of a full disk."""
     try:
         yield
     except StoreFullError as error:
         raise StoreFullError(
             error.errno,
-            f"{error.message}; {setting('media_storage', 'references')}, in another directory, needs no room for media",
+            f"{error.message}; {setting('media_storage', 'references')}, in another directory, needs no space "
+            f"for media",
         ) from error

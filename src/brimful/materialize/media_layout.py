@@ -1,7 +1,7 @@
 """Layout of the bytes of media: in the container of the shard that uses them first, or in their files. Pure: no I/O.
 
-Everything follows from the plan and from the fingerprints of the media, so that shards can be written in any order, by any
-process, twice, and come out the same.
+Everything follows from the plan and from the fingerprints of the media, so shards are equal in any order of writing,
+by any process, and when written twice.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from brimful.shards import StoredAt, container_ends, padded
 from brimful.typing import BoolArray, Fingerprint, Int64Array, Offsets
 
 CONTAINER_BYTES = 256 << 20
-"""Target size of a container of media: a killed job writes at most one for each process again."""
+"""Target size of a container of media: a killed job rewrites at most one for each process."""
 
 
 @dataclass(frozen=True)
@@ -29,16 +29,16 @@ class MediaLayout:
 
     Attributes:
         survey: sizes and fingerprints.
-        storage: as chosen.
+        storage: the chosen one.
         is_used: ``bool[num_media]``, true for media of samples that are in a pack.
-        first_uses: ``int64[num_stored]``, for each distinct medium that is stored the first of its occurrences in the survey,
-            in the order in which packs use them.
+        first_uses: ``int64[num_stored]``, for each distinct stored medium, its first occurrence in the survey, ordered
+            by first use in packs.
         stored_index: ``int64[num_media]``, index into ``first_uses`` of the medium with the same bytes; -1 for references.
-        first_packs: ``int64[num_stored]``, pack that uses it first.
-        first_use_packs: ``int64[num_media]``, at the first use, in the order of packs, of each content as each kind, its pack;
-            -1 at all others. So many as are not -1 are distinct, stored or not.
-        stored_sizes: ``int64[num_stored]``, bytes that each takes in its container, without header and padding.
-        features: where features are stored, what decides them (``feature_sizes.feature_facts``).
+        first_packs: ``int64[num_stored]``, pack that uses each first.
+        first_use_packs: ``int64[num_media]``, pack of a medium that is the first use, in the order of packs, of its
+            content as its kind; -1 for all others. The entries that are not -1 count distinct media, stored or not.
+        stored_sizes: ``int64[num_stored]``, bytes of each in its container, without header and padding.
+        features: if features are stored, the facts that decide them (``feature_sizes.feature_facts``).
     """
 
     survey: MediaSurvey
@@ -63,7 +63,7 @@ class MediaLayout:
         """
         num_segments = int(plan.offsets[-1])
         sample_ids = plan.sample_ids[:num_segments]
-        # Written backwards, so that the first segment of a sample is the last that is written.
+        # Assigned backwards, so that the first segment of a sample is assigned last.
         first_segments = np.full(len(survey.offsets) - 1, -1, dtype=np.int64)
         first_segments[sample_ids[::-1]] = np.arange(num_segments - 1, -1, -1)
         segments = np.repeat(first_segments, np.diff(survey.offsets))
@@ -72,7 +72,7 @@ class MediaLayout:
         # Uses in the order of packs: a stable sort keeps the order of media within a sample.
         rows = np.flatnonzero(is_used)
         rows = rows[np.argsort(segments[rows], kind="stable")]
-        # Equal fingerprints lie together, the first use in front; so they do in every selection from this order.
+        # Equal fingerprints are adjacent, the first use first; so they are in every selection from this order.
         order = np.lexsort((survey.digests[rows, 1], survey.digests[rows, 0]))
         ordered_digests = rows[order]
         packs = np.searchsorted(plan.offsets, segments, side="right") - 1
@@ -83,7 +83,8 @@ class MediaLayout:
             first_use_packs[firsts] = packs[firsts]
         contents = survey.digests
         if storage is MediaStorage.FEATURES:
-            # A film that is a sound too has other features as each: equal contents are told apart by their kind.
+            # A film used as both video and audio has different features: equal contents are distinguished by their
+            # kind.
             contents = np.column_stack([survey.digests, survey.kinds.astype(np.uint64)])
             order = np.lexsort((survey.kinds[rows], survey.digests[rows, 1], survey.digests[rows, 0]))
             ordered_digests = rows[order]
@@ -91,7 +92,7 @@ class MediaLayout:
         is_first = _is_first_of_group(contents[rows[order]])
         groups = np.cumsum(is_first) - 1
         first_of_group = order[is_first]
-        # Groups get the numbers of their first uses in the order of packs.
+        # Groups are numbered by their first uses in the order of packs.
         group_rank = np.empty(len(first_of_group), dtype=np.int64)
         by_use = np.argsort(first_of_group)
         group_rank[by_use] = np.arange(len(by_use))
@@ -112,32 +113,32 @@ class MediaLayout:
 
     @cached_property
     def num_references(self) -> int:
-        """Number of media in packs that stay in their files."""
+        """Number of media in packs that are stored as references."""
         return int(np.count_nonzero(self.is_used & (self.stored_index < 0)))
 
     @cached_property
     def stored_bytes(self) -> int:
-        """Bytes that containers take on disk, the headers of their members included."""
+        """Bytes of containers on disk, including the headers of their members."""
         return int(container_ends(self.stored_sizes)[-1]) if self.num_stored else 0
 
     @cached_property
     def fingerprint(self) -> Fingerprint:
-        """Fingerprint of all media in packs: a job goes on only with the same ones."""
+        """Fingerprint of all media in packs: a job resumes only with the same media."""
         digests = self.survey.digests[self.is_used]
         return fingerprint_of([fingerprint_array(digests), self.storage.value])
 
     def packs_per_shard(self, limit: int, num_packs: int) -> int:
-        """Return packs in one shard: ``limit``, or fewer if their new media would pass ``CONTAINER_BYTES`` on average."""
+        """Return the packs per shard: ``limit``, or fewer if new media would exceed ``CONTAINER_BYTES`` on average."""
         if not self.stored_bytes:
             return limit
         return max(1, min(limit, num_packs * CONTAINER_BYTES // self.stored_bytes))
 
     def placed(self, packs_per_shard: int) -> "PlacedLayout":
-        """Return the layout of shards of so many packs."""
+        """Return the layout of shards of ``packs_per_shard`` packs."""
         shards = self.first_packs // packs_per_shard
         sizes = self.stored_sizes
         ends = container_ends(sizes)
-        # Each container begins at 0: what lies before its first member is taken away.
+        # Each container begins at 0: the bytes before its first member are subtracted.
         starts = ends - padded(sizes)
         first_members = np.searchsorted(shards, shards, side="left")
         before = np.concatenate([np.zeros(1, dtype=np.int64), ends])[first_members]
@@ -146,12 +147,12 @@ class MediaLayout:
 
 @dataclass(frozen=True)
 class PlacedLayout:
-    """A layout with the container of each stored medium.
+    """Layout with the container of each stored medium.
 
     Attributes:
         layout: which media are stored.
         packs_per_shard: packs of each shard but the last.
-        shards: ``int64[num_stored]``, ascending, shard whose container holds each.
+        shards: ``int64[num_stored]``, ascending: shard whose container holds each.
         positions: ``int64[num_stored]``, first byte in the container.
     """
 
@@ -161,7 +162,7 @@ class PlacedLayout:
     positions: Int64Array
 
     def of_samples(self, shard: int, sample_ids: Int64Array) -> "ShardMedia":
-        """Return what the writer of a shard has to know of the media of its samples."""
+        """Return what the writer of a shard needs to know about the media of its samples."""
         layout, survey = self.layout, self.layout.survey
         sample_ids = np.unique(sample_ids)
         counts = survey.offsets[sample_ids + 1] - survey.offsets[sample_ids]
@@ -193,7 +194,7 @@ class PlacedLayout:
 
 
 def _is_first_of_group(digests: Digests) -> BoolArray:
-    """Return ``bool[len(digests)]``, true where another fingerprint begins; equal ones lie together."""
+    """Return ``bool[len(digests)]``, true where another fingerprint begins; equal ones are adjacent."""
     is_first = np.ones(len(digests), dtype=bool)
     is_first[1:] = (digests[1:] != digests[:-1]).any(axis=1)
     return is_first
@@ -201,18 +202,18 @@ def _is_first_of_group(digests: Digests) -> BoolArray:
 
 @dataclass(frozen=True)
 class ShardMedia:
-    """Facts of the media of the samples of one shard; travels to the process that writes it.
+    """Facts of the media of the samples of one shard; sent to the process that writes it.
 
     Attributes:
-        sample_ids: ``int64[num_samples]``, ascending. Numbers of a sample, as of a medium, lie in arrays: a shard of short
+        sample_ids: ``int64[num_samples]``, ascending. All facts are arrays: a shard of short
             samples has a million of them.
         offsets: ``int64[num_samples + 1]``, first medium of each sample, and the end.
-        digests, sizes, stamps: as of ``MediaSurvey``.
+        digests, sizes, stamps: as in ``MediaSurvey``.
         containers: shard whose container holds each medium; -1 for a reference.
-        positions: first byte there.
-        is_new: true where the container of this shard gets the bytes, from this occurrence.
+        positions: first byte in that container.
+        is_new: true if this occurrence writes the bytes to the container of this shard.
         is_first_use: true for the first use of a content as a kind, if it is in this shard.
-        stored_sizes: bytes in the container; those of the file for a reference.
+        stored_sizes: bytes in the container; bytes of the file for a reference.
     """
 
     sample_ids: Int64Array
@@ -227,7 +228,7 @@ class ShardMedia:
     stored_sizes: Int64Array
 
     def indices_of(self, sample_ids: Int64Array) -> Int64Array:
-        """Return the index of each of some samples of the shard among ``sample_ids``."""
+        """Return the index among the shard's ``sample_ids`` of each given sample."""
         return np.searchsorted(self.sample_ids, sample_ids)
 
     def rows_of(self, index: int) -> range:

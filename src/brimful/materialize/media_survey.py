@@ -1,7 +1,7 @@
-"""Sizes and fingerprints of the media of a job: every file is read once, in parallel, and remembered.
+"""Sizes and fingerprints of the media of a job: every file is read once, in parallel, and cached.
 
-What is known of a file is kept in the cache under the fingerprint of its block of rows, beside a number of the file's state
-(``Medium.stamp``): a file that nobody wrote to since is not read again, by the same job or another.
+The facts of a file are cached under the fingerprint of its block of rows, with a number for the file's state
+(``Medium.stamp``): a file that was not written since is not read again, by the same job or another.
 """
 
 import contextlib
@@ -31,21 +31,21 @@ Digests = npt.NDArray[np.uint64]
 """``uint64[num_media, 2]``: the two halves of fingerprints."""
 
 _THREADS = 8
-"""Files that one process reads at a time: a disk behind a network answers slowly, and many at once."""
+"""Files that one process reads at a time: a network disk has high latency, and serves many requests at once."""
 
 _IN_PROCESS_BLOCKS = 3
-"""Most blocks that are read in this process: starting others would take longer."""
+"""Maximum number of blocks that are read in this process: starting others would take longer."""
 
 _SETTLED_SECONDS = 2.0
-"""Age from which on a file's state is remembered: a younger one may be written to again within the tick of its clock."""
+"""Age from which a file's state is cached: a younger file may be written again within one tick of its clock."""
 
 _COLUMNS = ("place", "stamp", "size", "high", "low")
-"""Columns of what is remembered: digest of path and range, state, bytes, and the halves of the fingerprint."""
+"""Columns of the cached facts: digest of path and range, state, bytes, and the halves of the fingerprint."""
 
 _KIND_NUMBERS = {kind: number for number, kind in enumerate(MediaKind)}
 
 _Row: TypeAlias = tuple[int, int, int, int]
-"""Facts of one medium: the columns behind the first."""
+"""Facts of one medium: the columns after the first."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +53,11 @@ class MediaSurvey:
     """Facts of the media of all samples, in the order of samples and of their media.
 
     Attributes:
-        offsets: ``int64[num_samples + 1]``, first medium of each sample, and the end; samples that nobody asked for have none.
+        offsets: ``int64[num_samples + 1]``, first medium of each sample, and the end; samples that were not requested
+            have none.
         digests: ``uint64[num_media, 2]``, fingerprints of their bytes.
         sizes: ``int64[num_media]``, bytes.
-        stamps: ``int64[num_media]``, state of the file that they were read from; 0 for bytes that came with the row.
+        stamps: ``int64[num_media]``, state of the file they were read from; 0 for bytes that came with the row.
         kinds: ``int8[num_media]``, index of their kind among ``MediaKind``.
     """
 
@@ -71,13 +72,13 @@ class MediaSurvey:
 
     @property
     def is_in_row(self) -> BoolArray:
-        """``bool[num_media]``, true for bytes that are in no file."""
+        """``bool[num_media]``, true for bytes that are not in a file."""
         is_in_row: BoolArray = self.stamps == 0
         return is_in_row
 
 
 def fingerprint_of_digest(digest: Sequence[int]) -> Fingerprint:
-    """Return the fingerprint whose halves these are.
+    """Return the fingerprint with these halves.
 
     >>> fingerprint_of_digest([1, 255])
     '000000000000000100000000000000ff'
@@ -87,7 +88,7 @@ def fingerprint_of_digest(digest: Sequence[int]) -> Fingerprint:
 
 @dataclass(frozen=True)
 class _Block:
-    """Rows ``start … stop-1``, those of them that are asked for, and the file that remembers their media."""
+    """Rows ``start … stop-1``, which of them are requested, and the file that caches their media."""
 
     start: int
     stop: int
@@ -120,10 +121,10 @@ def survey_media(
     Args:
         source: the samples.
         is_wanted: ``bool[len(source)]``, true for samples whose media are needed.
-        cache_dir: directory of what is remembered.
+        cache_dir: directory of the cached facts.
         num_proc: processes; all cores if None, one for few rows.
-        execution: where they run.
-        progress: reports samples, and in its messages bytes.
+        execution: place of the processes.
+        progress: reports samples.
 
     Raises:
         BadSampleError: a medium that cannot be read; names file, line and medium.
@@ -156,7 +157,7 @@ def survey_media(
 
 
 def _joined(facts: Sequence[_Facts]) -> MediaSurvey:
-    """Return the facts of all blocks one behind the other."""
+    """Concatenate the facts of all blocks."""
     facts = facts or [_no_media(0)]
     return MediaSurvey(
         offsets_of(np.concatenate([block.counts for block in facts])),
@@ -191,7 +192,7 @@ def _survey_block(source: Source, block: _Block) -> _Facts:
                     rows.append(_row_of(medium, stamp=0))
                     continue
                 place = short_digest(os.fsencode(f"{medium.offset} {medium.size} {medium.path}"))
-                # One picture often has several captions: it is read once.
+                # One image often has several captions: it is read once.
                 if place not in readings:
                     readings[place] = pool.submit(_read, source, sample.sample_id, medium, remembered_facts.get(place))
                 rows.append(place)
@@ -211,7 +212,7 @@ def _survey_block(source: Source, block: _Block) -> _Facts:
 
 
 def _wanted(source: Source, block: _Block) -> Iterator[Sample]:
-    """Yield the samples of a block that are asked for."""
+    """Yield the requested samples of a block."""
     for sample in source.read(block.start, block.stop):
         if not block.is_wanted[sample.sample_id - block.start]:
             continue
@@ -221,7 +222,7 @@ def _wanted(source: Source, block: _Block) -> Iterator[Sample]:
 
 
 def _read(source: Source, sample_id: int, medium: Medium, known: _Row | None) -> tuple[_Row, bool]:
-    """Return the facts of a file, those that are remembered if it is in the same state; and true if they may be remembered."""
+    """Return the facts of a file, cached ones if its state is the same, and whether they may be cached."""
     try:
         stamp = medium.stamp()
         if known is not None and known[0] == stamp:
@@ -243,7 +244,7 @@ def _row_of(medium: Medium, stamp: int) -> _Row:
 
 
 def _remembered(path: str) -> dict[int, _Row]:
-    """Return what is known of the files of a block, by their places; nothing if it cannot be read."""
+    """Return the cached facts of the files of a block, by their places; empty if unreadable."""
     try:
         table = open_table(path)
         columns = [table.flat(name).tolist() for name in _COLUMNS]
@@ -253,7 +254,7 @@ def _remembered(path: str) -> dict[int, _Row]:
 
 
 def _remember(path: str, known: Mapping[int, _Row], fresh: Mapping[int, _Row]) -> None:
-    """Keep what was found for later jobs, if there is anything new; a cache that cannot be written is none."""
+    """Cache new facts for later jobs; ignore a cache that cannot be written."""
     rows = {**known, **fresh}
     if rows == known:
         return

@@ -1,4 +1,4 @@
-"""Samples with media that are longer than a pack: they are not cut, and the error names what makes them shorter."""
+"""Samples with media that are longer than a pack: they are not cut, and the error names settings that shorten them."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from brimful.plan import Overflow, PlanSettings
 from brimful.sources.source import Source
 
 _REMEDIES = {
-    "max_pixels": f"smaller pictures with {setting('max_pixels')}",
+    "max_pixels": f"smaller images with {setting('max_pixels')}",
     "fps": f"fewer frames with {setting('fps')} and {setting('max_frames')}",
     "video_max_pixels": f"smaller frames with {setting('video_max_pixels')}",
 }
@@ -20,7 +20,7 @@ _REMEDIES = {
 
 
 def check_media_fit(table: LengthTable, settings: PlanSettings, source: Source, encoder: Encoder) -> None:
-    """Refuse a sample with media that is longer than a pack in tokens or another budget, unless such samples are dropped.
+    """Reject a sample with media that exceeds a pack in tokens or another budget, unless such samples are dropped.
 
     Raises:
         OversizedSampleError: names the largest of them, its largest medium, and the settings that make it smaller.
@@ -30,7 +30,7 @@ def check_media_fit(table: LengthTable, settings: PlanSettings, source: Source, 
     has_media = np.any([table.budgets[name] > 0 for name in encoder.budgets], axis=0)
     limits = {"tokens": settings.usable, **(settings.budgets or {})}
     for name, limit in limits.items():
-        # Budgets that follow from lengths are no columns; planning itself holds them.
+        # Budgets that follow from lengths have no columns; planning itself checks them.
         too_large = np.flatnonzero(has_media & (table.budgets[name] > limit)) if name in table.budgets else ()
         if len(too_large):
             sample_id = int(too_large[np.argmax(table.budgets[name][too_large])])
@@ -47,7 +47,7 @@ def check_media_fit(table: LengthTable, settings: PlanSettings, source: Source, 
 
 
 def remedy_of(source: Source, encoder: Encoder, sample_id: int) -> str:
-    """Return what makes fewer tokens of the largest medium of a sample, with a comma behind each; empty for nothing."""
+    """Return settings that shorten the largest medium of a sample, each with a comma after it; empty without any."""
     item = _largest_medium(source, encoder, sample_id)
     if item is None or not isinstance(encoder, MediaChatEncoder):
         return ""
@@ -56,9 +56,9 @@ def remedy_of(source: Source, encoder: Encoder, sample_id: int) -> str:
 
 
 def _largest_medium(source: Source, encoder: Encoder, sample_id: int) -> PlacedMedium | None:
-    """Return the medium with most tokens; a table has only sums, so the sample is encoded once more."""
+    """Return the medium with the largest number of tokens; a table has only sums, so the sample is encoded again."""
     try:
         media = encoder.encode(source[sample_id]).media
     except BrimfulError:
-        return None  # changed since it was measured: its length is the error to report, not this
+        return None  # changed since it was measured: the caller reports its length
     return max(media, key=lambda item: item.length, default=None)

@@ -1,9 +1,9 @@
-"""Producers of one stream: each has a name, a number for its sample ids, and settings that it keeps.
+"""Producers of one stream: each has a name, a number for its sample ids, and fixed settings.
 
 ::
 
     producers/000000.json           name and settings of producer 0; its sample ids begin at 0
-    producers/000000-closed.json    it has nothing more: once all have that, the stream ends
+    producers/000000-closed.json    it is closed: once all are, the stream ends
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from brimful.errors import CorruptFileError, SettingsError, StoreMismatchError
 from brimful.messages import differences, setting
 
 SAMPLES_OF_PRODUCER = 1 << 44
-"""Sample ids of each producer: number ``n`` has those from ``n`` times this on."""
+"""Sample ids of each producer: the ids of producer ``n`` begin at ``n`` times this."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
@@ -28,9 +28,9 @@ class Registration:
     """One producer of a stream.
 
     Attributes:
-        number: from 0, in the order in which they came.
+        number: from 0, in the order of registration.
         name: of the producer.
-        settings: by which it packs.
+        settings: of its packing.
     """
 
     number: int
@@ -50,13 +50,13 @@ class Producers:
         self._store = store
 
     def all(self) -> list[Registration]:
-        """Return those that are registered, by number."""
+        """Return the registered producers, by number."""
         return self.since(0)
 
     def since(self, number: int) -> list[Registration]:
-        """Return those that are registered from a number on."""
+        """Return the registered producers from a number."""
         registrations: list[Registration] = []
-        # By name, and not by a listing: one that is old could show some of them, and a name would be given twice.
+        # By key, not by a listing: a stale listing could miss some, and a number would be given twice.
         while (producer := self._read(number + len(registrations))) is not None:
             registrations.append(producer)
         return registrations
@@ -66,10 +66,10 @@ class Producers:
         return next((producer for producer in self.all() if producer.name == name), None)
 
     def register(self, name: str, settings: dict[str, Any]) -> Registration:
-        """Return the registration of a producer, made now if it is new here.
+        """Return the registration of a producer; register it if it is new.
 
         Raises:
-            SettingsError: no name that a file can have.
+            SettingsError: not a name that a file can have.
             StoreMismatchError: it is registered with other settings; names the differences.
         """
         if not _NAME.fullmatch(name):
@@ -81,23 +81,23 @@ class Producers:
                 text = differences(same.settings, settings, settings, show=str)
                 if text:
                     raise StoreMismatchError(
-                        f"{self._store.url}: producer {name} was begun otherwise: "
+                        f"{self._store.url}: producer {name} was begun differently: "
                         f"{text.replace(' in the state', ' there')}. Go on with the same settings, or choose another "
                         f"{setting('producer')} for another source"
                     )
                 return same
-            # Of two that come at once one has this number, and the other looks again.
+            # Of two concurrent producers one gets this number, and the other looks again.
             self._store.put_if_absent(
                 f"producers/{len(registrations):06d}.json",
                 json.dumps({"producer": name, "settings": settings}).encode(),
             )
 
     def close(self, producer: Registration, counts: dict[str, Any]) -> None:
-        """Note that a producer has nothing more."""
+        """Record that a producer is closed."""
         self._store.put_if_absent(f"producers/{producer.number:06d}-closed.json", json.dumps(counts).encode())
 
     def is_closed(self, producer: Registration) -> bool:
-        """Return true if a producer has nothing more."""
+        """Return true if a producer is closed."""
         return self._store.size(f"producers/{producer.number:06d}-closed.json") is not None
 
     def _read(self, number: int) -> Registration | None:

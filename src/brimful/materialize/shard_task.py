@@ -1,4 +1,4 @@
-"""One shard of a job: its rows gathered from samples, built, published and committed, in any process."""
+"""Task of one shard: gathers its rows from samples, builds, publishes and commits it, in any process."""
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,10 +32,10 @@ from brimful.typing import Fingerprint, Int64Array, TokenIds
 
 @dataclass(frozen=True)
 class ShardContext:
-    """Everything that a task needs beside the number of its shard; travels to worker processes."""
+    """Everything that a task needs in addition to the number of its shard; sent to worker processes."""
 
     plan: Plan | None
-    """None for processes that open it themselves, from ``plan_path``."""
+    """None for processes that open the plan themselves, from ``plan_path``."""
     plan_path: str | None
     plan_fingerprint: Fingerprint
     samples: EncodedSamples
@@ -48,12 +48,11 @@ class ShardContext:
     producer_id: str
     media_root: str
     """Directory that references are relative to."""
-    """Version of shards with media: that of the job that began the store."""
 
 
 @dataclass(frozen=True)
 class ShardTask:
-    """One shard to write, and what is known of the media of its samples."""
+    """One shard to write, and the facts of the media of its samples."""
 
     seq: int
     media: ShardMedia | None
@@ -63,7 +62,7 @@ class ShardTask:
 
 
 class ShardTasks(Sequence[ShardTask]):
-    """Tasks of shards, made when they are asked for: the facts of all media are not copied at once."""
+    """Tasks of shards, made on access, so that the facts of all media are not copied at once."""
 
     def __init__(self, pending: Sequence[int], plan: Plan, per_shard: int, layout: PlacedLayout | None) -> None:
         self._pending, self._plan, self._per_shard, self._layout = pending, plan, per_shard, layout
@@ -121,7 +120,8 @@ def write_shard(context: ShardContext, task: ShardTask) -> tuple[int, int]:
             media=media_facts,
             batches=writer.batches,
         )
-        # Killed in between, the shard lies unseen under its content's name, and the next run publishes the same bytes again.
+        # After a kill in between, the shard is unused under its content's name, and the next run publishes the same
+        # bytes again.
         StreamLog(store).commit(record, files)
         crash_points.reach("after-commit")
     return end - first, num_tokens
@@ -131,7 +131,7 @@ def write_shard(context: ShardContext, task: ShardTask) -> tuple[int, int]:
 def _open_plan(path: str | None, fingerprint: Fingerprint) -> Plan:
     """Open and check the plan, once in each worker process.
 
-    Another plan may have been saved over it meanwhile. Only one stays mapped in a process that outlives its job.
+    Another plan may have overwritten it. Only one stays mapped in a process that outlives its job.
 
     Raises:
         PlanMismatchError: the file is gone, or holds another plan.
@@ -142,13 +142,13 @@ def _open_plan(path: str | None, fingerprint: Fingerprint) -> Plan:
         plan = Plan.open(path)
     except FileNotFoundError as error:
         raise PlanMismatchError(
-            f"{path} was removed while its packs were written, or lies where only one machine sees it: save the plan again"
+            f"{path} was removed while its packs were written, or is not visible to all machines: save the plan again"
         ) from error
     plan.check_fingerprint()
     if plan.fingerprint != fingerprint:
         raise PlanMismatchError(
-            f"{path} holds plan {short(plan.fingerprint)} by now, and the packs are those of {short(fingerprint)}: "
-            f"give each plan a file of its own"
+            f"{path} holds plan {short(plan.fingerprint)} now, and the packs belong to {short(fingerprint)}: "
+            f"give each plan its own file"
         )
     return plan
 
@@ -156,7 +156,7 @@ def _open_plan(path: str | None, fingerprint: Fingerprint) -> Plan:
 def _gather_rows(
     context: ShardContext, plan: Plan, first: int, end: int, media: ShardMediaWriter | None = None
 ) -> PackRows:
-    """Return the packs ``first … end - 1`` of the plan as flat columns; new bytes of media go to their container."""
+    """Return the packs ``first … end - 1`` of the plan as flat columns; new media bytes go to their container."""
     rows = slice(int(plan.offsets[first]), int(plan.offsets[end]))
     sample_ids = plan.sample_ids[rows].astype(np.int64)
     starts = np.ascontiguousarray(plan.starts[rows])
@@ -164,7 +164,7 @@ def _gather_rows(
     samples, kept_media = _masked_runs(context, sample_ids)
     sample_lengths = np.array([len(sample) for sample in samples], dtype=np.int64)
     plan.check_sample_lengths(rows, sample_lengths, context.samples.source.where)
-    # Most plans hold whole samples, and then nothing is cut.
+    # Most plans hold whole samples; then nothing is cut.
     if starts.any() or not np.array_equal(sample_lengths, lengths):
         cuts = zip(samples, starts.tolist(), (starts + lengths).tolist(), strict=True)
         samples = [sample[start:stop] for sample, start, stop in cuts]
@@ -177,7 +177,7 @@ def _gather_rows(
 def _masked_runs(
     context: ShardContext, sample_ids: Int64Array
 ) -> tuple[list[TokenIds], Mapping[int, Sequence[KeptMedium]]]:
-    """Return the tokens of each segment's sample with their mask, kept by measuring or encoded now; and media by sample."""
+    """Return the masked tokens of each segment's sample, kept by measuring or encoded now, and the media by sample."""
     if context.encoded is not None:
         ids = sample_ids.tolist()
         return context.encoded.masked_runs(ids), context.encoded.media(

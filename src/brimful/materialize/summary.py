@@ -1,4 +1,4 @@
-"""Summary of a job: lines for people, JSON for machines."""
+"""Summary of a job, as lines of text and as JSON."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,14 +25,14 @@ class PackSummary:
     Attributes:
         source: title of the data set.
         format: of its rows.
-        unit: the document of a text file (``TextFiles.unit``); empty for other sources.
+        unit: document of a text file (``TextFiles.unit``); empty for other sources.
         directory: of the packs.
         capacity: largest number of tokens in a pack.
         plan, table: of the job.
         shards: number of files of packs.
-        first_rejected: place and reason of the first row that was skipped; its settings marked (``brimful.messages``).
+        first_rejected: place and reason of the first skipped row, with settings marked (``brimful.messages``).
         seconds: of each stage that had something to do.
-        media: those in the packs.
+        media: census of the media in the packs.
     """
 
     source: str
@@ -94,10 +94,10 @@ class PackSummary:
                 f"warning        {100 * ledger.lost_ratio:.2f} % of the tokens are in no pack: see dropped and cut; a "
                 f"larger pack loses fewer"
             )
-        # Targets are lost with tokens: a second warning is for losses that fall on targets above all.
+        # Targets are lost with tokens: the second warning is for losses that affect mainly targets.
         if ledger.targets_lost_ratio >= max(MUCH_LOST, 1.5 * ledger.lost_ratio):
             lines.append(f"warning        {100 * ledger.targets_lost_ratio:.2f} % of the targets are in no pack")
-        # Some of these may have been dropped: then the others are not told apart, and nobody is warned of a few.
+        # Some of these may have been dropped; a few others are not distinguished from them, and cause no warning.
         if ledger.samples_without_target > self.table.account.no_target[MISMATCH_REASON]:
             num_taught_nothing = ledger.samples_without_target - self.table.account.no_target[MISMATCH_REASON]
             lines.append(
@@ -110,7 +110,7 @@ class PackSummary:
         ledger = self.plan.ledger
         assert ledger.targets_in is not None  # a job measures them
         share = 100 * ledger.targets_in / max(1, ledger.tokens_in)
-        # Lost is counted in targets, not in samples: a cut may take a part of them.
+        # Losses count targets, not samples: a cut may take some of a sample's targets.
         num_lost = (ledger.targets_dropped or 0) + (ledger.targets_cut or 0)
         loss = f"; {num_lost:,} lost with what was dropped and cut" if num_lost else ""
         reasons = "; ".join(
@@ -120,7 +120,7 @@ class PackSummary:
         return f"targets        {ledger.targets_in:,} ({share:.1f} % of the tokens){loss}; {no_target}"
 
     def _unread_lines(self) -> list[str]:
-        """Return the line that names columns which no format read; none if all were read."""
+        """Return the line that names columns that no format read; empty if all were read."""
         columns = self.table.account.unread.most_common()
         num_samples = max(1, self.plan.ledger.samples_in)
         text = ", ".join(f"{name} ({_percent(count / num_samples)})" for name, count in columns[:_COLUMNS_SHOWN])
@@ -135,17 +135,17 @@ class PackSummary:
         return [f"mixture        {describe_mixture(self.plan.outcome.mixed, mixture.as_dict())}"]
 
     def _filter_lines(self) -> list[str]:
-        """Return the line on samples that filters left out, which are among the rejected; none if there are none."""
+        """Return the line on samples that filters left out, which are among the rejected; empty without any."""
         counts = self.table.account.filtered.most_common()
         text = ", ".join(f"{count:,} by {name}" for name, count in counts)
         return [f"filtered       {text} (among the rejected)"] if counts else []
 
     def _listed(self, file_name: str, count: int, note: str = "") -> str:
-        """Return the hint to the file that lists samples; empty for none."""
+        """Return the hint to the file that lists samples; empty for no samples."""
         return f", listed in {self.directory}/{file_name}{note}" if count else ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the summary for JSON, as ``summary.json`` holds it."""
+        """Return the summary for JSON, as in ``summary.json``."""
         return {
             "source": self.source,
             "format": self.format,
@@ -176,7 +176,7 @@ def _tokens(count: int, total: int) -> str:
 
 
 def _percent(share: float) -> str:
-    """Return a share in per cent: two decimals, none for 0 and from 99.95 % on."""
+    """Return a share in per cent: two decimals, none for 0 and from 99.95 %."""
     return f"{100 * share:.2f} %" if 0 < share < 0.9995 else f"{100 * share:.0f} %"
 
 
@@ -187,7 +187,7 @@ def _algorithm(plan: Plan) -> str:
 
 
 def _drop_reasons(plan: Plan) -> str:
-    """Return the reasons for which samples were dropped, with counts if there are several.
+    """Return the reasons for which samples were dropped, with counts if several.
 
     One budget gives ``longer than a pack``, two give ``27 longer than a pack; 108 for squares``.
     """

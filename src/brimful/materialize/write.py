@@ -45,16 +45,16 @@ from brimful.sources.open import open_source
 from brimful.sources.source import Source
 
 SHARD_BYTES = 64 << 20
-"""Target size of a shard in bytes: few enough files for any file system, small enough to build in memory."""
+"""Target size of a shard in bytes: few files, and small enough to build in memory."""
 
 _IN_PROCESS_TOKENS = 30_000_000
-"""Tokens below which one process copies a job faster than several start."""
+"""Tokens below which one process copies a job faster than several processes start."""
 
 _IN_PROCESS_BYTES = 256 << 20
-"""Bytes of media that one process copies before several would be done."""
+"""Bytes of media below which one process is faster than several."""
 
 _ENCODING_COST = 10
-"""Least time to encode a token ÷ time to copy one that measuring kept; lowers the bound above where tokens are encoded."""
+"""Minimum time to encode a token ÷ time to copy a kept one; lowers the token bound if tokens are encoded."""
 
 
 def write_packs(
@@ -75,26 +75,26 @@ def write_packs(
 ) -> int:
     """Write the packs of a plan as a pack store.
 
-    Shards appear whole or not at all, and a shard exists once its record is in the log. Killed at any point, the
-    same call writes the missing shards; on a finished store it does nothing. Every sample must encode to the length
-    that it was planned with.
+    Shards appear whole or not at all, and a shard exists once its record is in the log. After a kill at any point, the
+    same call writes the missing shards; on a finished store it does nothing. Every sample must encode to its planned
+    length.
 
     Args:
         plan: from ``plan_packs`` over the lengths of this source.
         source: the samples, or anything that ``open_source`` takes.
-        encoder: the one that measured them; or a tokenizer, or its name.
+        encoder: the one that measured the samples; or a tokenizer, or its name.
         directory: of the store; a path or a URL.
         encoded: tokens that measuring kept, so that no sample is encoded twice.
         shard_bytes: target size of a shard.
         num_proc: processes; all cores if None, one for small jobs. Never changes a byte.
-        notes: for people, such as the name of the tokenizer; kept in the header, not compared.
-        media_storage: what the store holds of media that lie in files: ``references``, ``bytes`` or ``features``. Bytes are stored once for
-            each distinct medium; bytes that came with rows always are.
-        media_layout: where the media go, for a caller that has it; made now if None.
-        cache_dir: directory in which fingerprints of files are remembered.
-        execution: ``ray``, for a cluster, or an ``Execution``, for one share of the shards. Source, plan and directory must lie
-            where all machines see them.
-        progress: reports packs and tokens a second and the time left.
+        notes: information for users, such as the name of the tokenizer; kept in the header, not compared.
+        media_storage: how the store holds media in files: ``references``, ``bytes`` or ``features``. Bytes are stored
+            once for each distinct medium; bytes that came with rows are always stored.
+        media_layout: places of the media, if the caller has it; made now if None.
+        cache_dir: directory in which fingerprints of files are cached.
+        execution: ``ray``, for a cluster, or an ``Execution``, for one share of the shards. All machines must see the
+            source, the plan and the directory.
+        progress: reports packs and tokens per second and the remaining time.
 
     Returns:
         Number of shards that this call wrote.
@@ -103,8 +103,8 @@ def write_packs(
         LengthChangedError: a sample encodes to another length; names the sample.
         BadSampleError: a medium cannot be read, or was changed while it was packed; names sample and medium.
         StoreMismatchError: the directory holds other packs.
-        UnfinishedSharesError: the share of this call is done, and others are not.
-        StoreFullError: no space left, or less than the media need; the same call goes on when there is some.
+        UnfinishedSharesError: the share of this call is done, but others are not.
+        StoreFullError: no space left, or less than the media need; the same call resumes once space is free.
     """
     check_type("plan", plan, Plan, "a Plan", "the call is write_packs(plan, source, encoder, directory)")
     source = open_source(source)
@@ -125,7 +125,7 @@ def write_packs(
     with ExitStack() as stack:
         stack.enter_context(store.used())
         if encoder.takes_media:
-            # Tokens that measuring kept are of the media as they were when this job began.
+            # Tokens that measuring kept belong to the media as they were when this job began.
             stack.enter_context(explained_changes_of_media(is_measured_now=encoded is not None))
         log = StreamLog(store)
         layout = media_layout
@@ -155,7 +155,7 @@ def write_packs(
         if layout is not None and pending_shards:
             _announce_media(layout, source, progress)
             _check_space(store, plan, placed_layout, pending_shards, per_shard)
-        # A plan that lies in a file is opened by each process, which is faster than to send it.
+        # A plan in a file is opened by each process, which is faster than sending it.
         context = ShardContext(
             plan=plan if num_proc == 1 or plan.path is None else None,
             plan_path=plan.path,
@@ -173,7 +173,7 @@ def write_packs(
         num_packs = int(packs_of_shards[shards].sum())
         with progress.stage("write", total=num_packs, unit="packs"):
             progress.advance(num_packs - int(packs_of_shards[pending_shards].sum()), resumed=True)
-            # One shard is gathered while another is flushed; encoders are not asked from two threads.
+            # One shard is gathered while another is flushed; encoders are never called from two threads.
             threads = 2 if encoded is not None else 1
             shard_tasks = ShardTasks(pending_shards, plan, per_shard, placed_layout)
             tasks = run_tasks(
@@ -191,7 +191,7 @@ def write_packs(
                     progress.advance(num_packs, tokens=num_tokens)
         # Every shard of this call is committed here: run_tasks raises if one task fails.
         if execution.is_share:
-            # One listing answers most shares; only one that may join looks at every file.
+            # One listing is enough for most shares; only a share that may finish the job checks every file.
             num_committed = len(log.committed() & set(range(num_shards)))
             execution.check_all_done(num_committed, num_shards, "shards")
             num_whole = num_shards - len(_pending_shards(store, log, range(num_shards)))
@@ -208,7 +208,7 @@ def _is_packed(plan: Plan) -> Any:
 
 
 def _announce_media(layout: MediaLayout, source: Source, progress: Progress) -> None:
-    """Say how many media there are, and what of them goes to disk, before anything does."""
+    """Report the number of media and their bytes on disk, before anything is written."""
     num_used = int(np.count_nonzero(layout.is_used))
     if not num_used:
         return
@@ -229,10 +229,10 @@ def _announce_media(layout: MediaLayout, source: Source, progress: Progress) -> 
 def _check_space(
     store: BlobStore, plan: Plan, layout: PlacedLayout | None, pending: Sequence[int], per_shard: int
 ) -> None:
-    """Refuse to begin what cannot end: media are large, and their sizes are known.
+    """Check the free space before writing: media are large, and their sizes are known.
 
     Raises:
-        StoreFullError: the disk has less free space than the media of the shards that are not there yet take.
+        StoreFullError: the disk has less free space than the media of the missing shards take.
     """
     if layout is None or not isinstance(store, LocalBlobStore):
         return
@@ -261,7 +261,7 @@ def _check_space(
 
 
 def _is_complete(store: BlobStore, log: StreamLog) -> bool:
-    """Return true if all shards are there, and the end of the log."""
+    """Return true if all shards and the end of the log exist."""
     if not log.is_begun():
         return False
     records, end = log.records()
@@ -269,7 +269,7 @@ def _is_complete(store: BlobStore, log: StreamLog) -> bool:
 
 
 def _is_whole(store: BlobStore, record: ShardRecord) -> bool:
-    """Return true if the files of a shard have the sizes that were committed."""
+    """Return true if the files of a shard have their committed sizes."""
     media = record.media or {}
     return store.size(record.file) == record.bytes and (
         media.get("file") is None or store.size(media["file"]) == media["bytes"]
@@ -277,6 +277,6 @@ def _is_whole(store: BlobStore, record: ShardRecord) -> bool:
 
 
 def _pending_shards(store: BlobStore, log: StreamLog, shards: Sequence[int]) -> list[int]:
-    """Return the shards of some that are to be written: not committed, or with a file that was deleted or cut short since."""
+    """Return the shards that have to be written: not committed, or with a file that was deleted or cut short since."""
     committed_shards = log.committed()
     return [seq for seq in shards if seq not in committed_shards or not _is_whole(store, log.record_of(seq))]

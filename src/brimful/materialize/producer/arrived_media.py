@@ -1,4 +1,4 @@
-"""Media of samples that arrive: fingerprinted when they are taken, so that a shard gets the bytes that were encoded."""
+"""Media of arriving samples: fingerprinted on intake, so that a shard gets the bytes that were encoded."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from brimful.messages import setting
 from brimful.sources.sample import Sample
 
 _THREADS = 8
-"""Files that are read at a time: a disk behind a network answers slowly, and many at once."""
+"""Files that are read at a time: a network disk has high latency, and serves many requests at once."""
 
 
 class ArrivedMedia:
-    """Takes the media of one feed, and compares a share of its samples with the model's own processor.
+    """Intake of the media of one feed, with a comparison of a share of its samples with the model's own processor.
 
     Args:
         encoder: of the samples.
@@ -32,7 +32,7 @@ class ArrivedMedia:
         self._kinds_seen: set[frozenset[MediaKind]] = set()
 
     def stamps(self, samples: Iterable[Sample]) -> list[list[int]]:
-        """Return the states of the files of each sample's media, before anything is read of them."""
+        """Return the states of the files of each sample's media, before the files are read."""
         return [[_stamp(medium) for medium in sample.media] for sample in samples]
 
     def fingerprinted(
@@ -41,11 +41,11 @@ class ArrivedMedia:
         results: Sequence[EncodedSample | BadSampleError],
         stamps: Sequence[Sequence[int]],
     ) -> list[EncodedSample | BadSampleError]:
-        """Return encoded samples whose media have size and fingerprint; an error for one that was changed meanwhile.
+        """Return encoded samples whose media have size and fingerprint; an error for a sample that changed meanwhile.
 
         Args:
-            samples, results: what the encoder was given, and made of each.
-            stamps: of before.
+            samples, results: inputs and outputs of the encoder.
+            stamps: states before encoding.
         """
         with ThreadPoolExecutor(_THREADS) as pool:
             pending = [
@@ -62,7 +62,7 @@ class ArrivedMedia:
         """Compare the first sample of each kind, and then a share, with the processor of the model.
 
         Raises:
-            ProcessorDiffersError: one has other tokens or another grid.
+            ProcessorDiffersError: a sample has other tokens or another grid.
         """
         for sample, result in zip(samples, results, strict=True):
             if self._reference is None:
@@ -98,7 +98,7 @@ def read_again(item: PlacedMedium, sample_id: int) -> bytes:
     """Return the bytes of a medium that was taken earlier.
 
     Raises:
-        BadSampleError: its file is gone, or has other bytes by now.
+        BadSampleError: its file is gone, or has other bytes now.
     """
     try:
         return item.read()
@@ -129,4 +129,4 @@ def _stamp(medium: Medium) -> int:
     try:
         return medium.stamp()
     except BadMediumError:
-        return -1  # the encoder says what is wrong with it
+        return -1  # the encoder reports the problem

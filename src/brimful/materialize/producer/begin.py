@@ -1,4 +1,4 @@
-"""The beginning of a producer: its encoder, the header of the stream, and its registration there."""
+"""Beginning of a producer: its encoder, the header of the stream, and its registration there."""
 
 import logging
 import os
@@ -20,32 +20,32 @@ from brimful.sources.feed import Feed
 from brimful.sources.sample import Sample
 
 _ROWS = 256
-"""Rows that came first, by which the way to tokens is chosen."""
+"""First rows, by which the encoding mode is chosen."""
 
 
 def encoder_of_arrivals(
     given: Any, options: Mapping[str, Any], feed: Feed, known: Registration | None, *, close: bool
 ) -> tuple[Encoder, Mode] | None:
-    """Return the encoder and its mode, once it is known how samples are encoded; None until then.
+    """Return the encoder and its mode, once the mode is known; None until then.
 
     Args:
         given: a tokenizer, or the name or directory of one; None for rows of tokens.
         options: further arguments of ``encoder_for``.
         feed: the samples.
         known: registration of this producer, if it was begun.
-        close: nothing will follow what is in the feed by now.
+        close: true if nothing will follow the current contents of the feed.
     """
     mode = _mode(options, feed, known, close=close)
     if mode is None:
         return None
-    # Only a mode that is yet to be found asks the source for its formats.
+    # Only an unknown mode would require the formats of the source.
     source: Any = None
     tokenizer = None if given is None else Tokenizer.of(given)
     return encoder_for(source, tokenizer, **{**options, "mode": mode}), mode
 
 
 def _mode(options: Mapping[str, Any], feed: Feed, known: Registration | None, *, close: bool) -> Mode | None:
-    """Return the way from rows to tokens: as given, as this producer was begun, or by the first rows that came."""
+    """Return the encoding mode: as given, as registered, or by the first rows."""
     mode: Mode = choice_of(Mode, options.get("mode", Mode.AUTO), argument="mode")
     if mode is not Mode.AUTO:
         return mode
@@ -55,7 +55,7 @@ def _mode(options: Mapping[str, Any], feed: Feed, known: Registration | None, *,
         return Mode(known.settings["mode"])
     rows = feed.poll(_ROWS, 0, is_last=close)
     if close and not rows and feed.is_ended:
-        raise SourceError(f"{feed.title} is empty: there is no sample to pack")
+        raise SourceError(f"{feed.title} is empty: no sample to pack")
     feed.seek([])
     kinds = {row.kind for row in rows if isinstance(row, Sample)}
     if not kinds:
@@ -67,10 +67,10 @@ def _mode(options: Mapping[str, Any], feed: Feed, known: Registration | None, *,
 
 
 def claim_stream(log: StreamLog, encoder: Encoder, settings: ProducerSettings, notes: Mapping[str, Any]) -> int:
-    """Begin the stream, or check that it is one of these packs; return its lanes.
+    """Begin the stream, or check that it has the same identity; return its lanes.
 
     Raises:
-        StoreMismatchError: it holds packs made otherwise.
+        StoreMismatchError: it holds packs made differently.
     """
     media = encoder.length_settings.get("media")
     identity = {
@@ -78,7 +78,7 @@ def claim_stream(log: StreamLog, encoder: Encoder, settings: ProducerSettings, n
         "source": "stream",
         "encoder": encoder.fingerprint,
         "train_on": encoder.label_settings.get("train_on"),
-        # What the collator has to know of media: MediaFeatures.of_packs.
+        # For media, the settings that the collator needs: MediaFeatures.of_packs.
         **({"media_settings": media} if media else {}),
     }
     if not log.is_begun():
@@ -86,7 +86,7 @@ def claim_stream(log: StreamLog, encoder: Encoder, settings: ProducerSettings, n
         if tokenizer is not None:
             notes = {**notes, "tokenizer": tokenizer.place, "tokenizer_fingerprint": tokenizer.fingerprint}
         try:
-            # A stream has no plan; its own random name keeps states of other streams away.
+            # A stream has no plan; a random name distinguishes it from the states of other streams.
             log.begin({**identity, "plan": uuid.uuid4().hex, "lanes": settings.lanes}, dict(notes))
         except StoreMismatchError:
             # Another producer began it at the same time, under another name.
@@ -96,10 +96,10 @@ def claim_stream(log: StreamLog, encoder: Encoder, settings: ProducerSettings, n
 
 
 def check_apart(source: Any, directory: str) -> None:
-    """Refuse a stream in the directory that it is made of: its records would be read as rows.
+    """Reject a stream inside its source directory: its records would be read as rows.
 
     Raises:
-        SettingsError: it lies there.
+        SettingsError: it is inside.
     """
     if is_remote(directory) or not isinstance(source, (str, os.PathLike)) or not os.path.isdir(source):
         return

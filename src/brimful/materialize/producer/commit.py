@@ -1,4 +1,4 @@
-"""The commit of a producer: a shard, the position in the source and what is carried over, in one record."""
+"""Commit of a producer: a shard, the position in the source and the carry-over, in one record."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from brimful.shards import ShardRecord, shard_key
 from brimful.sources.feed import Cursor
 
 _KEPT_CARRY_OVERS = 2
-"""Records whose carry-over stays: another process may be reading the last but one."""
+"""Number of last records whose carry-over is kept: another process may be reading the second to last."""
 
 
 def state_behind(
@@ -32,7 +32,7 @@ def state_behind(
     is_closing: bool,
     carried_media: CarriedMedia | None,
 ) -> dict[str, Any]:
-    """Write what is carried over behind a shard of the first ready packs, and return the state for its record."""
+    """Write the carry-over after a shard of the first ready packs, and return the state for its record."""
     folder = f"carry/{own.number:06d}"
     ready, segments = window.ready[num_packs:], window.segments()
     carried = save_carry_over(files, folder, len(records), ready, segments, carried_media)
@@ -59,7 +59,7 @@ def write_shard(
     """Write a shard and its media under the next number, and return its record; its commit publishes them.
 
     Raises:
-        BadSampleError: a medium was changed since it was taken, or is gone.
+        BadSampleError: a medium was changed after intake, or is gone.
     """
     seq, (num_packs, num_tokens) = len(records), records.sums
     container = ShardContainer(files, seq)
@@ -88,7 +88,7 @@ def write_shard(
 
 
 def remove_carry_over(store: BlobStore, records: SeenRecords) -> None:
-    """Remove the carry-over of a record that nobody goes on from."""
+    """Remove the carry-over of a record that no process resumes from."""
     files = [_carried_files(record) for record in islice(records.last_own(), _KEPT_CARRY_OVERS + 1)]
     if len(files) > _KEPT_CARRY_OVERS:
         # A container of media stays while a later record names it.

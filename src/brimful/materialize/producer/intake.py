@@ -1,4 +1,4 @@
-"""The intake of a producer: samples that arrived are encoded and judged by its policies."""
+"""Intake of a producer: encodes arrived samples and applies its policies."""
 
 import logging
 from collections.abc import Sequence
@@ -16,16 +16,16 @@ from brimful.sources.sample import Sample
 from brimful.typing import LossMask
 
 _ERRORS_SHOWN = 10
-"""Samples that were left out and are logged; the rest are counted."""
+"""Left-out samples that are logged; the rest are only counted."""
 
 
 @dataclass(frozen=True)
 class TakenSamples:
-    """Result of an intake: samples that are kept, and the number of the others.
+    """Result of an intake: kept samples, and the number of the others.
 
     Attributes:
-        kept: those that are to be packed, by their ids.
-        num_read, num_malformed, num_without_target: of all, and of those that were left out.
+        kept: samples to pack, by their ids.
+        num_read, num_malformed, num_without_target: numbers of all samples, and of the two kinds of left-out samples.
     """
 
     kept: dict[int, EncodedSample]
@@ -35,10 +35,10 @@ class TakenSamples:
 
 
 class Intake:
-    """Encodes and judges the samples of one feed.
+    """Encoder and filter of the samples of one feed.
 
     Args:
-        encoder: turns them into tokens.
+        encoder: of the samples.
         settings: with the policies.
         title: of the feed, for messages.
     """
@@ -49,11 +49,12 @@ class Intake:
         self._num_shown = 0
 
     def take(self, samples: Sequence[Sample | BadSampleError], first_id: int) -> TakenSamples:
-        """Encode samples, numbered from an id on, and leave out what the policies leave out.
+        """Encode samples, numbered from ``first_id``, and apply the policies.
 
         Raises:
             BadSampleError, NoTargetError: by the policies.
-            EncodersDifferError, ProcessorDiffersError: a fast library gave other tokens than its reference, or the encoder others than the model's processor.
+            EncodersDifferError, ProcessorDiffersError: a fast library and its reference, or the encoder and the model's
+                processor, gave different tokens.
         """
         kept: dict[int, EncodedSample] = {}
         num_malformed = num_without_target = 0
@@ -97,7 +98,7 @@ class Intake:
             logging.getLogger("brimful").warning("left out: %s", error)
 
     def _has_target(self, loss_mask: LossMask) -> bool:
-        """Return true if a sample has a target, after truncation; the first token of a segment is none."""
+        """Return true if a sample has a target, after truncation; the first token of a segment is not a target."""
         if self._settings.overflow is Overflow.TRUNCATE:
             loss_mask = loss_mask[: self._settings.capacity]
         elif self._settings.overflow is Overflow.TRUNCATE_LEFT:

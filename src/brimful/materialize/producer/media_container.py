@@ -1,4 +1,4 @@
-"""The media of some packs with their bytes in one container, each distinct medium once."""
+"""Media of some packs with their bytes in one container, each distinct medium once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from brimful.shards import ContainerWriter, KindCounter, PackMedium, StoredAt, c
 
 
 class ShardContainer:
-    """Container of the media of one shard, complete by itself: older shards may be removed once they are trained.
+    """Self-contained media of one shard: older shards may be removed once they are trained.
 
     Args:
         files: of the commit, to which the container is added.
@@ -30,7 +30,7 @@ class ShardContainer:
         """Store the media of a pack, and return them with their places.
 
         Raises:
-            BadSampleError: one was changed since it was taken, or is gone.
+            BadSampleError: a medium was changed after intake, or is gone.
         """
         media = []
         for item in pack.media:
@@ -53,7 +53,7 @@ class ShardContainer:
         return self._container
 
     def close(self) -> dict[str, Any] | None:
-        """Add the container to the commit, and return the entry of the log on the media of the shard; None without any."""
+        """Add the container to the commit, and return the log entry on the media of the shard; None without media."""
         if self._container is None or self._blob is None:
             return None
         self._container.close()

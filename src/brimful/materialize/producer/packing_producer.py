@@ -1,4 +1,4 @@
-"""Packs while the data still arrives: a producer appends shards to a stream, each sample exactly once."""
+"""Packing while data still arrives: a producer appends shards to a stream, each sample exactly once."""
 
 from __future__ import annotations
 
@@ -37,40 +37,41 @@ _BATCH = 256
 """Samples that are taken and encoded together."""
 
 _MAX_WAIT = 1.0
-"""Most seconds between two looks at a source from which nothing comes."""
+"""Maximum seconds between two polls of an idle source."""
 
 
 class PackingProducer:
-    """Appends packs to a stream while samples arrive; stopped anywhere and started again, as if it had never stopped.
+    """Producer that appends packs to a stream while samples arrive; stops and restarts at any point do not change them.
 
-    Samples are packed in a window (``Lookahead``), and packs leave in shards of one size. What is in a shard depends on
-    the order of the samples alone, unless ``max_age`` cuts it short. Several producers may feed one stream, each with a
-    name and a source of its own; two processes of one name share one source and do its work twice, but commit it once.
+    Samples are packed in a window (``Lookahead``), and packs leave in shards of one size. The contents of a shard
+    depend only on the order of the samples, unless ``max_age`` cuts it short. Several producers may feed one stream,
+    each with its own name and source; two processes of one name share one source and do its work twice, but commit it
+    once.
 
     Args:
-        source: a directory that fills, a file, ``-`` or an iterable (``open_feed``), or a ``Feed``.
+        source: a growing directory, a file, ``-`` or an iterable (``open_feed``), or a ``Feed``.
         encoder: an encoder, a tokenizer, or the name or directory of one.
         directory: path or URL of the stream.
-        capacity: most tokens of a pack.
-        producer: name of this producer among those of the stream.
+        capacity: maximum tokens of a pack.
+        producer: name of this producer, unique in the stream.
         lookahead: samples that the planner sees at once.
-        max_wait: packs that a sample may wait for, as of ``Lookahead``; four times the window if None.
-        algorithm, min_fill, overflow: as of ``Lookahead``.
-        no_target: what becomes of samples without a target (``NoTarget``).
+        max_wait: packs that a sample may wait for, as in ``Lookahead``; four times the window if None.
+        algorithm, min_fill, overflow: as in ``Lookahead``.
+        no_target: action for samples without a target (``NoTarget``).
         on_bad_sample: ``error``, or ``skip``: malformed samples are counted and logged.
-        packs_per_shard: packs of one shard; as many as 64 MiB hold if None.
-        max_age: seconds without a new shard after which all samples leave, however full their packs are, divided among the
-            lanes; None for never.
-        lanes: groups of shards that readers divide among them: the packs of a global batch. Of the first producer.
+        packs_per_shard: packs of one shard; None for 64 MiB.
+        max_age: seconds without a new shard after which all samples leave, even in packs that are not full, divided
+            among the lanes; None for never.
+        lanes: groups of shards that readers divide among them: the packs of a global batch. Set by the first producer.
         high_water: shards that may be ahead of training, which ``trainings`` names (``BackPressure``).
-        trainings: names under which they acknowledge (``StreamLoader.ack``).
-        min_free_bytes: bytes that stay free on the disk of the stream.
-        encoder_options: arguments of ``encoder_for`` beside a tokenizer; ``media`` for a family of models with media.
-        notes: for people; kept in the header.
-        format, fields, ignore, prompt, media_dir, media_outside, cache_dir: as of ``open_source``. Media are taken if the
-            encoder takes them, and their bytes go into the stream.
-        clock: another time than that of the machine, for tests.
-        on_shard: called with the statistics behind each shard that this process commits.
+        trainings: names under which trainings acknowledge (``StreamLoader.ack``).
+        min_free_bytes: bytes to keep free on the disk of the stream.
+        encoder_options: further arguments of ``encoder_for``; ``media`` for a family of models with media.
+        notes: information for users; kept in the header.
+        format, fields, ignore, prompt, media_dir, media_outside, cache_dir: as for ``open_source``. Media are read if
+            the encoder takes them, and their bytes go into the stream.
+        clock: replacement for the machine's clock, for tests.
+        on_shard: called with the statistics after each shard that this process commits.
 
     Raises:
         SettingsError: settings that contradict each other.
@@ -167,29 +168,29 @@ class PackingProducer:
         self._registration: Registration | None = None
         self._records = SeenRecords(self._log, producer)
         self._window = PackingWindow(self._settings)
-        self._oldest: float | None = None  # time at which the oldest sample came that is in no shard
-        self._is_emptied = False  # everything that waits leaves, full or not
+        self._oldest: float | None = None  # arrival time of the oldest sample that is in no shard
+        self._is_emptied = False  # all waiting samples leave, in full packs or not
         self._is_closing = False
         self._is_stopped = self.is_finished = self._is_current = False
 
     @property
     def statistics(self) -> ProducerStatistics:
-        """Account of this producer until now, with that of the processes before it."""
+        """Account of this producer so far, including its earlier processes."""
         return self._window.statistics
 
     def run(self, *, close: bool = False) -> ProducerStatistics:
         """Follow the source until it ends, or until ``stop``; with ``close`` end the stream where the source ends.
 
-        A directory has its end, when the stream is closed, where all files that are there are read. The stream ends once
-        all its producers are closed. Without ``close`` samples that fill no shard stay where they are, and the same call
-        goes on from there.
+        With ``close``, a directory ends when all its current files are read. The stream ends once
+        all its producers are closed. Without ``close``, samples that fill no shard stay uncommitted, and the same call
+        resumes after the last shard.
 
         Args:
-            close: nothing will follow what is in the source by now.
+            close: true if nothing will follow the current contents of the source.
 
         Raises:
-            BadSampleError, NoTargetError, OversizedSampleError: by the policies; nothing that was committed is lost.
-            StoreFullError: no space left; the same call goes on when there is some.
+            BadSampleError, NoTargetError, OversizedSampleError: by the policies; no committed data is lost.
+            StoreFullError: no space left; the same call resumes once space is free.
         """
         wait = FIRST_WAIT
         with self._store.used():
@@ -205,31 +206,31 @@ class PackingProducer:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Counts of what was read and committed until now: ``samples_read``, ``packs``, ``tokens``, ``shards``; of any thread."""
+        """Counts so far, for any thread: ``samples_read``, and committed ``packs``, ``tokens``, ``shards``."""
         return dict(self._window.counts)
 
     @property
     def seconds_to_shard(self) -> float | None:
-        """Most seconds until what waits leaves by its age; None if nothing waits, or for ever. Of any thread."""
+        """Maximum seconds until waiting samples leave by age; None if none wait, or without an age. From any thread."""
         oldest, max_age = self._oldest, self._settings.max_age
         if oldest is None or max_age is None or self._window.is_empty:
             return None
         return max(0.0, oldest + max_age - self._clock.now())
 
     def stop(self) -> None:
-        """Let ``run`` return after the present step, with one more shard if samples were taken since the last.
+        """Make ``run`` return after the current step, with one more shard if samples were taken since the last.
 
-        Its record carries over all of them. Any thread or signal handler may call this.
+        Its record carries over the rest. Any thread or signal handler may call this.
         """
         self._is_stopped = True
 
     def close(self) -> ProducerStatistics:
-        """Read the source to its end, commit what waits, and end the stream if all its producers are closed."""
+        """Read the source to its end, commit waiting samples, and end the stream if all its producers are closed."""
         self._is_stopped = False
         return self.run(close=True)
 
     def step(self, *, close: bool = False) -> bool:
-        """Do one piece of the work: take samples, or commit one shard. Return false if there was nothing to do."""
+        """Take samples, or commit one shard; return false if there was nothing to do."""
         if self.is_finished:
             return False
         if self._registration is None and not self._begin(close=close):
@@ -239,7 +240,7 @@ class PackingProducer:
                 self._adopt()
             return not self.is_finished and self._advance(close=close)
         except BaseException:
-            # What was taken is in no record: the next step begins behind the last one that is there.
+            # Samples taken are in no record: the next step resumes after the last record.
             self._is_current = False
             raise
 
@@ -282,11 +283,11 @@ class PackingProducer:
             self._oldest = oldest
 
     def _finish_window(self) -> None:
-        """Let everything that waits leave; while a lane has no shard, in so many packs that each gets one: step 1 begins."""
+        """Empty the window; if a lane has no shard, into enough packs for each lane, so that training can begin."""
         self._window.finish(self._num_lanes - len(self._records))
 
     def _share(self) -> int:
-        """Return how many of the ready packs the next shard gets, so that its lane is level with the others."""
+        """Return the number of ready packs for the next shard, so that its lane is level with the others."""
         lanes, num_ready = self._num_lanes, len(self._window.ready)
         totals = [sum(record.packs for record in self._records.shards[lane::lanes]) for lane in range(lanes)]
         level, num_left = min(totals), num_ready
@@ -296,7 +297,7 @@ class PackingProducer:
         return min(share, num_ready, self._window.packs_of_shard() or self._per_shard)
 
     def _keep(self) -> None:
-        """Commit a shard if samples were taken since the last one: its record carries over what is not in it."""
+        """Commit a shard if samples were taken since the last one: its record carries over the rest."""
         last = next(self._records.last_own(), None)
         num_kept = 0 if last is None else last.state["counts"]["samples_read"]
         if not self._is_current or self.is_finished or self._window.counts["samples_read"] == num_kept:
@@ -312,7 +313,7 @@ class PackingProducer:
         return self._registration
 
     def _begin(self, *, close: bool) -> bool:
-        """Claim the stream and register, once it is known how samples are encoded; return false until then."""
+        """Claim the stream and register, once the encoding mode is known; return false until then."""
         known = self._producers.named(self.name)
         if known is None and self._records.look() is not None:
             raise self._ended()
@@ -328,7 +329,7 @@ class PackingProducer:
         return True
 
     def _adopt(self) -> None:
-        """Go on behind the last record of this producer."""
+        """Resume after the last record of this producer."""
         recovered = recover(self._store, self._records, self._settings, self.name, self._clock, self._carried_media)
         self._window, self._is_closing, self._is_emptied = recovered.window, recovered.is_closing, False
         self._oldest = None if self._window.is_empty else self._clock.now()
@@ -340,10 +341,10 @@ class PackingProducer:
             self._end()
 
     def _check_closed(self) -> None:
-        """Refuse to go on behind the end of the stream, unless this producer was closed in front of it.
+        """Refuse to resume after the end of the stream, unless this producer was closed before it.
 
         Raises:
-            StoreMismatchError: it was not.
+            StoreMismatchError: this producer was not closed.
         """
         if not any(self._producers.is_closed(self._own) for _ in late_looks(self._clock)):
             raise self._ended()
@@ -355,11 +356,11 @@ class PackingProducer:
         )
 
     def _commit(self, num_packs: int) -> bool:
-        """Write a shard of the first packs that are ready, and the record of it; return true.
+        """Write a shard of the first ready packs and its record; return true.
 
-        If another process was first, its record is adopted: of its own name wholly, of another only its number.
+        If another process was first, its record is adopted: completely for the same name, otherwise only its number.
         """
-        # Not behind the last commit: a file that is removed waits there until the device has flushed.
+        # Not after the last commit: there, removing a file waits until the device has flushed.
         remove_carry_over(self._store, self._records)
         with BlobGroup(self._store) as files:
             state = self._commit_files(files, num_packs)
@@ -377,7 +378,7 @@ class PackingProducer:
         return True
 
     def _commit_files(self, files: BlobGroup, num_packs: int) -> dict[str, Any] | None:
-        """Write the files of a commit and commit them; return the state behind it, or None if this name's own was first."""
+        """Write and commit the files of a commit; return the state after it, or None if this name was first."""
         packs = self._window.ready[:num_packs]
         cursor = self._feed.cursor()
         state = state_behind(
@@ -402,13 +403,13 @@ class PackingProducer:
         return write_shard(files, self._records, packs, state, writer_id=self._writer_id, with_media=with_media)
 
     def _lost_to_own(self) -> bool:
-        """Read the records that others were first with; return true if one is of this producer's name.
+        """Read the records that other processes committed first; return true if one has this producer's name.
 
         Raises:
             StoreMismatchError: the stream has ended.
         """
         num_known = len(self._records)
-        # The record is there, but a network mount may show it late.
+        # The record exists, but a network mount may show it late.
         while (end := self._records.look()) is None and len(self._records) == num_known:
             self._clock.sleep(FIRST_WAIT)
         if self._records.own(num_known):
@@ -425,14 +426,15 @@ class PackingProducer:
         while not (others := self._open_producers()) and self._records.look() is None:
             self._log.end(EndRecord(len(self._records), *self._records.sums))
         if others:
-            # Two that close at once where names are shown late take each other for open, and none ends the stream.
+            # If names are shown late, two producers that close at once each see the other open, and none ends the
+            # stream.
             logging.getLogger("brimful").warning(
                 "%s stays open: not closed by %s; if all its producers are and it has no end, run one of their commands again",
                 *(self.directory, first_few(others, len(others))),
             )
 
     def _open_producers(self) -> list[str]:
-        """Return the names of the others that are not closed. This one is, also where what it wrote is not seen yet."""
+        """Return the names of other producers that are not closed. This one is, even if its file is not visible yet."""
         others = [producer for producer in self._producers.all() if producer.name != self.name]
         return [producer.name for producer in others if not self._producers.is_closed(producer)]
 

@@ -1,4 +1,4 @@
-"""The records of a stream as one producer sees them: which are its own, and what the last of them says."""
+"""Records of a stream as seen by one producer: all records, and its own ones."""
 
 from collections.abc import Iterator
 
@@ -24,7 +24,7 @@ class SeenRecords:
         return len(self.shards)
 
     def look(self) -> EndRecord | None:
-        """Read the records that came since; return the end if it is there."""
+        """Read the new records; return the end if it exists."""
         if not self.shards:
             self.shards, end = self._log.records()
             if end is not None:
@@ -32,11 +32,11 @@ class SeenRecords:
         return self._log.next_records(self.shards)
 
     def own(self, first: int = 0) -> list[ShardRecord]:
-        """Return the records of this producer's name, from a number on."""
+        """Return the records with this producer's name, from number ``first``."""
         return [record for record in self.shards[first:] if self._is_own(record)]
 
     def last_own(self) -> Iterator[ShardRecord]:
-        """Yield the records of this producer's name, the last one first."""
+        """Yield the records with this producer's name, last first."""
         return filter(self._is_own, reversed(self.shards))
 
     def _is_own(self, record: ShardRecord) -> bool:

@@ -1,4 +1,4 @@
-"""Recovery of a producer: what the last record of its name says, and what that carries over."""
+"""Recovery of a producer: the state in the last record of its name, and its carry-over."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,24 +15,24 @@ from brimful.materialize.producer.window import PackingWindow
 from brimful.shards import EndRecord
 
 STATE_VERSION = 1
-"""Version of the state in records; others are refused."""
+"""Version of the state in records; others are rejected."""
 
 FIRST_WAIT = 0.02
-"""Seconds between the first two looks at something that has not come."""
+"""Seconds between the first two checks for something that has not arrived."""
 
 _LATE_LOOKS = 12
-"""Looks for a file that must be there before it is taken for lost: half a minute, as network mounts may need."""
+"""Checks for a file that must exist before it counts as lost: half a minute, as network mounts may need."""
 
 
 @dataclass(frozen=True)
 class Recovered:
-    """Position at which a producer goes on.
+    """State from which a producer resumes.
 
     Attributes:
-        window: what was taken and is in no shard.
+        window: samples that were taken and are in no shard.
         cursors: of the feed, one for each own record.
         is_closing: the source was read to its end.
-        end: of the stream, if it is there.
+        end: of the stream, if it exists.
     """
 
     window: PackingWindow
@@ -49,10 +49,10 @@ def recover(
     clock: Clock,
     carried_media: CarriedMedia | None,
 ) -> Recovered:
-    """Return where the last record of a producer leads.
+    """Return the state in the last record of a producer.
 
     Raises:
-        CorruptFileError: what was carried over is gone, or damaged.
+        CorruptFileError: the carry-over is gone or damaged.
         StateError: the state is of another version.
     """
     carried_file = ""
@@ -67,7 +67,7 @@ def recover(
                 carried_file = (states[-1].get("carry_over") or {}).get("file", "")
                 _load(window, store, name, states[-1], carried_media)
         except FileNotFoundError:
-            # Another process of this name has committed more records since, or a network mount shows the file late.
+            # Another process of this name has committed more records, or a network mount shows the file late.
             continue
         is_closing = bool(states) and bool(states[-1]["is_closing"])
         return Recovered(window, [state["cursor"] for state in states], is_closing, end)
@@ -91,7 +91,7 @@ def _load(
 
 
 def late_looks(clock: Clock) -> Iterator[int]:
-    """Yield at each look for something that a network mount may show late, with pauses in between."""
+    """Yield the number of each check for something that a network mount may show late, with pauses in between."""
     for look in range(_LATE_LOOKS):
         if look:
             clock.sleep(min(FIRST_WAIT * 2 ** (look - 1), 5.0))

@@ -1,4 +1,4 @@
-"""Settings of a producer, which check themselves."""
+"""Settings of a producer, with validation."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,7 @@ MAX_AGE = 30.0
 
 @dataclass(frozen=True)
 class ProducerSettings:
-    """Settings by which a producer packs; attributes are arguments of ``PackingProducer``.
+    """Settings of a producer; attributes are arguments of ``PackingProducer``.
 
     Raises:
         SettingsError: values that contradict each other.
@@ -55,7 +55,7 @@ class ProducerSettings:
         }
         values["max_wait"] = 4 * values["lookahead"] if self.max_wait is None else self.max_wait
         vars(self).update(values)
-        self.planner()  # refuses what does not fit together, before anything is read
+        self.planner()  # rejects contradictory settings before anything is read
 
     @property
     def _window(self) -> dict[str, Any]:
@@ -81,7 +81,7 @@ class ProducerSettings:
 
     @property
     def registered(self) -> dict[str, Any]:
-        """Settings that a producer keeps for ever: others would make other shards."""
+        """Settings that a producer must keep: others would make other shards."""
         assert isinstance(self.no_target, NoTarget)
         return {
             **self._window,

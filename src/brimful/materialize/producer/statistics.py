@@ -1,4 +1,4 @@
-"""The account of one producer: what it has read, and what became of it."""
+"""Account of one producer: what it has read and packed."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -12,10 +12,10 @@ class ProducerStatistics:
     """Account of one producer: read = packed + waiting + dropped, by sample.
 
     Attributes:
-        samples_read, samples_packed, samples_waiting: taken from the source; in committed shards; not yet.
+        samples_read, samples_packed, samples_waiting: taken from the source; in committed shards; not yet in a shard.
         dropped: samples that were left out, by reason.
         packs, tokens, shards: committed.
-        capacity: most tokens of a pack.
+        capacity: maximum tokens of a pack.
     """
 
     samples_read: int
@@ -29,7 +29,7 @@ class ProducerStatistics:
 
     @property
     def fill_ratio(self) -> float:
-        """Share of the committed packs that is tokens."""
+        """Share of the capacity of the committed packs that is filled."""
         return self.tokens / (self.packs * self.capacity) if self.packs else 0.0
 
     def as_dict(self) -> dict[str, Any]:

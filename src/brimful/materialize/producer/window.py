@@ -1,4 +1,4 @@
-"""Samples on their way to packs: the planner's window, the packs that are ready for a shard, and their account."""
+"""Samples before their commit: the planner's window, the packs that are ready for a shard, and their account."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _COUNTS = ("samples_read", "malformed", "without_target", "packs", "tokens", "sh
 
 
 class PackingWindow:
-    """Everything that a producer has taken and not committed, and what it has counted.
+    """Everything that a producer has taken and not committed, and its counts.
 
     Attributes:
         ready: packs that only wait for their shard.
@@ -38,11 +38,11 @@ class PackingWindow:
         return not self.ready and not len(self._waiting)
 
     def add(self, taken: TakenSamples) -> None:
-        """Let the planner pack samples."""
+        """Add samples to the planner's window, and collect full packs."""
         lengths = np.array([len(sample) for sample in taken.kept.values()], dtype=np.int32)
         packs = self._planner.add(np.array(list(taken.kept), dtype=np.int64), lengths)
         for sample_id, sample in taken.kept.items():
-            # One that is too long and dropped never leaves the planner.
+            # A sample that is too long and dropped never leaves the planner.
             if len(sample) <= self._settings.capacity or self._settings.overflow is not Overflow.DROP:
                 self._waiting.add(sample_id, sample.input_ids, sample.loss_mask, media=sample.media)
         self.counts["samples_read"] += taken.num_read
@@ -51,7 +51,7 @@ class PackingWindow:
         self.ready += self._waiting.take(packs)
 
     def finish(self, min_packs: int = 0) -> None:
-        """Let everything that waits leave, full or not, in so many packs that ``min_packs`` are ready, if there are samples."""
+        """Empty the window into packs, full or not: at least ``min_packs`` in all, if the samples suffice."""
         packs = self._planner.finish()
         num_missing = min_packs - len(self.ready) - len(packs)
         if num_missing > 0:
@@ -62,7 +62,7 @@ class PackingWindow:
 
     def packs_of_shard(self) -> int:
         """Return the packs of the next shard, by their number or the bytes of their media; 0 if it is not full yet."""
-        # The bytes follow from the samples alone, so that a shard is the same after a stop.
+        # The bytes depend only on the samples, so a shard is the same after a stop.
         num_bytes = 0
         for num_packs, pack in enumerate(self.ready[: self._settings.shard_packs], 1):
             num_bytes += pack.media_bytes
@@ -71,7 +71,7 @@ class PackingWindow:
         return 0
 
     def counts_after(self, packs: Sequence[ReadyPack]) -> dict[str, int]:
-        """Return the counts behind a shard of these packs."""
+        """Return the counts after a shard of these packs."""
         new = {"packs": len(packs), "tokens": sum(len(pack.input_ids) for pack in packs), "shards": 1}
         return {name: number + new.get(name, 0) for name, number in self.counts.items()}
 
@@ -80,7 +80,7 @@ class PackingWindow:
         self.ready, self.counts = self.ready[num_packs:], counts
 
     def segments(self) -> list[ReadyPack]:
-        """Return the segments that wait, each as a row of its own, in the order of the window."""
+        """Return the waiting segments, each as a separate row, in the order of the window."""
         window = self._planner.state_dict()
         starts = window["starts"] or [0] * len(window["sample_ids"])
         return [
@@ -95,7 +95,7 @@ class PackingWindow:
         ]
 
     def planner_state(self) -> dict[str, Any]:
-        """Return the state of the planner without its segments: records are read by everybody."""
+        """Return the state of the planner without its segments: every process reads the records."""
         window = self._planner.state_dict()
         return {name: value for name, value in window.items() if name not in ("sample_ids", "starts", "lengths")}
 
@@ -106,7 +106,7 @@ class PackingWindow:
         ready: list[ReadyPack],
         segments: Sequence[ReadyPack],
     ) -> None:
-        """Go on from the state in a record, with what it carries over."""
+        """Resume from the state in a record, with its carry-over."""
         self.ready, self.counts = ready, dict(counts)
         starts = [int(segment.starts[0]) for segment in segments]
         self._planner.load_state_dict(
@@ -123,9 +123,9 @@ class PackingWindow:
 
     @property
     def statistics(self) -> ProducerStatistics:
-        """Account until now."""
+        """Account so far."""
         ledger = self._planner.ledger
-        # A sample that was split waits while one of its segments does.
+        # A split sample waits while one of its segments waits.
         waiting_items = set(self._waiting).union(*(pack.sample_ids.tolist() for pack in self.ready))
         num_dropped = {
             "malformed": self.counts["malformed"],
