@@ -39,7 +39,7 @@ def test_refusals(packs, tmp_path):
     assert "--to is missing: name the layout: energon, webdataset" in refused("export", packs, "-o", tmp_path / "a")
     assert "--to 'tar' is unknown: use one of energon" in refused("export", packs, "--to", "tar", "-o", tmp_path / "a")
     assert "-o is missing" in refused("export", packs, "--to", "jsonl")
-    assert "is no pack store" in refused("export", tmp_path, "--to", "jsonl", "-o", tmp_path / "a")
+    assert "is not a pack store" in refused("export", tmp_path, "--to", "jsonl", "-o", tmp_path / "a")
     message = refused("export", packs, "--to", "packed-chats", "-o", tmp_path / "a")
     assert message.endswith("give the data that they were packed from as --source")
     shown("export", packs, "--to", "jsonl", "-o", tmp_path / "a")

@@ -103,4 +103,4 @@ def test_impossible_options_are_one_line(
 def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
     code, _, errors = outcome("inspect", tmp_path, "--every", "1")
     assert code == 2
-    assert "is no pack store: it has no stream.json" in errors
+    assert "is not a pack store: it has no stream.json" in errors

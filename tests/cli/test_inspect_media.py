@@ -25,7 +25,7 @@ def store(request, tmp_path):
 def test_inspect_counts_media_and_says_where_they_are(store, tmp_path, request):
     """Without it nobody can tell whether a store can be moved without its pictures."""
     out, _ = run("inspect", store, "--check")
-    assert value(out, "media") == "12 pictures (4 distinct), 144 patches, 948 bytes"
+    assert value(out, "media") == "12 images (4 distinct), 144 patches, 948 bytes"
     places = {
         "references": f"1 distinct in 1 file of {store}/media (2.05 kB); files in {tmp_path / 'data'}",
         "bytes": f"4 distinct in 1 file of {store}/media (5.12 kB)",
@@ -74,4 +74,4 @@ def test_pack_puts_bytes_into_the_store(tmp_path, small_qwen):
     _, messages = run("pack", tmp_path / "rows.jsonl", *options, "--media", "bytes")
     assert any("2 in the packs" in line and "1 distinct ones stored" in line for line in messages)
     (tmp_path / "a.png").unlink()
-    assert value(run("inspect", tmp_path / "packs", "--check")[0], "media").startswith("2 pictures (1 distinct), ")
+    assert value(run("inspect", tmp_path / "packs", "--check")[0], "media").startswith("2 images (1 distinct), ")

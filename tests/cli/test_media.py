@@ -24,8 +24,8 @@ def test_the_summary_counts_media_and_a_second_run_says_the_same(media_home: Pat
     assert (pictures["count"], pictures["distinct"]) == (20, 20)
     assert result_of("inspect", media_packs)["media"] == result_of("report", media_packs)["media"] == summary["media"]
     out, _ = run("inspect", media_packs)
-    assert value(out, "media").startswith("20 pictures (20 distinct), ")
-    assert value(out, "largest").startswith("picture 'pictures/")
+    assert value(out, "media").startswith("20 images (20 distinct), ")
+    assert value(out, "largest").startswith("image 'pictures/")
     shown = [line for line in out if line.startswith(("media ", "largest ", "media in "))]
     assert len(shown) == 3
     assert [line for line in run("report", media_packs)[0] if line in shown] == shown

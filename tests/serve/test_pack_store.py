@@ -11,7 +11,7 @@ from tests.materialize.stores import written
 
 def test_an_unfinished_store_says_so(tmp_path):
     """A reader must not train on half a data set because the job still runs."""
-    with pytest.raises(NotAPackStoreError, match="is no pack store"):
+    with pytest.raises(NotAPackStoreError, match="is not a pack store"):
         open_packs(tmp_path)
     written(tmp_path, range(1, 30), 32)
     (sorted((tmp_path / "log").iterdir())[-1]).unlink()

@@ -121,7 +121,9 @@ def test_the_whole_job_behind_a_url(bucket, tmp_path, monkeypatch):  # noqa: F81
     again = pack_dataset(texts(*range(2, 40)), toy_chat_encoder(), url, capacity=64)
     assert again.plan.fingerprint == summary.plan.fingerprint
     assert as_lists(open_packs(url)) == expected
-    with pytest.raises(StoreMismatchError, match=r"already holds packs made otherwise: capacity \(64 there, 48 now\)"):
+    with pytest.raises(
+        StoreMismatchError, match=r"already holds packs made differently: capacity \(64 there, 48 now\)"
+    ):
         pack_dataset(texts(*range(2, 40)), toy_chat_encoder(), url, capacity=48)
 
 
@@ -140,7 +142,7 @@ def test_errors_are_one_line(bucket, tmp_path):  # noqa: F811
     packs = open_packs(f"{bucket}/packs", cache_bytes=0)
     with pytest.raises(SettingsError, match="cache_bytes must be at least 1 and is 0"):
         packs[0]
-    with pytest.raises(StoreError, match="is no pack store"):
+    with pytest.raises(StoreError, match="is not a pack store"):
         open_packs(f"{bucket}/nothing")
     with pytest.raises(StoreError, match=r"read only here: two writers could create the same name"):
         written("http://127.0.0.1:1/packs", range(1, 5), 32)

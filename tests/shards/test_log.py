@@ -44,7 +44,7 @@ def test_a_changed_record_is_noticed(tmp_path):
 def test_a_directory_belongs_to_one_identity(tmp_path):
     """Two jobs in one directory would mix their packs."""
     log = StreamLog(open_blob_store(tmp_path))
-    with pytest.raises(NotAPackStoreError, match="is no pack store"):
+    with pytest.raises(NotAPackStoreError, match="is not a pack store"):
         log.header()
     identity = {"capacity": 8, "plan": "a" * 32, "source": "s", "encoder": "e", "lanes": 1}
     log.begin(identity, {"source": "x"})
@@ -105,7 +105,9 @@ def test_the_cause_is_named_and_not_what_follows_from_it(tmp_path):
     log = StreamLog(open_blob_store(tmp_path))
     log.begin(IDENTITY, {})
     other = {**IDENTITY, "plan": "b" * 32, "encoder": {"train_on": "all"}}
-    with pytest.raises(StoreMismatchError, match=r"otherwise: encoder train_on \(assistant there, all now\)\. Choose"):
+    with pytest.raises(
+        StoreMismatchError, match=r"differently: encoder train_on \(assistant there, all now\)\. Choose"
+    ):
         log.begin(other, {})
 
 
@@ -116,7 +118,7 @@ def test_a_store_may_go_on_with_other_lanes(tmp_path):
     log.begin(identity, {})
     log.begin({**identity, "lanes": LANES}, {})
     assert log.header()["identity"]["lanes"] == 3
-    with pytest.raises(StoreMismatchError, match=r"made otherwise: capacity \(8 there, 9 now\)\. Choose"):
+    with pytest.raises(StoreMismatchError, match=r"made differently: capacity \(8 there, 9 now\)\. Choose"):
         log.begin({**identity, "lanes": LANES, "capacity": 9}, {})
 
 
@@ -154,7 +156,7 @@ def test_records_are_read_as_they_are_committed(tmp_path):
     assert log.next_records(shards) == EndRecord(4, 8, 80)
     assert shards == [record(seq) for seq in range(4)]
     assert log.record_of(3) == record(3)
-    with pytest.raises(CorruptFileError, match=r"log/000000000004.json is no record of a shard"):
+    with pytest.raises(CorruptFileError, match=r"log/000000000004.json is not a record of a shard"):
         log.record_of(4)
 
 
@@ -174,7 +176,7 @@ def test_a_long_log_is_read_in_parts(tmp_path, monkeypatch):
     [
         (b"{", "000000000000.json is damaged: "),
         (b"[]", "000000000000.json is damaged: it holds list"),
-        (b'{"type": "shard", "seq": 0}', "000000000000.json is no record of a shard: "),
+        (b'{"type": "shard", "seq": 0}', "000000000000.json is not a record of a shard: "),
         (b'{"type": "end", "seq": 0, "packs": 1, "tokens": 0}', "the end counts 1 packs, the shards 0"),
         (b'{"type": "end", "seq": 0, "packs": 0, "tokens": 7}', "the end counts 0 packs, the shards 0"),
     ],
@@ -218,7 +220,9 @@ def test_part_of_an_identity_is_expected(tmp_path):
     log.begin(IDENTITY, {})
     assert log.is_begun()
     log.expect({"capacity": 8, "encoder": {"train_on": "assistant"}})
-    with pytest.raises(StoreMismatchError, match=r"otherwise: encoder train_on \(assistant there, all now\)\. Choose"):
+    with pytest.raises(
+        StoreMismatchError, match=r"differently: encoder train_on \(assistant there, all now\)\. Choose"
+    ):
         log.expect({"encoder": {"train_on": "all"}})
     other = {**IDENTITY, "plan": "b" * 32, "capacity": 9, "source": "t"}
     with pytest.raises(StoreMismatchError, match=r"capacity \(8 there, 9 now\), source \(s there, t now\)\. Choose"):

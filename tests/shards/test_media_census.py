@@ -51,9 +51,9 @@ def test_kinds_have_their_order_and_their_lines() -> None:
     census = MediaCensus.of([record(audio=sounds.as_dict(), image=counted(3, 7).as_dict()), record()])
     assert list(census.kinds) == ["image", "audio"]
     assert census.lines() == [
-        "media          2 pictures (1 distinct), 1 sound (1 distinct), 40 patches, 500 columns of spectrograms, 150 bytes",
-        "largest        picture 'p1' of sample 101: 7 tokens, 28 patches",
-        "largest        sound 's' of sample 9: 5 tokens",
+        "media          2 images (1 distinct), 1 audio clip (1 distinct), 40 patches, 500 columns of spectrograms, 150 bytes",
+        "largest        image 'p1' of sample 101: 7 tokens, 28 patches",
+        "largest        audio clip 's' of sample 9: 5 tokens",
         "media in       files by absolute paths",
     ]
 

@@ -41,7 +41,7 @@ def test_what_other_collators_ask_a_pack(monkeypatch):
     """They look for keys, by ``vars`` or by ``in``: each ends with the way out, and not with an empty batch."""
     pack = toy_pack([3, 2])
     for ask in (lambda: vars(pack), lambda: "input_ids" in [pack], lambda: pack == "input_ids"):
-        with pytest.raises(CollateError, match="packs came to a collator that does not know them"):
+        with pytest.raises(CollateError, match="packs came to a collator that does not support them"):
             ask()
     assert "input_ids" in dir(pack)
 

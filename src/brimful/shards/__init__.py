@@ -1,4 +1,4 @@
-"""The file format of packs and the log that commits them; knows no policy."""
+"""File format of packs and the log that commits them; independent of policies."""
 
 from brimful.shards.format import BATCH_ROWS, MEDIA_VERSION, SHARD_VERSION, ShardReader, ShardWriter
 from brimful.shards.log import LANES, EndRecord, ShardRecord, StreamLog, shard_key

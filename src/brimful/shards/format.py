@@ -1,8 +1,8 @@
-"""File format of packs: Arrow IPC in batches of 64 rows, one row a pack.
+"""File format of packs: Arrow IPC in batches of 64 rows, one row per pack.
 
 ===============  ==================  ==========================================================
 ``input_ids``    list<int32>         tokens
-``loss_mask``    binary              one bit a token, lowest bit of a byte first
+``loss_mask``    binary              one bit per token, lowest bit of a byte first
 ``lengths``      list<int32>         tokens of each segment
 ``sample_ids``   list<int64>         sample of each segment
 ``starts``       list<int32>         first token of the sample in each segment
@@ -10,8 +10,8 @@
 ``checksum``     uint64              XXH3-64 of the row, checked at every read
 ===============  ==================  ==========================================================
 
-Packs with media are version 4: a reader that does not know media must not serve their tokens without them. Their bytes are
-in files of their own (``shards/media_files.py``).
+Packs with media are version 4: a reader that does not support media must not serve their tokens without them. Their
+bytes are in separate files (``shards/media_files.py``).
 """
 
 import functools
@@ -37,7 +37,7 @@ SHARD_VERSION = 1
 """Version in the metadata of a shard of text."""
 
 MEDIA_VERSION = 4
-"""Version of a shard of packs with media. A reader refuses every version that is not named here."""
+"""Version of a shard of packs with media. A reader rejects every version that is not named here."""
 
 _VERSIONS = (SHARD_VERSION, MEDIA_VERSION)
 
@@ -56,18 +56,18 @@ _Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def _checksum(*columns: Any) -> int:
-    """Return XXH3-64 over the columns of one row, in file order: tokens first, by far the longest of them."""
+    """Return XXH3-64 over the columns of one row, in file order: tokens first, by far the longest."""
     ids, *others = columns
     hasher = xxhash.xxh3_64(ids)
-    # One call for many small columns: each call costs more than to hash what it is given.
+    # One call for many small columns: the overhead of a call exceeds hashing its bytes.
     hasher.update(b"".join(others))
     return hasher.intdigest()
 
 
 def _packed_masks(rows: PackRows) -> tuple[_Array, Offsets]:
-    """Return the masks of all rows as bits, and the first byte of each row, and the end."""
+    """Return the masks of all rows as bits, with the first byte of each row, and the end."""
     tokens = rows.tokens
-    # Every mask begins at a byte of its own, so a row can be read without its neighbours.
+    # Every mask begins at a byte boundary, so a row can be read without its neighbors.
     offsets = offsets_of(-(-np.diff(tokens) // 8))
     padded = np.zeros(8 * int(offsets[-1]), dtype=np.bool_)
     for begin, (a, b) in zip((8 * offsets[:-1]).tolist(), pairwise(tokens.tolist()), strict=True):
@@ -76,7 +76,7 @@ def _packed_masks(rows: PackRows) -> tuple[_Array, Offsets]:
 
 
 def _batch_digest(checksums: _Array) -> str:
-    """Return 8 hexadecimal digits for the column of checksums of a batch, which stands for all its rows."""
+    """Return 8 hexadecimal digits for the column of checksums of a batch, which covers all its rows."""
     return f"{xxhash.xxh3_64_intdigest(checksums.data) & 0xFFFFFFFF:08x}"
 
 
@@ -104,11 +104,12 @@ class ShardWriter:
 
     Args:
         sink: anything with ``write``.
-        version: ``MEDIA_VERSION`` for packs that have media, or may have.
+        version: ``MEDIA_VERSION`` for packs that may have media.
         media_root: directory that references to files in it are relative to.
 
     Attributes:
-        batches: 8 hexadecimal digits for each batch so far: the record of the shard holds them, and a reader compares.
+        batches: 8 hexadecimal digits for each batch so far: the record of the shard holds them, and a reader compares
+            them.
     """
 
     def __init__(self, sink: Any, *, version: int = SHARD_VERSION, media_root: str = "") -> None:
@@ -130,7 +131,7 @@ class ShardWriter:
         tokens, segments = rows.tokens.tolist(), rows.segments.tolist()
         bits, mask_offsets = _packed_masks(rows)
         media = self._media_cells(rows)
-        # Views of Python: they are cut and joined in less time than those of NumPy, five for each row.
+        # Memoryviews: they are sliced and joined faster than NumPy views, five for each row.
         ids, masks, lengths, sample_ids, starts = (
             column.data for column in (rows.input_ids, bits, rows.lengths, rows.sample_ids, rows.starts)
         )
@@ -157,7 +158,7 @@ class ShardWriter:
         self._writer.write_batch(pa.record_batch(columns, schema=self._schema))
 
     def _media_cells(self, rows: PackRows) -> Sequence[tuple[bytes, ...]]:
-        """Return the cells of media of each row, as they go into its checksum."""
+        """Return the media cells of each row, as they enter its checksum."""
         if not self._has_media:
             return [()] * len(rows)
         return [cells_of(media, self._media_root) for media in rows.media or [()] * len(rows)]
@@ -165,20 +166,21 @@ class ShardWriter:
     def close(self) -> None:
         """Write the footer."""
         self._writer.close()
-        # Or the sink would be closed together with the buffer.
+        # Otherwise the sink would be closed together with the buffer.
         self._sink.detach()
 
 
 class _BatchViews:
-    """NumPy views of the columns of one batch. Made once, they give a row by a few slices."""
+    """NumPy views of the columns of one batch. Once made, they give a row by a few slices."""
 
     def __init__(self, batch: Any) -> None:
-        # A flipped bit may lie in the offsets and buffer sizes: validate before any column is touched.
+        # A flipped bit may be in the offsets and buffer sizes: validate before any column is touched.
         batch.validate(full=True)
-        # Offsets are numbers of Python: views are cut by them faster than by those of NumPy.
+        # Offsets are Python integers: slicing with them is faster than with NumPy integers.
         self.ids, self.id_offsets = _list_views(batch.column("input_ids"))
         self.lengths, self.segment_offsets = _list_views(batch.column("lengths"))
-        # Counted from the first row of the batch. Differences within a row are used alone, and its checksum covers its lengths.
+        # Counted from the first row of the batch. Only differences within a row are used, and its checksum covers its
+        # lengths.
         self.cu_seqlens = offsets_of(self.lengths).astype(np.int32)
         self.sample_ids, _ = _list_views(batch.column("sample_ids"))
         self.starts, _ = _list_views(batch.column("starts"))
@@ -188,12 +190,12 @@ class _BatchViews:
         self.checksums: list[int] = checksums.tolist()
         names = [name for name in COLUMNS if name in batch.schema.names]
         views = [(_list_views if name in _LISTS else _text_views)(batch.column(name)) for name in names]
-        # Columns that no pack of the batch has a value in need not be cut.
+        # Columns without a value in this batch need no slices.
         self.media = [(data.data, offsets) if len(data) else None for data, offsets in views]
 
     def media_of(self, row: int) -> list[bytes]:
-        """Return the cells of a pack's media as they are stored; empty in a shard of text."""
-        # A copy, which is checked and then parsed: the mapped file may change in between.
+        """Return the stored cells of a pack's media; empty in a shard of text."""
+        # A copy is checked and then parsed: the mapped file may change in between.
         return [b"" if view is None else view[0][view[1][row] : view[1][row + 1]].tobytes() for view in self.media]
 
 
@@ -214,10 +216,10 @@ class ShardReader:
 
     Args:
         path: of the file.
-        size: bytes that were committed; another size is refused before anything is mapped, because reading
-            behind the end of a mapped file kills the process.
-        batches: digests of its batches as they were committed (``ShardWriter.batches``), compared when a batch is first
-            read: rows of another shard have valid checksums too. None where the record has none.
+        size: committed bytes; another size is rejected before anything is mapped, because reading
+            past the end of a mapped file kills the process.
+        batches: committed digests of its batches (``ShardWriter.batches``), compared when a batch is first
+            read: rows of another shard have valid checksums too. None if the record has none.
         media: files that its packs refer to; needed for shards with media.
 
     Attributes:
@@ -225,7 +227,7 @@ class ShardReader:
         has_media: true if its packs may hold media.
 
     Raises:
-        CorruptFileError: cut short, or no shard.
+        CorruptFileError: cut short, or not a shard.
     """
 
     def __init__(self, path: str, *, size: int, batches: str | None = None, media: MediaFiles | None = None) -> None:
@@ -274,7 +276,7 @@ class ShardReader:
         """Return one pack.
 
         Raises:
-            CorruptFileError: its bytes differ from those that were written.
+            CorruptFileError: its bytes differ from what was written.
         """
         batch_index, i = divmod(row, BATCH_ROWS)
         batch = self._batches.get(batch_index)
@@ -291,7 +293,7 @@ class ShardReader:
         if _checksum(ids, bits, lengths, sample_ids, starts, *media) != batch.checksums[i]:
             raise CorruptFileError(f"{self.path}: row {row} has other bytes than were written: write the shard again")
         cu_seqlens = batch.cu_seqlens[begin : end + 1]
-        # Options by position: to look for them by name takes as long as to unpack the bits.
+        # Positional options: keyword arguments take as long as unpacking the bits.
         mask = np.unpackbits(bits, None, len(ids), "little").view(_BOOL)
         return Pack(
             *(ids, mask, cu_seqlens - cu_seqlens[0], sample_ids, starts),
@@ -299,6 +301,6 @@ class ShardReader:
         )
 
     def _placed(self, cells: list[bytes]) -> Sequence[PlacedMedium]:
-        """Return the media of a pack, wherever their bytes are."""
+        """Return the media of a pack, stored or referenced."""
         assert self._media is not None, "packs with media are read with the files of their store"
         return StoredMedia(MediaCells._make(cells), self._media) if cells[0] else ()

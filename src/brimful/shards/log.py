@@ -1,14 +1,14 @@
-"""The directory of packs: a header, immutable shards, and the log that commits them.
+"""Directory of packs: a header, immutable shards, and the log that commits them.
 
 ::
 
     stream.json                       the header: identity of the packs; written once
     shards/00000000-<xxh16>.arrow     named by content, never overwritten
-    media/00000000-<xxh16>.tar        bytes of media that the packs of shard 0 bring to the store
-    log/000000000000.json             one record a shard: THE commit point
+    media/00000000-<xxh16>.tar        bytes of media that the packs of shard 0 add to the store
+    log/000000000000.json             one record per shard: THE commit point
     log/<last>.json                   the end record: nothing can follow it
 
-A finished pack store is a stream whose log has its end. Records carry running sums, so a binary
+A finished pack store is a stream whose log has an end record. Records have running sums, so a binary
 search finds the shard of a pack, and the log alone gives the number of packs.
 """
 
@@ -24,16 +24,16 @@ from brimful.fingerprint import differing_keys, fingerprint_of, short
 from brimful.messages import setting
 
 FORMAT, FORMAT_VERSION = "brimful.packs", 1
-"""Name and version in every header; a reader refuses others."""
+"""Name and version in every header; a reader rejects others."""
 
 LANES = 1
-"""Groups of shards that readers divide among them. Streams that grow will need it in the header; no reader uses it yet."""
+"""Groups of shards, divided among readers. Growing streams will need it in the header; no reader uses it yet."""
 
 IDENTITY_KEYS = ("capacity", "plan", "source", "encoder", "lanes")
-"""Keys that every header has. Equal identities mean equal packs; ``lanes`` takes no part in the comparison."""
+"""Keys that every header has. Equal identities mean equal packs; ``lanes`` is not compared."""
 
 _READ_AT_ONCE = 256
-"""Records that are asked for at once when a log is read from its beginning."""
+"""Records that are requested together when a log is read from its beginning."""
 
 _HEADER = "stream.json"
 _RECORD = re.compile(r"log/(\d{12})\.json")
@@ -51,9 +51,9 @@ class ShardRecord:
         packs, tokens: in this shard.
         cum_packs, cum_tokens: in this and all earlier shards.
         producer_id: host, process id and random digits of the writer.
-        state: position of the producer after it, for streams that grow; None in a planned store.
-        media: counts of the media of its packs (``shards/media_census.py``), and the file with those that no earlier shard
-            brought (``shards/media_files.py``); None without any.
+        state: position of the producer after it, for growing streams; None in a planned store.
+        media: counts of the media of its packs (``shards/media_census.py``), and the file of the media that no earlier
+            shard has (``shards/media_files.py``); None without media.
         batches: 8 hexadecimal digits for each batch of its rows (``ShardWriter.batches``).
     """
 
@@ -73,7 +73,7 @@ class ShardRecord:
 
 @dataclass(frozen=True)
 class EndRecord:
-    """The end of the stream, with its totals."""
+    """End of the stream, with its totals."""
 
     seq: int
     packs: int
@@ -90,7 +90,7 @@ class StreamLog:
         """Read and check ``stream.json``.
 
         Raises:
-            NotAPackStoreError: there is none.
+            NotAPackStoreError: the file does not exist.
             CorruptFileError: unreadable, or of another version.
         """
         name = f"{self.store.url}/{_HEADER}"
@@ -98,7 +98,8 @@ class StreamLog:
             data = self.store.get(_HEADER)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise NotAPackStoreError(
-                f"{self.store.url} is no pack store: it has no {_HEADER} (`brimful pack` and `pack_dataset` write one)"
+                f"{self.store.url} is not a pack store: it has no {_HEADER} (`brimful pack` and "
+                f"`pack_dataset` write one)"
             ) from error
         header = _parse(data, name)
         if header.get("format") != FORMAT or header.get("version") != FORMAT_VERSION:
@@ -106,7 +107,7 @@ class StreamLog:
                 f"{name} has format {header.get('format')!r} version {header.get('version')!r}; "
                 f"this brimful reads {FORMAT!r} version {FORMAT_VERSION}"
             )
-        # Equal contents have an equal checksum; the keys are looked at first for a better message.
+        # The checksum covers the keys too; they are checked first for a better message.
         identity, notes = header.get("identity"), header.get("notes")
         absent = [key for key in IDENTITY_KEYS if not isinstance(identity, dict) or key not in identity]
         if absent or not isinstance(notes, dict):
@@ -120,10 +121,10 @@ class StreamLog:
         return self.store.size(_HEADER) is not None
 
     def begin(self, identity: dict[str, Any], notes: dict[str, Any]) -> None:
-        """Claim the directory for packs of this identity, or check that it already is theirs.
+        """Claim the directory for packs of this identity, or check that it already has this identity.
 
         Args:
-            identity: settings and fingerprints that must be equal to go on with a job.
+            identity: settings and fingerprints that must be equal to resume a job.
             notes: facts that may differ (paths, versions).
 
         Raises:
@@ -132,18 +133,18 @@ class StreamLog:
         header = {"format": FORMAT, "version": FORMAT_VERSION, "identity": identity, "notes": notes}
         header["checksum"] = fingerprint_of([identity, notes])
         data = json.dumps(header, indent=1, sort_keys=True, ensure_ascii=False).encode()
-        # Of two jobs that begin at once one publishes its header, and the other is held against it.
+        # Of two jobs that begin at once, one publishes its header, and the other is compared with it.
         if not self.store.put_if_absent(_HEADER, data):
             self.expect(identity)
 
     def expect(self, identity: dict[str, Any]) -> None:
-        """Check that the packs in the directory have this identity, or this part of one.
+        """Check that the packs in the directory have this identity, or this part of it.
 
         Raises:
             StoreMismatchError: names the differences.
         """
         store_identity, identity = _flat(self.header()["identity"]), _flat(identity)
-        # Packs do not depend on lanes: a stream may go on with another number.
+        # Packs do not depend on lanes: a stream may resume with another number.
         names = {key.split(" ", 1)[0] for key in identity} - {"lanes"}
         keys = [key for key in differing_keys(store_identity, identity) if key.split(" ", 1)[0] in names]
         # The plan and its packs per shard follow from the other keys, which say more about the cause.
@@ -154,7 +155,7 @@ class StreamLog:
                 for key in keys
             )
             raise StoreMismatchError(
-                f"{self.store.url} already holds packs made otherwise: {text}. "
+                f"{self.store.url} already holds packs made differently: {text}. "
                 f"Choose another {setting('directory')}, or delete that one"
             )
 
@@ -163,7 +164,7 @@ class StreamLog:
 
         Args:
             record: of the shard.
-            files: that the record names and that are not published yet.
+            files: named by the record and not published yet.
         """
         # A record is written once, and its state may be large: no deep copy.
         values = {"type": "shard", **vars(record)}
@@ -172,13 +173,13 @@ class StreamLog:
         return files.commit(_key(record.seq), json.dumps(values).encode())
 
     def end(self, record: EndRecord) -> None:
-        """Close the stream: nothing can be committed behind it."""
+        """Close the stream: nothing can be committed after it."""
         self.store.put_if_absent(_key(record.seq), json.dumps({"type": "end", **asdict(record)}).encode())
 
     def committed(self) -> set[int]:
-        """Return the numbers of all records, the end included; one listing, nothing is read.
+        """Return the numbers of all records, including the end; one listing, without reading records.
 
-        Files of other names are no records: some systems leave theirs in every folder (``._000000000000.json``).
+        Files with other names are not records: some systems write files into every folder (``._000000000000.json``).
         """
         return {int(match[1]) for key in self.store.list("log/") if (match := _RECORD.fullmatch(key))}
 
@@ -196,7 +197,7 @@ class StreamLog:
             try:
                 data = self.store.get_many([_key(seq) for seq in seqs])
             except FileNotFoundError:
-                # A listing may be ahead of what can be read: what is readable is what there is.
+                # A listing may be ahead of what can be read: only readable records count.
                 return shards, self.next_records(shards)
             end = append_records(shards, [self._parsed(seq, text) for seq, text in zip(seqs, data, strict=True)])
             if end is not None:
@@ -204,12 +205,12 @@ class StreamLog:
         return shards, None
 
     def next_records(self, shards: list[ShardRecord]) -> EndRecord | None:
-        """Append the records that were committed since to those read before; return the end if it follows.
+        """Append the records that were committed since ``shards`` was read; return the end if it follows.
 
-        One request if there is none: a record is asked for by its name, so that no listing can be stale.
+        Without a new record this is one request: records are requested by key, so no stale listing matters.
 
         Raises:
-            CorruptFileError: as of ``records``.
+            CorruptFileError: as for ``records``.
         """
         while True:
             try:
@@ -224,11 +225,11 @@ class StreamLog:
         """Return one shard record.
 
         Raises:
-            CorruptFileError: it is damaged, or the end.
+            CorruptFileError: it is damaged, or the end record.
         """
         record, name = self._read(seq)
         if isinstance(record, EndRecord):
-            raise CorruptFileError(f"{name} is no record of a shard")
+            raise CorruptFileError(f"{name} is not a record of a shard")
         return record
 
     def _read(self, seq: int) -> tuple[ShardRecord | EndRecord, str]:
@@ -242,7 +243,7 @@ class StreamLog:
         try:
             record = EndRecord(**values) if kind == "end" else ShardRecord(**values)
         except TypeError as error:
-            raise CorruptFileError(f"{name} is no record of a shard: {error}") from error
+            raise CorruptFileError(f"{name} is not a record of a shard: {error}") from error
         if kind not in ("shard", "end"):
             raise CorruptFileError(f"{name} does not follow from the records before it")
         return record, name
@@ -251,7 +252,7 @@ class StreamLog:
 def append_records(
     shards: list[ShardRecord], records: Sequence[tuple[ShardRecord | EndRecord, str]]
 ) -> EndRecord | None:
-    """Append records with their names to those before them; return the end, behind which none is looked at.
+    """Append records, given with their names, to ``shards``; stop at the end record and return it.
 
     Raises:
         CorruptFileError: the running sums do not add up.
@@ -262,7 +263,7 @@ def append_records(
             if (record.packs, record.tokens) != (num_packs, num_tokens):
                 raise CorruptFileError(f"{name}: the end counts {record.packs:,} packs, the shards {num_packs:,}")
             return record
-        # A record that another file replaced parses well; its number and running sums give it away.
+        # A record that another file replaced parses well; its number and running sums reveal it.
         sums = num_packs + record.packs, num_tokens + record.tokens
         if (record.seq, record.cum_packs, record.cum_tokens) != (len(shards), *sums):
             raise CorruptFileError(f"{name} does not follow from the records before it")
@@ -290,7 +291,7 @@ def _parse(data: bytes, name: str) -> dict[str, Any]:
 
 
 def _abridged(value: Any) -> str:
-    """Return a value as text, fingerprints by their first seven digits."""
+    """Return a value as text; fingerprints are cut to seven digits."""
     text = str(value)
     return short(text) if len(text) == 32 else text
 

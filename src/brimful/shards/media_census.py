@@ -1,4 +1,4 @@
-"""Census of the media in packs, from the log alone: how many of each kind, how many distinct, the largest, and what is stored."""
+"""Census of the media in packs, from the log alone: counts by kind, distinct ones, the largest, and stored bytes."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from brimful.media import MediaKind, PlacedMedium
 from brimful.messages import counted, size_of
 from brimful.shards.log import ShardRecord
 
-_NOUNS = {MediaKind.IMAGE: "picture", MediaKind.VIDEO: "video", MediaKind.AUDIO: "sound"}
+_NOUNS = {MediaKind.IMAGE: "image", MediaKind.VIDEO: "video", MediaKind.AUDIO: "audio clip"}
 
 _NAME_CHARACTERS = 200
-"""Most characters of a name in a record: a name may be a whole data URL."""
+"""Maximum characters of a name in a record: a name may be a whole data URL."""
 
 
 @dataclass(frozen=True)
 class LargestMedium:
-    """The medium with most tokens.
+    """Medium with the largest number of tokens.
 
     Attributes:
-        name: of it, abridged; what is no Unicode is escaped.
-        sample: its sample.
-        tokens, patches: of it.
+        name: its name, abridged; bytes that are not Unicode are escaped.
+        sample: id of its sample.
+        tokens, patches: of the medium.
     """
 
     name: str
@@ -34,13 +34,13 @@ class LargestMedium:
 
 @dataclass(frozen=True)
 class KindCount:
-    """The media of one kind in a shard, or in a store.
+    """Counts of the media of one kind in a shard, or in a store.
 
     Attributes:
-        count, bytes: of media, each as often as it is packed.
-        distinct: different contents among them; of a shard, those that no earlier pack of the store has.
+        count, bytes: of media; repeated media count each time.
+        distinct: different contents among them; of a shard, contents that no earlier pack of the store has.
         tokens, patches, frames, mel_frames: sums over them.
-        largest: the first with most tokens.
+        largest: the first with the largest number of tokens.
     """
 
     count: int = 0
@@ -82,7 +82,7 @@ class KindCount:
 
 
 class KindCounter:
-    """Counter of the media of one kind while the packs of a shard go by."""
+    """Counter of the media of one kind while a shard is written."""
 
     def __init__(self) -> None:
         self._count = self._bytes = self._distinct = 0
@@ -122,23 +122,23 @@ class KindCounter:
 
 @dataclass(frozen=True)
 class MediaCensus:
-    """The media of a store, by kind, and what of them it holds itself. A kind that none is of is left out.
+    """Media of a store by kind, and the part that the store holds itself. Kinds without media are left out.
 
     Attributes:
         kinds: counts by kind.
         num_stored: distinct media whose bytes the store holds.
         containers: files that hold them.
         stored_bytes: size of these files.
-        holds_features: true if they hold features and no encoded bytes.
+        holds_features: true if they hold features, not encoded bytes.
         directory: of the packs.
-        root: directory that references begin at; empty without any.
+        root: directory that references are relative to; empty without references.
 
     >>> pictures = KindCount(2, 180, 1, tokens=8, patches=32, largest=LargestMedium("a.png", 0, 4, 16))
     >>> facts = {"items": {"image": pictures.as_dict()}}
     >>> record = ShardRecord(0, "shards/0.arrow", 1, "", 1, 8, 1, 8, "host-1", media=facts)
     >>> print("\\n".join(MediaCensus.of([record], root="/data").lines()))
-    media          2 pictures (1 distinct), 32 patches, 180 bytes
-    largest        picture 'a.png' of sample 0: 4 tokens, 16 patches
+    media          2 images (1 distinct), 32 patches, 180 bytes
+    largest        image 'a.png' of sample 0: 4 tokens, 16 patches
     media in       files in /data
     """
 
@@ -152,7 +152,7 @@ class MediaCensus:
 
     @classmethod
     def of(cls, records: Iterable[ShardRecord], *, directory: str = "", root: str = "") -> MediaCensus:
-        """Sum the records of all shards; no pack is read.
+        """Sum the records of all shards, without reading packs.
 
         Args:
             records: the log.
@@ -189,7 +189,7 @@ class MediaCensus:
         }
 
     def lines(self) -> list[str]:
-        """Return the census as lines; none without media."""
+        """Return the census as lines; empty without media."""
         if not self.kinds:
             return []
         counts = {_NOUNS[MediaKind(kind)]: count for kind, count in self.kinds.items()}
@@ -197,7 +197,7 @@ class MediaCensus:
         video = self.kinds.get(MediaKind.VIDEO.value, KindCount())
         sums = {
             "patches": sum(count.patches for count in counts.values()),
-            "frames": video.frames,  # a picture is one
+            "frames": video.frames,  # not of images, which are one each
             "columns of spectrograms": sum(count.mel_frames for count in counts.values()),
         }
         parts = [*numbers, *(f"{total:,} {name}" for name, total in sums.items() if total)]
@@ -211,7 +211,7 @@ class MediaCensus:
         return [f"media          {', '.join(parts)}", *largest, f"media in       {'; '.join(self.places())}"]
 
     def places(self) -> list[str]:
-        """Return where the bytes are, in words."""
+        """Return descriptions of the places of the bytes."""
         places = []
         if self.num_stored:
             stored_text = f"{self.num_stored:,} distinct {'as features ' if self.holds_features else ''}in {counted(self.containers, 'file')} of {self.directory}/media"

@@ -1,8 +1,8 @@
-"""Media of a pack in columns of a shard: numbers of fixed size, digests and texts (``shards/stored_media.py`` reads them).
+"""Media of a pack in columns of a shard: numbers of fixed size, digests and texts (read by ``shards/stored_media.py``).
 
 ===================  ==============  =======================================================================
-``media_numbers``    list<int64>     ``NUMBERS`` of each medium, one medium behind the other
-``media_seconds``    list<float64>   seconds from one grid of a video to the next, NaN for none; empty if no medium has any
+``media_numbers``    list<int64>     ``NUMBERS`` of each medium, medium by medium
+``media_seconds``    list<float64>   seconds from one grid of a video to the next, NaN for none; empty if all are none
 ``media_runs``       list<int32>     first tokens of the runs of each medium, ``num_runs`` of them; none for the usual one run
 ``media_digests``    binary          XXH3-128 of the bytes of each medium, 16 bytes; zeros for an unknown one
 ``media_texts``      binary          name and path of each medium in UTF-8, of ``name_bytes`` and ``path_bytes``
@@ -45,7 +45,7 @@ NUMBERS = (
 """Numbers of a medium, in their order. ``kind`` counts image, video, audio; ``container`` is -1 for a reference."""
 
 COLUMNS = ("media_numbers", "media_seconds", "media_runs", "media_digests", "media_texts")
-"""Columns of a shard, in the order in which they are written and go into the checksum of a row."""
+"""Columns of a shard, in the order in which they are written and enter the checksum of a row."""
 
 ROW = Struct(f"={len(NUMBERS)}q")
 """Bytes of the numbers of one medium."""
@@ -59,19 +59,19 @@ KINDS = tuple(MediaKind)
 _KIND_NUMBERS = {kind: number for number, kind in enumerate(KINDS)}
 
 _NO_GRID = (0, 0, 0)
-"""Grid of a medium without one: no grid of patches is empty."""
+"""Grid of a medium without one: a real grid of patches is never empty."""
 
 ONE_RUN = (0,)
-"""Runs of a medium whose tokens stand side by side; not written."""
+"""Runs of a medium whose tokens are contiguous; not written."""
 
 DIGEST_BYTES = 16
 """Bytes of the fingerprint of one medium."""
 
 NO_DIGEST = bytes(DIGEST_BYTES)
-"""Fingerprint of bytes that nobody read."""
+"""Fingerprint of bytes that were not read."""
 
 TEXT = ("utf-8", "surrogatepass")
-"""Encoding of names: one of a file need not be Unicode, half of a surrogate pair stands for a byte that is none."""
+"""Encoding of names: file names need not be Unicode, so a lone surrogate stands for a byte that is not."""
 
 
 class MediaCells(NamedTuple):
@@ -148,7 +148,7 @@ def columns_of(cells: Sequence[MediaCells]) -> list[Any]:
 
 
 def schema_fields() -> dict[str, Any]:
-    """Return the types of the columns by name."""
+    """Return the type of each column."""
     import pyarrow as pa
 
     types = (pa.list_(pa.int64()), pa.list_(pa.float64()), pa.list_(pa.int32()), pa.binary(), pa.binary())

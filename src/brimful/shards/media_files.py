@@ -1,4 +1,4 @@
-"""Files of media beside the shards: one for each shard that brings new bytes, a tar of them, read by range."""
+"""Media files next to the shards: for each shard with new bytes, one tar of them, read by range."""
 
 import os
 import re
@@ -15,13 +15,13 @@ from brimful.shards.log import ShardRecord
 from brimful.typing import Fingerprint, Int64Array
 
 _BLOCK = 512
-"""Bytes of a block of tar: a header is one, and every member ends at a multiple of it."""
+"""Bytes of a block of tar: a header takes one, and every member ends at a multiple of it."""
 
 _MAX_CONTAINERS = 128
 """Containers that one process keeps open; the one opened first is closed for the next."""
 
 ROOT_NOTE = "media_root"
-"""Key in the notes of a header: the directory that relative references begin at."""
+"""Key in the notes of a header: the directory of relative references."""
 
 _SUFFIX = re.compile(r"\.[a-z0-9]{1,8}")
 
@@ -32,7 +32,7 @@ def container_key(shard: int, xxh3_128: str) -> str:
 
 
 def container_ends(sizes: Int64Array) -> Int64Array:
-    """Return the byte behind each member of a container, its padding included; the bytes begin ``sizes`` rounded up before it.
+    """Return the byte after each member of a container, including padding; its bytes begin ``padded(sizes)`` before it.
 
     >>> container_ends(np.array([3, 512])).tolist()
     [1024, 2048]
@@ -46,7 +46,7 @@ def padded(sizes: Int64Array) -> Int64Array:
 
 
 class ContainerWriter:
-    """Writer of the media that one shard brings to its store. Equal media make equal bytes.
+    """Writer of the media that one shard adds to its store. Equal media make equal bytes.
 
     Args:
         blob: of the store.
@@ -60,10 +60,10 @@ class ContainerWriter:
         """Append a medium and return the place of its first byte.
 
         Args:
-            name: of the medium; its ending, if it has a plain one, is that of the member.
+            name: of the medium; its extension, if it is plain, is used for the member.
             fingerprint: of its bytes, by which the member is named.
             content: the bytes.
-            ending: of the member, whatever the medium's name ends with.
+            ending: extension of the member; None takes it from the medium's name.
         """
         from tarfile import GNU_FORMAT, TarInfo
 
@@ -85,12 +85,12 @@ class ContainerWriter:
 
 
 class MediaFiles:
-    """Files that the packs of a store refer to: its own containers, and references below the root of its media.
+    """Files that the packs of a store refer to: its own containers, and references relative to the root of its media.
 
     Args:
         store: of the packs.
         records: of its shards.
-        root: directory that relative references begin at.
+        root: directory of relative references.
     """
 
     def __init__(self, store: BlobStore, records: Sequence[ShardRecord], root: str) -> None:
@@ -99,7 +99,7 @@ class MediaFiles:
         self._promised = PromisedBlobs(store)
 
     def reference(self, kind: MediaKind, name: str, path: str, offset: int, size: int) -> Medium:
-        """Return a medium in a file of its own, or in a part of one; a relative path is one below the root."""
+        """Return a medium in a file, or in a part of one; a relative path is relative to the root."""
         return Medium(kind, name, os.path.join(self.root, path), offset, size)
 
     def container(self, shard: int) -> MediaContainer:
@@ -111,13 +111,13 @@ class MediaFiles:
         container = self._containers.get(shard)
         if container is None:
             container = self._containers[shard] = self._open(shard)
-            # Media that are still held keep their file open; it closes with the last of them.
+            # Media in use keep their file open; it closes with the last of them.
             if len(self._containers) > _MAX_CONTAINERS:
                 self._containers.pop(next(iter(self._containers)))
         return container
 
     def _open(self, shard: int) -> MediaContainer:
-        """Open a container; its size is held against the log before any byte is taken from it."""
+        """Open a container; its size is compared with the log before any byte is read."""
         facts = self._records[shard].media if 0 <= shard < len(self._records) else None
         if facts is None or facts.get("file") is None:
             raise CorruptFileError(f"{self._store.url}: a pack names media of shard {shard}, which has none")
@@ -135,10 +135,10 @@ class MediaFiles:
 
 
 def recorded_root(store: BlobStore, notes: dict[str, Any]) -> str:
-    """Return the directory of the media of a store, where it is by now.
+    """Return the current directory of the media of a store.
 
-    A store that was moved with its pictures finds them by the way from its own directory, one that was moved alone by
-    the path that they had. Empty if it has no references.
+    If a store was moved with its media, they are found relative to its directory; if it was moved alone, by
+    their recorded path. Empty if it has no references.
     """
     root = notes.get(ROOT_NOTE)
     if not isinstance(root, dict):
@@ -152,7 +152,7 @@ def recorded_root(store: BlobStore, notes: dict[str, Any]) -> str:
 
 
 def root_note(store: BlobStore, root: str) -> dict[str, Any]:
-    """Return the note of the header that says where the media of a store are; empty without any."""
+    """Return the header note with the directory of the media of a store; empty without one."""
     if not root:
         return {}
     home = store.local_path("")

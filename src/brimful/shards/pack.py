@@ -1,4 +1,4 @@
-"""One pack: the tokens of several samples in one row, and where each begins. And many packs as flat columns."""
+"""One pack: the tokens of several samples in one row, and where each begins; and many packs as flat columns."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from brimful.typing import IGNORE_INDEX, CuSeqlens, Fingerprint, Labels, Lengths
 
 
 class _NoDictionary:
-    """Refusal of ``vars(pack)`` and ``pack[key]``, by which other collators look for the keys of a sample."""
+    """Refusal of ``vars(pack)`` and ``pack[key]``, with which other collators look up the keys of a sample."""
 
     __slots__ = ()
 
@@ -29,22 +29,22 @@ class _NoDictionary:
 
 def _wrong_collator() -> CollateError:
     return CollateError(
-        "packs came to a collator that does not know them, as a trainer's default is: give the trainer "
+        "packs came to a collator that does not support them, such as a trainer's default: give the trainer "
         "data_collator=PackCollator(), or a DataLoader collate_fn=PackCollator()"
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Pack(_NoDictionary):
-    """Segments that share one sequence. Arrays are read-only views where the pack comes from a file.
+    """Segments that share one sequence. Arrays are read-only views if the pack comes from a file.
 
     Attributes:
         input_ids: ``int32[num_tokens]``.
-        loss_mask: ``bool[num_tokens]``, true where the token is a target; never on the first of a segment.
-        cu_seqlens: ``int32[num_segments + 1]``, where segments begin, and the end.
-        sample_ids: ``int64[num_segments]``, the sample of each segment; -1 in a pack without loss that fills an empty place.
+        loss_mask: ``bool[num_tokens]``, true where the token is a target; never for the first of a segment.
+        cu_seqlens: ``int32[num_segments + 1]``, starts of the segments, and the end.
+        sample_ids: ``int64[num_segments]``, the sample of each segment; -1 in a filler pack without loss.
         starts: ``int32[num_segments]``, first token of the sample in the segment; 0 unless the sample was cut.
-        media: pictures, videos and sounds, in the order of their tokens.
+        media: images, videos and audio, in the order of their tokens.
 
     >>> pack = assemble_pack([np.array([5, 6, 7]), np.array([8, 9])], [np.ones(3, bool), np.ones(2, bool)], [4, 2])
     >>> pack.labels.tolist(), pack.cu_seqlens.tolist(), len(pack)
@@ -68,7 +68,7 @@ class Pack(_NoDictionary):
 
     @property
     def labels(self) -> Labels:
-        """Labels, ``int64[num_tokens]``: the token where it is a target, else ``IGNORE_INDEX``. Not shifted; a new array."""
+        """Labels, ``int64[num_tokens]``: the token of a target, else ``IGNORE_INDEX``. Not shifted; a new array."""
         return np.where(self.loss_mask, self.input_ids, np.int64(IGNORE_INDEX))
 
     @property
@@ -89,7 +89,7 @@ class Pack(_NoDictionary):
         """
         edges, starts = self.cu_seqlens.tolist(), self.starts.tolist()
         spans = [slice(edges[segment], edges[segment + 1]) for segment in segments]
-        # Media of a whole sample are asked for, in which a part of it begins at its start.
+        # ``assemble_pack`` takes the media of whole samples, in which a segment begins at its start.
         media = [
             [replace(m, start=m.start - edges[segment] + starts[segment]) for m in self.media if m.segment == segment]
             for segment in segments
@@ -103,7 +103,7 @@ class Pack(_NoDictionary):
         )
 
     def __eq__(self, other: object) -> bool:
-        # A tokenizer that pads a batch looks for its keys by `"input_ids" in batch`, and compares each pack with a text.
+        # A tokenizer that pads a batch checks `"input_ids" in batch`, which compares each pack with a string.
         if isinstance(other, str):
             raise _wrong_collator()
         if not isinstance(other, Pack):
@@ -129,7 +129,7 @@ class PackSequence(Protocol):
 
 
 class FingerprintedPacks(PackSequence, Protocol):
-    """A sequence of packs with a fingerprint, by which a loader state refuses others."""
+    """Sequence of packs with a fingerprint, by which a loader state rejects others."""
 
     @property
     def fingerprint(self) -> Fingerprint: ...
@@ -142,17 +142,17 @@ def assemble_pack(
     starts: Sequence[int] | TokenIds | None = None,
     media: Sequence[Sequence[PlacedMedium]] | None = None,
 ) -> Pack:
-    """Concatenate segments into one pack. The first token of each loses its label: nothing before it may predict it.
+    """Concatenate segments into one pack. The first token of each loses its label: no token before it may predict it.
 
     Args:
         ids: tokens of each segment, none empty.
         masks: loss mask of each segment.
         sample_ids: of each segment.
         starts: first token of the sample in each segment; all 0 if None.
-        media: of the whole sample of each segment; None if there are none.
+        media: of the whole sample of each segment; None without media.
 
     Raises:
-        CollateError: a segment holds a part of a medium.
+        CollateError: a segment holds only a part of a medium.
     """
     cu_seqlens = offsets_of([len(segment) for segment in ids]).astype(np.int32)
     loss_mask = np.concatenate(masks)
@@ -186,11 +186,12 @@ def _placed(
 
 @dataclass(frozen=True)
 class PackRows:
-    """Packs one behind the other: the form in which a shard is built. Making one clears the loss mask on the first token of every segment, in place.
+    """Concatenated packs, from which a shard is built. The constructor clears the mask of each segment's first token.
 
     Attributes:
         input_ids: ``int32[num_tokens]`` of all packs.
-        loss_mask: ``bool[num_tokens]``; false on the first token of every segment, which nothing may predict.
+        loss_mask: ``bool[num_tokens]``; changed in place: false for the first token of every segment, which has no
+            context.
         lengths: ``int32[num_segments]``.
         sample_ids: ``int64[num_segments]``.
         starts: ``int32[num_segments]``.
@@ -213,7 +214,7 @@ class PackRows:
 
     def __post_init__(self) -> None:
         assert self._token_offsets[-1] == len(self.input_ids)
-        # A token is predicted from those before it in its segment, and the first has none.
+        # A token is predicted from the tokens before it in its segment, and the first has none.
         self.loss_mask[self._token_offsets[:-1]] = False
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Media of a pack that is to be written: their places among tokens, and where their bytes are."""
+"""Media of a pack to write: their places among tokens, and the places of their bytes."""
 
 import os
 from dataclasses import dataclass
@@ -23,10 +23,10 @@ class StoredAt:
 
 @dataclass(frozen=True, slots=True)
 class PackMedium:
-    """One medium of a pack that is to be written: a reference to its file, or a place in the store.
+    """One medium of a pack to write: a reference to its file, or a place in the store.
 
     Attributes:
-        item: as it is placed in the pack.
+        item: the medium as placed in the pack.
         stored: None for a reference; its ``medium`` then has a path and a size.
     """
 
@@ -35,7 +35,7 @@ class PackMedium:
 
 
 def relative_path(path: str, root: str) -> str:
-    """Return a path below a root relative to it, with slashes; any other path as it is.
+    """Return a path below a root relative to it, with slashes; any other path unchanged.
 
     >>> relative_path("/data/pictures/a.png", "/data"), relative_path("/database/a.png", "/data")
     ('pictures/a.png', '/database/a.png')

@@ -1,4 +1,4 @@
-"""A pack of samples that another library encoded."""
+"""Pack of samples that another library encoded."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from brimful.typing import IGNORE_INDEX
 
 
 class PlainPack(list[Mapping[str, Any]]):
-    """Rows of a data set that share a sequence, each with ``input_ids`` and what else its encoder made: labels, pixels.
+    """Rows of a data set in one sequence, each with ``input_ids`` and further outputs of its encoder: labels, pixels.
 
     ``PackCollator`` joins them; so do other collators that take a list of rows.
 
     Attributes:
-        sample_ids: of the rows, by which sources and messages name them.
+        sample_ids: of the rows, as in sources and messages.
     """
 
     def __init__(self, rows: Sequence[Mapping[str, Any]], sample_ids: Sequence[int]) -> None:

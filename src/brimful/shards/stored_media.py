@@ -1,4 +1,4 @@
-"""Media of a pack of a shard: objects are made when they are asked for, from the columns of the shard."""
+"""Media of a pack of a shard: objects are made on access, from the columns of the shard."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class StoredMedia(Sequence[PlacedMedium]):
 
     Args:
         cells: of the pack.
-        files: that its media lie in.
+        files: of its media.
 
     Raises:
-        CorruptFileError: a container is missing or has another size than was committed; at any access, other values
-            than a writer writes.
+        CorruptFileError: a container is missing or has another size than was committed; on any access, values
+            that a writer never writes.
     """
 
     def __init__(self, cells: MediaCells, files: MediaFiles) -> None:
@@ -70,7 +70,7 @@ class StoredMedia(Sequence[PlacedMedium]):
     def _items(self) -> tuple[PlacedMedium, ...]:
         if self._made is None:  # not a cached property, whose lock costs as much as a medium
             facts = self._facts
-            # Many at once: a call for each would take longer than to make it.
+            # All at once: a call for each would take longer than making it.
             items = tuple(map(_new, repeat(_OfShard, len(facts.places))))
             for index, item in enumerate(items):
                 _set_source(item, (facts, index))
@@ -79,27 +79,27 @@ class StoredMedia(Sequence[PlacedMedium]):
 
 
 class StoredFacts:
-    """Facts of the media of one pack, as a shard has them. Media hold them and not their list: no cycle waits for the collector.
+    """Facts of the media of one pack, as stored in a shard. Media refer to these, not to their list: no cycles.
 
     Args:
-        cells, files: as of ``StoredMedia``.
+        cells, files: as in ``StoredMedia``.
 
     Attributes:
         places: container, offset and size of each medium; container -1 for a reference.
-        containers: those of the places, by number.
+        containers: containers of the places, by number.
         digests: ``DIGEST_BYTES`` of each medium.
     """
 
     def __init__(self, cells: MediaCells, files: MediaFiles) -> None:
         self._cells, self._files = cells, files
         self.digests = cells.digests
-        # Where bytes are is all that most readers ask for: the other numbers are read with the other facts.
+        # Most readers need only the places of the bytes: the other numbers are read with the other facts.
         self.places = list(PLACE.iter_unpack(cells.numbers))
-        # A pack whose container is gone must not be served: files are looked at in front of everything else.
+        # A pack whose container is gone must not be served: files are checked before everything else.
         self.containers: dict[int, MediaContainer] = {}
         previous = -1
         for shard, _, _ in self.places:
-            # One after the other are mostly of one container.
+            # Consecutive media are mostly in one container.
             if shard != previous and shard >= 0:
                 self.containers[shard] = files.container(shard)
             previous = shard
@@ -128,7 +128,7 @@ class StoredFacts:
         """Return the fields of ``PlacedMedium``.
 
         Raises:
-            CorruptFileError: other values than a writer writes.
+            CorruptFileError: values that a writer never writes.
         """
         try:
             return self._fields(index)
@@ -177,13 +177,13 @@ class _Fact:
 
     def __get__(self, item: Any, owner: type) -> Any:
         facts, index = item._source
-        # From now on the values of the object hide this descriptor.
+        # From now on the object's values hide this descriptor.
         vars(item).update(facts.fields(index))
         return vars(item)[self._name]
 
 
 class _OfShard(PlacedMedium):
-    """A placed medium whose facts lie in a shard. A changed copy of it is a ``PlacedMedium`` like any other."""
+    """Placed medium whose facts are in a shard. A changed copy of it is an ordinary ``PlacedMedium``."""
 
     __slots__ = ("_source",)
     _source: tuple[StoredFacts, int]
@@ -212,7 +212,7 @@ class _OfShard(PlacedMedium):
             first = DIGEST_BYTES * index
             if digest_bytes(content) == facts.digests[first : first + DIGEST_BYTES]:
                 return content
-        # A reference, or bytes that are not those that were packed: read as any other medium, which says so.
+        # A reference, or bytes that differ from the packed ones: read like any other medium, which raises the error.
         return super().read()
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -222,4 +222,4 @@ class _OfShard(PlacedMedium):
 _new = object.__new__
 
 _set_source = _OfShard.__dict__["_source"].__set__
-"""Setter of a slot: the class is frozen, and every medium that is served comes through here."""
+"""Setter of a slot: the class is frozen, and every served medium needs it."""
