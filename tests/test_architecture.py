@@ -148,7 +148,7 @@ def test_randomness_compiled_code_and_files_are_where_the_page_says():
     """Each is looked for first when two machines differ, or a file is damaged."""
     for title, found in {
         "Where randomness comes from": files_that_import("brimful.rng", "generator") | {"rng.py"},
-        "Where compiled code is asked for": files_that_import("brimful.compiling") | {"compiling.py"},
+        "Where compiled code is requested": files_that_import("brimful.compiling") | {"compiling.py"},
     }.items():
         assert {token for token in quoted(section(title)) if token.endswith(".py")} == found, title
     writers = files_that_import("brimful.tables", "write_table") | files_that_import("brimful.blobs", "atomic_file")

@@ -100,7 +100,7 @@ def test_other_settings_are_refused(tmp_path):
     medium = Medium(MediaKind.VIDEO, "a", data=clip())
     item = placed(open_family("qwen2.5-vl", tmp_path, fps=2), medium)
     features = VideoFeatures(str(tmp_path), open_family("qwen2.5-vl", tmp_path, fps=4))
-    with pytest.raises(SettingsError, match="were packed: the settings of the processor are not those"):
+    with pytest.raises(SettingsError, match="were packed: the settings of the processor differ"):
         features.of(medium, item)
     (tmp_path / "preprocessor_config.json").write_text('{"resample": 2}')
     features = VideoFeatures(str(tmp_path), open_family("qwen2.5-vl", tmp_path, fps=2))
