@@ -178,7 +178,7 @@ def _is_code(mutation: Any) -> bool:
 
 @cache
 def _silent_ranges(path: Path) -> list[tuple[Position, Position]]:
-    """Return the ranges whose changes nobody can see.
+    """Return the ranges whose changes cannot be seen.
 
     - annotations, and signatures with all that stands in them;
     - constants, and defaults of fields: a limit by one more or less is a matter of taste;

@@ -116,7 +116,7 @@ def test_a_row_without_targets_fills_its_step():
 
 
 def test_a_mismatch_that_ends_before_its_completion_has_no_target():
-    """Cut, or of a shorter prompt: targets end with the mismatch, and never lie in the segment behind it."""
+    """Cut, or of a shorter prompt: targets end with the mismatch, and never lie in the segment after it."""
     ids = [np.array([1, 2, 3]), np.array([1, 2]), np.array([4, 5]), np.array([4, 6])]
     masks = [np.array(mask, bool) for mask in ([0, 0, 1], [0, 0], [0, 1], [0, 0])]
     parted = part_mismatches(assemble_pack(ids, masks, [4, 5, 6, 7]))

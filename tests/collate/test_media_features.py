@@ -60,7 +60,7 @@ def test_packs_say_how_their_media_were_encoded(processor):
 
 
 def pack_of(kind, **facts):
-    """A pack of segments of 2 and 6 tokens; a medium of four tokens in the second, behind its first token."""
+    """A pack of segments of 2 and 6 tokens; a medium of four tokens in the second, after its first token."""
     medium = Medium(kind, "a", "/nowhere/a", size=3)
     return replace(toy_pack([2, 6], first_sample=7), media=(PlacedMedium(medium, **facts),))
 
@@ -83,7 +83,7 @@ def test_media_that_cannot_be_had_are_named(processor):
 
 
 def test_positions_of_a_pack_are_those_of_its_samples():
-    """The medium lies one token behind the beginning of its sample, not of the pack."""
+    """The medium lies one token after the beginning of its sample, not of the pack."""
     features = MediaFeatures(None, "qwen2.5-vl")
     item: dict[str, Any] = {"start": 3, "length": 4, "num_tokens": 4, "segment": 1}
     picture = pack_of(MediaKind.IMAGE, grid=(1, 4, 4), **item)
@@ -137,7 +137,7 @@ def test_frames_of_a_video_lie_apart_where_the_family_says_so():
 
 
 def test_pictures_and_videos_go_by_the_order_of_their_tokens():
-    """Features come by kind: a picture behind a video has later positions all the same."""
+    """Features come by kind: a picture after a video has later positions all the same."""
     picture = {"image_grid_thw": np.array([[1, 2, 2]]), "pixel_values": np.zeros((4, 3), np.float32)}
     sample = sample_of([2, 2, 0, 1, 0], **video_of(1), **picture)
     made = MediaFeatures(None, "qwen2-vl").of_sample(sample, "sample 0")

@@ -74,7 +74,7 @@ def test_weights_that_fit_no_source_are_refused(begins, factors):
 
 
 def test_a_sample_belongs_to_the_source_that_begins_at_it():
-    """A weight of 0 leaves a source out; padding behind the samples weighs nothing that counts."""
+    """A weight of 0 leaves a source out; padding after the samples weighs nothing that counts."""
     weights = SourceWeights([0, 2], [0.0, 3.0])
     batch = lay_out([replace(toy_pack([2, 2, 1]), sample_ids=np.array([1, 2, 3]))], pad_to=7)
     assert weights(batch).tolist() == [0, 0, 3, 3, 3, 1, 1]

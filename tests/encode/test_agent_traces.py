@@ -136,7 +136,7 @@ def test_arguments_that_are_a_text():
 
 @pytest.mark.parametrize("name", ["qwen3", "qwen3_instruct_2507", "qwen2_5"])
 def test_turns_of_an_agent_are_found_where_the_text_has_them(name):
-    """Without it a third of an agent's traces would be refused, and nobody could say for which message."""
+    """Without it a third of an agent's traces would be refused, and it could not be said for which message."""
     template = (_templates() / f"{name}.jinja").read_text()
     tokenizer = tiny_tokenizer("<|im_start|>", END)
     encoder = ChatEncoder(tokenizer, chat_template=template)
@@ -165,7 +165,7 @@ def test_an_answer_that_the_text_leaves_out_has_no_target():
 
 
 def test_results_of_tools_in_the_turn_of_their_call_are_no_targets():
-    """Without it a template that writes a call's content behind the results would have them learned as an answer."""
+    """Without it a template that writes a call's content after the results would have them learned as an answer."""
     template = (
         "{{ messages | length }}{% for m in messages if m.role != 'tool' %}<|im_start|>{{ m.role }}\n"
         "{% for c in m.tool_calls or [] %}{{ c.function.name }}{{ c.function.arguments | tojson }};{% endfor %}"

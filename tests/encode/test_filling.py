@@ -167,7 +167,7 @@ def test_a_text_that_differs_from_jinjas_is_not_filled(monkeypatch):
 
 
 def test_together_only_known_shapes_are_filled(monkeypatch):
-    """By index: not a shape that is new, a sample with media or a completion, nor messages that nobody has looked at."""
+    """By index: not a shape that is new, a sample with media or a completion, nor messages that were not looked at."""
     encoder = _encoder(TEMPLATES["tools in front"])
     filling_of = encoder._filling
     (one, plain) = _samples([ROW, {"messages": ROW["messages"][:1]}])

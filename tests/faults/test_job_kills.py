@@ -203,7 +203,7 @@ OF_A_RUN = ("producer_id", "seconds", "directory")
 
 @dataclass(frozen=True)
 class Whole:
-    """One job that nobody killed: its files, the crash points that it passed, and its processor time."""
+    """One job that was not killed: its files, the crash points that it passed, and its processor time."""
 
     files: dict[str, Any]
     points: Counter[str]
@@ -289,7 +289,7 @@ def layouts_of(kind: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Jobs:
-    """Jobs by name, and what each leaves where nobody kills it."""
+    """Jobs by name, and what each leaves where it is not killed."""
 
     packs: Path
     """Packs of each kind of samples, in its folder, and the references of pairs."""
@@ -307,7 +307,7 @@ class Jobs:
 
 @pytest.fixture(scope="module")
 def jobs(samples: dict[str, Samples], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
-    """Every job on every kind of samples that it takes; references and exports are of packs that nobody killed."""
+    """Every job on every kind of samples that it takes; references and exports are of packs of unbroken jobs."""
     home = tmp_path_factory.mktemp("whole")
     named: dict[str, tuple[Callable[..., None], Samples]] = {}
     with pytest.MonkeyPatch.context() as patch:

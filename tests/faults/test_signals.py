@@ -89,7 +89,7 @@ def stalling_in(function, stage):
 import brimful.materialize.shard_task as shard_task
 shard_task._gather_rows = stalling_in(shard_task._gather_rows, "writing")
 """
-"""Module beside the driver, which workers import: they do not run the driver itself."""
+"""Module next to the driver, which workers import: they do not run the driver itself."""
 
 IMPORTED = {
     "loading": ("click", "stall"),

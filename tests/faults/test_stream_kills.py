@@ -186,7 +186,7 @@ def survive(
 
 
 def batches_of_one_run(stream, describe=first_sample):
-    """What each step is of, over all ranks, where nobody was killed."""
+    """What each step is of, over all ranks, without kills."""
     loader = StreamLoader(stream, lanes=LANES, assign="lane")
     return [sorted(describe(pack) for pack in batch if pack.num_loss_tokens) for batch in loader]
 

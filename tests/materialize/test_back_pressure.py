@@ -1,4 +1,4 @@
-"""Reasons for a producer to wait: shards that nobody has trained on, and the disk."""
+"""Reasons for a producer to wait: shards that were not trained on, and the disk."""
 
 import json
 import shutil
@@ -28,7 +28,7 @@ def acknowledge(store, training, number, frontier):
 
 
 def test_water_rises_to_the_mark_and_falls_by_a_quarter(store):
-    """Eight shards are allowed: it waits at eight, and goes on below seven. The training that is behind counts."""
+    """Eight shards are allowed: it waits at eight, and goes on below seven. The training that lags most counts."""
     clock = HandClock()
     one = pressure(store, clock, high_water=8, trainings=["a", "b"])
     assert (one.is_on(7), one.reason) == (False, "")

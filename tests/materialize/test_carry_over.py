@@ -121,7 +121,7 @@ def test_bytes_of_rows_are_kept_while_they_are_carried(tmp_path):
         [(0, b"own"), (1, b"file")],
         [(0, b"own")],
     ]
-    # Carried on, the bytes stay where they are; new ones get a container beside it.
+    # Carried on, the bytes stay where they are; new ones get a container next to it.
     new = ready_pack(5, media=(picture(0, 1, b"new"),))
     second = carried(store, [ready[0], new], [], later, seq=4)
     assert [facts["file"] for facts in second["containers"]] == [container["file"], second["containers"][1]["file"]]

@@ -1,4 +1,4 @@
-"""The home of a job: files beside packs behind a URL are made on this machine, and carried there and back."""
+"""The home of a job: files next to packs behind a URL are made on this machine, and carried there and back."""
 
 import uuid
 

@@ -37,7 +37,7 @@ def test_a_target_behind_the_first_token_is_left_after_truncation(mask, error, t
 
 
 def test_samples_are_counted_by_what_becomes_of_them(logged):
-    """Ids go on from the first; those that are left out are logged, ten of them."""
+    """Ids go on from the first; samples that are left out are logged, ten of them."""
     one = intake(capacity=9, no_target="drop", on_bad_sample="skip")
     bad = [BadSampleError(f"fault {number}", sample_id=number) for number in range(11)]
     taken = one.take([Sample(0, text="ab"), Sample(1, text="a"), *bad, Sample(2, text=""), Sample(3, text="abc")], 100)

@@ -124,7 +124,7 @@ def test_one_of_capacity_and_settings():
 
 
 def test_a_mixture_takes_its_sources_by_name(tmp_path):
-    """They lie one behind the other, and the summary has a line on their shares."""
+    """They lie one after the other, and the summary has a line on their shares."""
     named = {"a": texts(*[4] * 6), "b": texts(*[4] * 6)}
     settings = PlanSettings(capacity=8, mixture=Mixture(weights={"a": 3, "b": 1}))
     summary = pack_dataset(named, toy_chat_encoder(), tmp_path, settings)

@@ -305,7 +305,7 @@ def test_a_producer_whose_own_closing_is_not_seen_ends_its_stream(tmp_path, monk
 
 
 def test_producers_that_close_at_once_say_that_none_ended_the_stream(tmp_path, logged):
-    """Where names are shown late each takes the other for open: readers would wait, and nobody would know for what."""
+    """Where names are shown late each takes the other for open: readers would wait, and it would not be known for what."""
     names, streams = ("web", "books"), []
     for name in names:
         one = producer(texts(LENGTHS[:4]), tmp_path, clock=HandClock(), producer=name)
@@ -556,7 +556,7 @@ def test_only_the_last_two_records_have_their_carry_over(tmp_path):
 
 
 def test_pauses_of_a_source_that_is_silent_double_up_to_a_second(tmp_path):
-    """And begin anew with what comes: the first look after a sample is after 20 ms."""
+    """And begin again with what comes: the first look after a sample is after 20 ms."""
     path = tmp_path / "in.jsonl"
     append(path, texts([5]))
     pauses = []

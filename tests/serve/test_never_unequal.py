@@ -265,7 +265,7 @@ def test_under_drop_the_shortest_stream_ends_all(found):
 
 
 def test_a_stream_without_a_sample_ends_all_ranks_at_once(found):
-    """It has nothing to run beside the others, who would wait for it in the collective of their first step."""
+    """It has nothing to run with the others, which would wait for it in the collective of their first step."""
     assert [rank["all empty"] for rank in found] == [rank["empty, drop"] for rank in found] == [[]] * 4
     others = "rank 1 could not make its next step: its own error says why"
     own = "this rank's stream gave no sample at all, so it has nothing to run with the other ranks"

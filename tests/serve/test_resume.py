@@ -457,7 +457,7 @@ def test_a_window_is_planned_as_soon_as_it_is_full(size):
 
 
 def test_the_same_global_batches_of_other_ranks_are_no_warning(logged):
-    """Steps of another size are: whoever counts steps has to know."""
+    """Steps of another size are: a trainer that counts steps has to know."""
     state = PackLoader(toy_packs(8), dp_world_size=2).state_dict()
     PackLoader(toy_packs(8), packs_per_micro_batch=2).load_state_dict(state)
     assert logged == []

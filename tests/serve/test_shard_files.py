@@ -59,7 +59,7 @@ def test_a_shard_that_is_read_whole_is_held_against_its_hash(tmp_path, monkeypat
 
 
 def test_a_damaged_shard_is_not_kept_open(tmp_path):
-    """One that was put right, by whoever keeps backups, is read again without a new process."""
+    """One that was put right, is read again without a new process."""
     directory = toy_stream(tmp_path, [1])
     files, (record,) = files_of(directory)
     path = tmp_path / record.file

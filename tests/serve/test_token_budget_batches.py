@@ -578,7 +578,7 @@ def test_a_sample_with_media_is_never_cut():
 
 @pytest.mark.parametrize("size", [1, 3, 4, 100])
 def test_samples_are_looked_up_in_parts_of_any_size(size, monkeypatch):
-    """Eleven samples: parts that end with the epoch, before it, and behind it."""
+    """Eleven samples: parts that end with the epoch, before it, and after it."""
     whole = [content(batch) for batch in by_index(LENGTHS)]
     monkeypatch.setattr("brimful.serve.sample_feeds._LOOKUP_SAMPLES", size)
     assert [content(batch) for batch in by_index(LENGTHS)] == whole
@@ -638,7 +638,7 @@ class Agreement(RankAgreement):
 
 
 def test_a_rank_with_more_than_the_others_drops_what_waits():
-    """Under drop, another rank ended first: the samples of the step go, and so do those that wait behind it."""
+    """Under drop, another rank ended first: the samples of the step go, and so do the samples that wait after it."""
     agree = Agreement(answers=[False])
     loader = from_stream([8, 3, 3, 3], TokenBudget(8, min_buffered=3), tail="drop", agree=agree)
     assert list(loader) == []

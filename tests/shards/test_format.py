@@ -105,7 +105,7 @@ def test_a_short_file_is_refused_before_it_is_mapped(tmp_path):
 
 
 def test_rows_and_files_that_are_not_there(tmp_path):
-    """Behind the last row of a short batch, and behind the last batch."""
+    """After the last row of a short batch, and after the last batch."""
     reader = write(tmp_path / "s.arrow", [toy_pack([2])] * 65)
     for row in (65, 128, 6400):
         with pytest.raises(CorruptFileError, match=f"s.arrow has no row {row}: write it again"):

@@ -195,7 +195,7 @@ def test_a_rank_0_that_is_killed_is_missed_at_once(tmp_path):
 
 
 def test_a_process_that_rank_0_forked_holds_no_lock(tmp_path):
-    """Workers of a loader live on for a moment, or for hours: then nobody would miss rank 0."""
+    """Workers of a loader live on for a moment, or for hours: then rank 0 would not be missed."""
     document = DocumentWriter(tmp_path / "jobs" / "a.json")
     document.write({"epochs": {}})
     pid = os.fork()
@@ -249,7 +249,7 @@ def test_a_directory_that_is_not_shared_is_named(tmp_path):
 
 
 def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch):
-    """There nobody could tell a rank 0 that works from one that is gone."""
+    """There it could not be told a rank 0 that works from one that is gone."""
     monkeypatch.setattr("brimful.shared.document.try_lock", lambda _: False)
     with pytest.raises(SettingsError, match="is on a file system without locks"):
         make(0, Build(tmp_path), tmp_path, world_size=2)

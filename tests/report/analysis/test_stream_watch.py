@@ -1,4 +1,4 @@
-"""What people see of a stream is what is durable in it: whoever is killed, whoever comes back, and whatever was removed."""
+"""What people see of a stream is what is durable in it: also after kills, restarts and removals."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_several_producers_are_told_apart(tmp_path):
 
 
 def test_a_rank_that_falls_behind_is_seen_by_its_step(tmp_path):
-    """Each rank that acknowledges leaves its own step; those of a larger run before are ranks no more."""
+    """Each rank that acknowledges leaves its own step; the ranks of an earlier, larger run are left out."""
     stream = ToyProducer(tmp_path, lanes=4)
     for _ in range(4):
         stream.append(4)

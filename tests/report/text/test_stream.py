@@ -85,7 +85,7 @@ def test_what_is_not_there_is_left_out():
 
 
 def test_ranks_that_need_a_look_come_first():
-    """512 ranks in a line: the one that hangs must be among those that are named."""
+    """512 ranks in a line: the one that hangs must be among the named ranks."""
     ranks = tuple(RankStatus(rank, 14 - (rank == 300), 1 + (rank == 300), 0) for rank in range(512))
     line = describe_stream(replace(STREAM, trainings=(replace(RUN, dp_world_size=513, ranks=ranks),)))[-1]
     assert line.startswith(

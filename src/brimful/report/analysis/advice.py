@@ -62,7 +62,7 @@ class Choice:
     Attributes:
         keeps: quantities of a step that are within a tenth of the unpacked run's: ``samples`` (and so real tokens),
             ``padded tokens`` (and so about the time of a step), or ``settings``.
-        nearest_to: those of ``samples`` and ``padded tokens`` that it misses but comes nearest to of all choices.
+        nearest_to: which of ``samples`` and ``padded tokens`` it misses but comes nearest to of all choices.
         packs_per_micro_batch, gradient_accumulation_steps: to set.
         step: size of a step with these settings.
         batch_ratio: samples a step ÷ samples a step of the unpacked run.

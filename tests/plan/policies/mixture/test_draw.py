@@ -81,7 +81,7 @@ def test_a_source_without_samples_is_refused():
     ids=["samples", "tokens", "loss", "each gives out"],
 )
 def test_four_times_the_sources_take_four_times_as_long(options):
-    """Shares that were computed anew for each source, or queues made anew where one gives out, took sixteen times as long."""
+    """Shares that were computed again for each source, or queues made again where one gives out, took sixteen times as long."""
 
     def seconds(num_sources):
         sources = {f"source {number}": 5 for number in range(num_sources)}
