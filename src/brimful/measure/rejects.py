@@ -85,7 +85,7 @@ def write_rejects(
     with atomic_file(path) as file:
         for sample_id in map(int, ids):
             row = source.rows.get(sample_id)
-            # Both are in the order of the samples; a table of an earlier version may name fewer.
+            # Both are in the order of the samples; a table names the first ``MAX_REJECTS`` alone.
             reason = "see the rows before"
             if known is not None and known[0] == sample_id:
                 reason, known = known[1], next(reasons, None)
