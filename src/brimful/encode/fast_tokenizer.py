@@ -1,6 +1,6 @@
 """Tokenizing with ``fastokens``: byte-level BPE, tens of times faster than ``tokenizers``, with the same ids.
 
-``docs/adr/0024-fast-encoding.md`` says why this library.
+``docs/adr/0005-fast-libraries-are-checked-against-the-reference.md`` says why this library.
 """
 
 import importlib.metadata

@@ -1,7 +1,7 @@
 """Charts as inline SVG: bars, lines, ranges and marks on linear or logarithmic axes.
 
 Colors come from the classes of the page, so a chart follows its light and dark theme; texts are texts, so they can
-be selected, searched and read aloud. Nothing is loaded and nothing runs. ``docs/adr/0012-report-pages.md`` says why
+be selected, searched and read aloud. Nothing is loaded and nothing runs. ``docs/adr/0002-dependencies.md`` says why
 this is not a plotting library.
 """
 
