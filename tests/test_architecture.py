@@ -1,4 +1,4 @@
-"""What docs/architecture.md and CONTRIBUTING.md say of the code is so: packages, paths, names, arrows."""
+"""What docs/architecture.md, docs/extending.md and CONTRIBUTING.md say of the code is so: packages, paths, names, arrows."""
 
 import ast
 import keyword
@@ -15,7 +15,7 @@ from tests.library import modules
 from tests.test_layering import ANYTHING, BASE, MAY_IMPORT, PLAN_MAY_IMPORT
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("docs/architecture.md", "CONTRIBUTING.md")
+PAGES = ("docs/architecture.md", "docs/extending.md", "CONTRIBUTING.md")
 FORMATS = (ROOT / "docs/formats.md").read_text(encoding="utf-8")
 
 PLACED_NAMES = re.compile(r"`([\w/]+\.py)`: ((?:`[\w.]+`(?:, | and )?)+)")
