@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from brimful import plan_packs
@@ -75,6 +75,9 @@ def test_where_nothing_can_be_exchanged_packs_stay(lists):
     aim=st.sampled_from([0.0, 1.0, 3.0]),
     block=st.sampled_from([1 << 16, 5]),
     in_order=st.booleans(),
+)
+@example(case=(25, [1, 1, 1, 1, 5, 21, 23, 25, 25, 25]), seed=0, aim=1.0, block=5, in_order=False).via(
+    "a block that is above its aim for good, beside one that may rise to its own"
 )
 def test_as_many_packs_none_over_capacity_each_item_once_and_not_more_alike(case, seed, aim, block, in_order):
     """All that a mixed plan promises, for plans that are full and for plans with room."""

@@ -94,12 +94,18 @@ def exchange_segments(
     order = np.arange(num_packs) if num_blocks == 1 else random_order(num_packs, stream)
     sizes = packing.sizes.copy()
     blocks: list[tuple[Int64Array, AnyIntArray]] = []
+    excess_before = excess = 0
     for number in range(num_blocks):
         block_packs = order[number * num_packs // num_blocks : (number + 1) * num_packs // num_blocks]
         packs = np.sort(block_packs).astype(np.int64, copy=False)
-        block = _exchange(packing.take(packs), lengths, measure, stream)
+        block, block_excess_before, block_excess = _exchange(packing.take(packs), lengths, measure, stream)
+        excess_before += block_excess_before
+        excess += block_excess
         sizes[packs] = block.sizes
         blocks.append((packs, block.items))
+    if excess > max(0, excess_before) and alikeness > 0:
+        # Some blocks rose to their aim while another could not get down to its own: then no block may rise.
+        return exchange_segments(packing, lengths, capacity=capacity, seed=seed, epoch=epoch, alikeness=0)
     # Packs keep their places but not their numbers of segments: blocks are written once all sizes are known.
     offsets = offsets_of(sizes)
     items = np.empty_like(packing.items)
@@ -150,7 +156,9 @@ class _Difference:
         return minimum, int(minimum + self.allowance * num_packs * 2.0**self.bits)
 
 
-def _exchange(block: Packing, lengths: AnyIntArray, measure: _Difference, stream: RandomStream) -> Packing:
+def _exchange(
+    block: Packing, lengths: AnyIntArray, measure: _Difference, stream: RandomStream
+) -> tuple[Packing, int, int]:
     """Exchange among the packs of a block, round by round until the aim is reached or rounds stop helping.
 
     Args:
@@ -158,6 +166,10 @@ def _exchange(block: Packing, lengths: AnyIntArray, measure: _Difference, stream
         lengths: ``int32[num_items]``, lengths of all items of the packing.
         measure: measure of the difference among packs.
         stream: random stream of the offers.
+
+    Returns:
+        The exchanged packs; how far their difference was above the aim before the exchange, and how far it is now, below
+        0 if it is below.
     """
     work = 2 * len(lengths)
     offsets, items, lengths = block.offsets, block.items, lengths[block.items]
@@ -167,7 +179,7 @@ def _exchange(block: Packing, lengths: AnyIntArray, measure: _Difference, stream
     sum_offers = compiled(_sum_offers, work, sum_calls=True) or _sum_offers_in_numpy
     swap = compiled(_swap, work, sum_calls=True) or _swap_in_numpy
     minimum, aim = measure.minimum_and_aim(int(loads.sum()), len(items), num_packs)
-    last_value = int(measure.values(loads, np.diff(offsets)).sum())
+    first_value = last_value = int(measure.values(loads, np.diff(offsets)).sum())
     for number in range(1, _MAX_ROUNDS + 1):
         words = stream.words(num_packs)
         num_segments = np.diff(offsets)
@@ -207,7 +219,7 @@ def _exchange(block: Packing, lengths: AnyIntArray, measure: _Difference, stream
             if value <= aim or (stalled and num_packs >= _FEW_PACKS):
                 break
             last_value = value
-    return Packing(offsets, items)
+    return Packing(offsets, items), first_value - aim, value - aim
 
 
 def _within_allowance(allowance: int, rise: Int64Array, candidates: BoolArray, coins: Int64Array) -> BoolArray:
