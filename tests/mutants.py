@@ -38,7 +38,7 @@ ROOMS: dict[str, tuple[list[str], list[str]]] = {
     ),
     "serve": (["serve"], ["serve"]),
     "shards": (["shards"], ["shards", "golden", "serve/test_pack_store.py"]),
-    "plan/step": (["plan/step"], ["plan/step"]),
+    "rl": (["rl"], ["rl"]),
     "plan/fit": (["plan/fit"], ["plan/fit", "plan/test_algorithms.py", "plan/test_frozen_plans.py"]),
     "encode/filling": (
         ["encode/filling.py", "encode/skeleton.py", "encode/opaque.py", "encode/placeholders.py"],

@@ -44,11 +44,11 @@ _MODULE_OF = {
     "Overflow": "brimful.plan",
     "CostModel": "brimful.plan",
     "schedule_packs": "brimful.plan",
-    "plan_step": "brimful.plan.step",
-    "StepPlan": "brimful.plan.step",
-    "plan_context_parallel": "brimful.plan.step",
-    "ContextParallelPlan": "brimful.plan.step",
-    "warm_up": "brimful.plan.step",
+    "plan_step": "brimful.rl",
+    "StepPlan": "brimful.rl",
+    "plan_context_parallel": "brimful.rl",
+    "ContextParallelPlan": "brimful.rl",
+    "warm_up": "brimful.rl",
     "Lookahead": "brimful.plan",
     "write_packs": "brimful.materialize",
     "pack_dataset": "brimful.materialize",
@@ -74,10 +74,10 @@ _MODULE_OF = {
     "PackedBatch": "brimful.collate",
     "Padding": "brimful.collate",
     "PackCollator": "brimful.collate.torch",
-    "SampleColumn": "brimful.collate.step_packs",
-    "pack_step": "brimful.collate.step_packs",
-    "restore_tokens": "brimful.collate.step_packs",
-    "split_for_context_parallel": "brimful.collate.context_parallel",
+    "SampleColumn": "brimful.rl",
+    "pack_step": "brimful.rl",
+    "restore_tokens": "brimful.rl",
+    "split_for_context_parallel": "brimful.rl",
     "Normaliser": "brimful.collate",
     "per_sample_loss": "brimful.collate.loss_torch",
     "collator_for": "brimful.trainers",
@@ -99,11 +99,7 @@ if TYPE_CHECKING:
     from brimful.collate import Normaliser as Normaliser
     from brimful.collate import PackedBatch as PackedBatch
     from brimful.collate import Padding as Padding
-    from brimful.collate.context_parallel import split_for_context_parallel as split_for_context_parallel
     from brimful.collate.loss_torch import per_sample_loss as per_sample_loss
-    from brimful.collate.step_packs import SampleColumn as SampleColumn
-    from brimful.collate.step_packs import pack_step as pack_step
-    from brimful.collate.step_packs import restore_tokens as restore_tokens
     from brimful.collate.torch import PackCollator as PackCollator
     from brimful.encode import ChatEncoder as ChatEncoder
     from brimful.encode import CompletionEncoder as CompletionEncoder
@@ -133,11 +129,15 @@ if TYPE_CHECKING:
     from brimful.plan import plan_packs as plan_packs
     from brimful.plan import plan_with as plan_with
     from brimful.plan import schedule_packs as schedule_packs
-    from brimful.plan.step import ContextParallelPlan as ContextParallelPlan
-    from brimful.plan.step import StepPlan as StepPlan
-    from brimful.plan.step import plan_context_parallel as plan_context_parallel
-    from brimful.plan.step import plan_step as plan_step
-    from brimful.plan.step import warm_up as warm_up
+    from brimful.rl import ContextParallelPlan as ContextParallelPlan
+    from brimful.rl import SampleColumn as SampleColumn
+    from brimful.rl import StepPlan as StepPlan
+    from brimful.rl import pack_step as pack_step
+    from brimful.rl import plan_context_parallel as plan_context_parallel
+    from brimful.rl import plan_step as plan_step
+    from brimful.rl import restore_tokens as restore_tokens
+    from brimful.rl import split_for_context_parallel as split_for_context_parallel
+    from brimful.rl import warm_up as warm_up
     from brimful.serve import LazyShardedDataset as LazyShardedDataset
     from brimful.serve import Pack as Pack
     from brimful.serve import PackedDataset as PackedDataset

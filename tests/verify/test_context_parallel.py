@@ -11,14 +11,14 @@ pytest.importorskip("transformers")
 
 from brimful import PackCollator, SampleColumn, pack_step, plan_step, verify_context_parallel  # noqa: E402
 from brimful.collate import Padding, lay_out  # noqa: E402
-from brimful.collate.context_parallel import (  # noqa: E402
+from brimful.collate.shift import shift_labels  # noqa: E402
+from brimful.errors import CollateError, SettingsError  # noqa: E402
+from brimful.rl.context_parallel_split import (  # noqa: E402
     ContextParallelLayout,
     gather_from_context_parallel,
     split_for_context_parallel,
 )
-from brimful.collate.shift import shift_labels  # noqa: E402
-from brimful.collate.step_packs import RestoredTokens, restore_tokens  # noqa: E402
-from brimful.errors import CollateError, SettingsError  # noqa: E402
+from brimful.rl.step_packs import RestoredTokens, restore_tokens  # noqa: E402
 from brimful.verify.models import tiny_model  # noqa: E402
 
 PADDING = Padding(segment_multiple_of=16)

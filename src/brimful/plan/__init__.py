@@ -7,8 +7,6 @@
       settings     policies/     fit/ vector/ optimal/      ledger
                    counts/       phased/      stream/       saved/
 
-    lengths of one step ──────────────────────────────────► StepPlan: step/, separate
-
 ``algorithms`` is the one table of all algorithms; each has its own file. The decreasing ones work on counts of
 lengths (``counts``), the others on the lengths in their order.
 """

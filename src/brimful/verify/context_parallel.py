@@ -12,16 +12,16 @@ import torch
 from brimful.checks import choice_of, whole_number
 from brimful.collate.batch import PackedBatch
 from brimful.collate.columns import Column, ColumnPlace
-from brimful.collate.context_parallel import (
+from brimful.collate.layout import lay_out
+from brimful.collate.media import PackExtras
+from brimful.collate.padding import Padding
+from brimful.errors import SettingsError
+from brimful.rl.context_parallel_split import (
     ContextParallelLayout,
     gather_from_context_parallel,
     split_for_context_parallel,
 )
-from brimful.collate.layout import lay_out
-from brimful.collate.media import PackExtras
-from brimful.collate.padding import Padding
-from brimful.collate.step_packs import RestoredTokens, restore_tokens
-from brimful.errors import SettingsError
+from brimful.rl.step_packs import RestoredTokens, restore_tokens
 from brimful.shards import Pack
 from brimful.verify.checks.columns import PackWithExtras, check_columns, check_restoring
 from brimful.verify.checks.context_parallel import Gather, Split, check_gathering, check_simulated, check_split

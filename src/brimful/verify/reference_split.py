@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from itertools import pairwise
 
-from brimful.collate.context_parallel import ContextParallelLayout
+from brimful.rl.context_parallel_split import ContextParallelLayout
 from brimful.typing import CuSeqlens
 
 _Slices = Callable[[int, int], tuple[int, ...]]

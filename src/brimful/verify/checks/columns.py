@@ -13,7 +13,7 @@ import numpy.typing as npt
 from brimful.collate.batch import PackedBatch
 from brimful.collate.columns import Column, ColumnPlace
 from brimful.collate.media import PackExtras
-from brimful.collate.step_packs import RestoredTokens
+from brimful.rl.step_packs import RestoredTokens
 from brimful.shards import Pack
 from brimful.typing import IGNORE_INDEX
 from brimful.verify.report import Finding, Status, failed

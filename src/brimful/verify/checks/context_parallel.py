@@ -13,7 +13,7 @@ import torch
 
 from brimful.collate.batch import PackedBatch
 from brimful.collate.columns import Column, ColumnPlace
-from brimful.collate.context_parallel import ContextParallelLayout, ContextParallelShard
+from brimful.rl.context_parallel_split import ContextParallelLayout, ContextParallelShard
 from brimful.typing import IGNORE_INDEX, Int64Array
 from brimful.verify.attention import first_sentence
 from brimful.verify.checks.columns import same

@@ -1,0 +1,46 @@
+"""Steps of reinforcement learning: samples that arrive together, planned within a millisecond, packed and restored.
+
+::
+
+    lengths ─► StepItems ─► spread ───────────────────────────► StepPlan ─► packs ─► batches ─► each sample again
+    planner    step_items   levels  fill                        step_plan   step_packs          step_packs
+               groups:      ranks_of_groups  within_ranks  exchange
+
+``context_parallel`` shares long samples among ranks, ``context_parallel_split`` cuts the rows of a batch for ranks that
+share it, ``warm_up`` loads the compiled code, and ``compat`` has the planning functions of trainers under their own names.
+"""
+
+from brimful.rl.context_parallel import plan_context_parallel
+from brimful.rl.context_parallel_plan import ContextParallelPlan
+from brimful.rl.context_parallel_split import (
+    ContextParallelLayout,
+    ContextParallelShard,
+    context_parallel_places,
+    gather_from_context_parallel,
+    split_for_context_parallel,
+)
+from brimful.rl.planner import plan_step
+from brimful.rl.step_items import GroupsShare
+from brimful.rl.step_packs import RestoredTokens, SampleColumn, pack_step, restore_tokens
+from brimful.rl.step_plan import LossMean, StepPlan, loss_weights
+from brimful.rl.warm_up import warm_up
+
+__all__ = [
+    "ContextParallelLayout",
+    "ContextParallelPlan",
+    "ContextParallelShard",
+    "GroupsShare",
+    "LossMean",
+    "RestoredTokens",
+    "SampleColumn",
+    "StepPlan",
+    "context_parallel_places",
+    "gather_from_context_parallel",
+    "loss_weights",
+    "pack_step",
+    "plan_context_parallel",
+    "plan_step",
+    "restore_tokens",
+    "split_for_context_parallel",
+    "warm_up",
+]

@@ -1,0 +1,103 @@
+"""Planning functions of verl, ``verl.utils.seqlen_balancing``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from brimful.optional import optional
+from brimful.plan import CostModel
+from brimful.rl.compat.partitions import get_seqlen_balanced_partitions
+from brimful.rl.planner import plan_step
+from brimful.typing import AnyIntArray
+
+__all__ = ["get_seqlen_balanced_partitions", "micro_batch_indices", "rearrange_micro_batches"]
+
+COST_OF_VERL = CostModel(linear=24576, quadratic=1, tile=1)
+"""Workload that verl assumes, for a 7B model: FLOPs of 24576·l + l². Pass the cost of your model instead."""
+
+
+def micro_batch_indices(
+    seq_len_effective: AnyIntArray,
+    max_token_len: int,
+    num_batches_divided_by: int | None = None,
+    min_num_micro_batch: int | None = None,
+    force_group_size: int = 1,
+    cost: CostModel = COST_OF_VERL,
+) -> list[list[int]]:
+    """Return the positions of each micro-batch of one rank: the planning half of ``rearrange_micro_batches``.
+
+    Args:
+        seq_len_effective: ``int[num_samples]``: tokens of each sample of this rank.
+        max_token_len: maximum tokens of a micro-batch, never exceeded.
+        num_batches_divided_by: the number of micro-batches is a multiple of this (virtual pipeline stages).
+        min_num_micro_batch: minimum number of micro-batches.
+        force_group_size: this many neighbors share a micro-batch.
+        cost: model of the cost that is balanced.
+
+    Raises:
+        OversizedSampleError: a sample or a group exceeds the budget.
+        InvalidLengthsError: fewer samples than micro-batches; no micro-batch may be empty.
+
+    >>> micro_batch_indices(np.array([3, 3, 5, 6, 1, 1]), 7)
+    [[0, 1, 5], [3], [2, 4]]
+    """
+    groups = np.arange(len(seq_len_effective)) // force_group_size if force_group_size > 1 else None
+    step = plan_step(
+        seq_len_effective,
+        capacity=max_token_len,
+        dp_world_size=1,
+        cost=cost,
+        groups=groups,
+        groups_share="micro_batch",
+        multiple_of=1 if num_batches_divided_by is None else num_batches_divided_by,
+        min_micro_batches=min_num_micro_batch or 1,
+    )
+    return [rows.tolist() for rows in step.micro_batches(0)]
+
+
+def rearrange_micro_batches(
+    batch: Any,
+    max_token_len: int,
+    dp_group: Any = None,
+    num_batches_divided_by: int | None = None,
+    same_micro_num_in_dp: bool = True,
+    min_num_micro_batch: int | None = None,
+    use_dynamic_bsz_balance: bool = True,
+    force_group_size: int = 1,
+) -> tuple[list[Any], list[list[int]]]:
+    """Split the batch of a rank into micro-batches within a budget of tokens.
+
+    Like verl's function, with its batches (``TensorDict``) and groups, but the plan keeps the budget directly, without
+    trying one number of micro-batches after the other. Micro-batches are always in order of falling cost
+    (``use_dynamic_bsz_balance``). Ranks agree on the number of micro-batches with one ``all_reduce``, as in verl.
+
+    Returns:
+        The micro-batches, and the positions of each.
+
+    Raises:
+        The errors of ``micro_batch_indices``.
+    """
+    with optional("torch", "torch", "rearrange_micro_batches"):
+        import torch
+    input_ids = batch["input_ids"]
+    lengths = input_ids.offsets().diff() if input_ids.is_nested else batch["attention_mask"].sum(dim=1)
+    numbers = lengths.cpu().numpy()
+    settings = (num_batches_divided_by, min_num_micro_batch, force_group_size)
+    rows = micro_batch_indices(numbers, max_token_len, *settings)
+    if same_micro_num_in_dp and dp_group is not None and torch.distributed.is_initialized():
+        most = torch.tensor([len(rows)], device=lengths.device)
+        torch.distributed.all_reduce(most, op=torch.distributed.ReduceOp.MAX, group=dp_group)
+        if int(most) > len(rows):
+            rows = micro_batch_indices(numbers, max_token_len, num_batches_divided_by, int(most), force_group_size)
+    return [_select(batch, positions) for positions in rows], rows
+
+
+def _select(batch: Any, positions: list[int]) -> Any:
+    """Select rows of a batch; nested tensors need verl's own function."""
+    try:
+        from verl.utils.tensordict_utils import index_select_tensor_dict
+    except ImportError:
+        return batch[positions]
+    return index_select_tensor_dict(batch, positions)

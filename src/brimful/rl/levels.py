@@ -1,0 +1,226 @@
+"""Slices of equal cost: micro-batches that run at the same time, filled to the cost of their most expensive sample."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from brimful.rl.fill import run_loop
+from brimful.typing import Int64Array
+
+
+def fill_levels(
+    lengths: Int64Array, weights: Int64Array, *, capacity: int, num_ranks: int, micro_batches: int
+) -> tuple[Int64Array, int]:
+    """Fill whole slices of micro-batches while one sample alone costs more than the mean micro-batch.
+
+    Ranks wait for the slowest micro-batch of a slice, so work in the other micro-batches is free up to this level: the
+    room below it is filled with the longest items that fit, and later slices get less.
+
+    ::
+
+        capacity 8, 2 ranks, 2 micro-batches each; weights as squares
+        lengths 8 4 4 3 2 2 1          the mean micro-batch costs 114 ÷ 4 = 28.5, and 8 alone costs 64
+        slice 0   8 | 4 4              seeds 8 and 4, filled up to 64 and 8 tokens
+        then      3 | 2 2 1            the mean is 9: no item is above it, so least load first continues
+
+    Pure: no I/O, no randomness.
+
+    Args:
+        lengths: ``int64[num_items]``, descending.
+        weights: ``int64[num_items]``, descending; at least 1.
+        capacity: capacity of a micro-batch.
+        num_ranks: number of micro-batches of a slice.
+        micro_batches: number of slices; each micro-batch gets an item: at least ``num_ranks · micro_batches`` items.
+
+    Returns:
+        ``int64[num_items]``: the micro-batch ``slice · num_ranks + place`` of each item, -1 for unplaced items; and the
+        number of filled slices.
+
+    Cost: O(n·log n).
+
+    >>> lengths = np.array([8, 4, 4, 3, 2, 2, 1])
+    >>> bin_of, slices = fill_levels(lengths, lengths**2, capacity=8, num_ranks=2, micro_batches=2)
+    >>> bin_of.tolist(), slices
+    ([0, 1, 1, -1, -1, -1, -1], 1)
+    """
+    bin_of = np.full(len(lengths), -1, dtype=np.int64)
+    next_unplaced = np.arange(len(lengths) + 1)
+    slices = run_loop(
+        _fill_levels, len(lengths), lengths, weights, int(weights.sum()), int(capacity), int(num_ranks),
+        int(micro_batches), results=(next_unplaced, bin_of),
+    )  # fmt: skip
+    return bin_of, int(slices)
+
+
+def _fill_levels(
+    lengths: Sequence[int],
+    weights: Sequence[int],
+    total: int,
+    capacity: int,
+    num_ranks: int,
+    micro_batches: int,
+    next_unplaced: list[int],
+    bin_of: list[int],
+) -> int:
+    """Write the bin of each placed item, and return the number of slices; to be compiled.
+
+    ``next_unplaced[i]`` leads to the first unplaced item at or after ``i``, in several hops, which are shortened as they
+    are followed.
+    """
+    num_items = len(lengths)
+    num_unplaced = num_items
+    first = 0
+    for number in range(micro_batches):
+        while first < num_items and bin_of[first] >= 0:
+            first += 1
+        if first == num_items or weights[first] * num_ranks * (micro_batches - number) <= total:
+            return number
+        level = weights[first]
+        # Seeds: the longest unplaced items, one for each micro-batch of the slice.
+        seed_end = first
+        place = number * num_ranks
+        while place < (number + 1) * num_ranks:
+            if bin_of[seed_end] < 0:
+                bin_of[seed_end] = place
+                next_unplaced[seed_end] = seed_end + 1
+                total -= weights[seed_end]
+                place += 1
+            seed_end += 1
+        num_unplaced -= num_ranks
+        reserve = (micro_batches - number - 1) * num_ranks
+        # The shortest seed is filled first: its micro-batch has the largest room, for the longest items.
+        seed = seed_end
+        for _ in range(num_ranks):
+            seed -= 1
+            while bin_of[seed] < number * num_ranks:
+                seed -= 1
+            room = capacity - lengths[seed]
+            allowance = level - weights[seed]
+            while num_unplaced > reserve:
+                # The first item that is short and cheap enough: both fall along the items.
+                low, high = 0, num_items
+                while low < high:
+                    middle = (low + high) // 2
+                    if lengths[middle] <= room and weights[middle] <= allowance:
+                        high = middle
+                    else:
+                        low = middle + 1
+                item = low
+                while next_unplaced[item] != item:
+                    next_unplaced[item] = next_unplaced[next_unplaced[item]]
+                    item = next_unplaced[item]
+                if item == num_items:
+                    break
+                bin_of[item] = bin_of[seed]
+                next_unplaced[item] = item + 1
+                room -= lengths[item]
+                allowance -= weights[item]
+                total -= weights[item]
+                num_unplaced -= 1
+    return micro_batches
+
+
+def fill_common_levels(
+    lengths: Int64Array, weights: Int64Array, offsets: Int64Array, *, capacity: int, micro_batches: int
+) -> tuple[Int64Array, int]:
+    """Fill whole slices of micro-batches while one sample alone costs more than any rank's mean micro-batch.
+
+    All ranks wait for the rank of this sample, so every other rank fills its micro-batch of the slice up to the same
+    cost, with its longest samples that fit, and has less in later slices.
+
+    ::
+
+        capacity 8, 2 micro-batches each; weights as squares
+        rank 0    8 2 1     costs 69, 34.5 per micro-batch; 8 alone costs 64: the level of slice 0
+        rank 1    5 4 3     costs 50; after 5 (25), 3 has room, and fits below 64
+        slice 0   8 | 5 3         then the mean of rank 1 is 16, and no sample is above it
+
+    Pure: no I/O, no randomness.
+
+    Args:
+        lengths: ``int64[num_items]``, rank after rank, descending within each rank.
+        weights: ``int64[num_items]``, descending within each rank; at least 1.
+        offsets: ``int64[num_ranks + 1]``: the items of each rank, at least as many as its micro-batches.
+        capacity: capacity of a micro-batch.
+        micro_batches: number of micro-batches of each rank.
+
+    Returns:
+        ``int64[num_items]``: the slice of each item, -1 for unplaced items; and the number of filled slices.
+
+    Cost: O(n·log n).
+
+    >>> lengths = np.array([8, 2, 1, 5, 4, 3])
+    >>> slice_of, slices = fill_common_levels(lengths, lengths**2, np.array([0, 3, 6]), capacity=8, micro_batches=2)
+    >>> slice_of.tolist(), slices
+    ([0, -1, -1, 0, -1, 0], 1)
+    """
+    slice_of = np.full(len(lengths), -1, dtype=np.int64)
+    next_unplaced = np.arange(len(lengths) + 1)
+    num_ranks = len(offsets) - 1
+    totals = np.add.reduceat(weights, offsets[:-1])
+    firsts, counts = offsets[:-1].copy(), np.diff(offsets)
+    slices = run_loop(
+        _fill_common_levels, len(lengths), lengths, weights, offsets, int(capacity), int(num_ranks),
+        int(micro_batches), results=(totals, firsts, counts, next_unplaced, slice_of),
+    )  # fmt: skip
+    return slice_of, int(slices)
+
+
+def _fill_common_levels(
+    lengths: Sequence[int],
+    weights: Sequence[int],
+    offsets: Sequence[int],
+    capacity: int,
+    num_ranks: int,
+    micro_batches: int,
+    totals: list[int],
+    firsts: list[int],
+    counts: list[int],
+    next_unplaced: list[int],
+    slice_of: list[int],
+) -> int:
+    """Write the slice of each placed item, and return the number of slices; to be compiled.
+
+    ``totals``, ``firsts`` and ``counts`` describe the unplaced items of each rank. ``next_unplaced[i]`` leads to the first
+    unplaced item at or after ``i``, in several hops, which are shortened as they are followed.
+    """
+    for number in range(micro_batches):
+        level, most = 0, 0
+        for rank in range(num_ranks):
+            first = firsts[rank]
+            while slice_of[first] >= 0:
+                first += 1
+            firsts[rank] = first
+            level = max(level, weights[first])
+            most = max(most, totals[rank])
+        reserve = micro_batches - number - 1
+        if level * (reserve + 1) <= most:
+            return number
+        for rank in range(num_ranks):
+            end = offsets[rank + 1]
+            room, allowance = capacity, level
+            low = firsts[rank]
+            while low < end:
+                item = low
+                while next_unplaced[item] != item:
+                    next_unplaced[item] = next_unplaced[next_unplaced[item]]
+                    item = next_unplaced[item]
+                if item >= end:
+                    break
+                slice_of[item] = number
+                next_unplaced[item] = item + 1
+                room -= lengths[item]
+                allowance -= weights[item]
+                totals[rank] -= weights[item]
+                counts[rank] -= 1
+                if counts[rank] <= reserve:
+                    break
+                # The first later item that is short and cheap enough: both fall along the items of a rank.
+                low, high = item + 1, end
+                while low < high:
+                    middle = (low + high) // 2
+                    if lengths[middle] <= room and weights[middle] <= allowance:
+                        high = middle
+                    else:
+                        low = middle + 1
+    return micro_batches

@@ -1,0 +1,248 @@
+"""Packs of the samples of one step, and the inverse: values of their tokens in order of arrival."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from brimful.checks import choice_of
+from brimful.collate.batch import PackedBatch
+from brimful.collate.columns import Column, ColumnPlace, check_column_name, check_fill
+from brimful.collate.media import PackExtras
+from brimful.errors import CollateError
+from brimful.ragged import offsets_of, ranges
+from brimful.rl.step_plan import StepPlan
+from brimful.shards import Pack, assemble_pack
+from brimful.typing import BoolArray, Int64Array, LossMask, Offsets, TokenIds
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SampleColumn:
+    """Column of all samples of a step, in order of arrival.
+
+    Attributes:
+        name: key in the batch.
+        values: ``[length, …]`` for each sample; or one array ``[num_samples]`` with one number for all tokens of a
+            sample, such as the advantages of GRPO.
+        fill: value at padding, and at tokens without a prediction.
+        place: whether values belong to the token that is read (``token``), or to the token that is predicted
+            (``target``).
+    """
+
+    name: str
+    values: Sequence[npt.ArrayLike] | npt.NDArray[Any]
+    fill: float = 0
+    place: ColumnPlace | str = ColumnPlace.TARGET
+
+    def __post_init__(self) -> None:
+        check_column_name(self.name)
+        object.__setattr__(self, "place", choice_of(ColumnPlace, self.place, argument="place"))
+
+    def __repr__(self) -> str:
+        return f"SampleColumn({self.name!r}, {len(self.values):,} samples, of the {ColumnPlace(self.place).value})"
+
+    def of(self, samples: Sequence[int], lengths: Sequence[int]) -> Column:
+        """Return the column for a pack of these samples.
+
+        Raises:
+            CollateError: values for another number of tokens; names the sample.
+        """
+        if isinstance(self.values, np.ndarray) and self.values.dtype != object and self.values.ndim == 1:
+            values = np.repeat(self.values[list(samples)], lengths)
+        else:
+            arrays = [np.asarray(self.values[sample]) for sample in samples]
+            for sample, length, array in zip(samples, lengths, arrays, strict=True):
+                if array.ndim == 0 or len(array) != length:
+                    raise CollateError(
+                        f"sample {sample}: column {self.name!r} has the shape {array.shape} and the sample {length:,} tokens: "
+                        f"give one value for each token, answers with {self.fill:g} before them for the prompt"
+                    )
+            shapes = {(array.shape[1:], array.dtype) for array in arrays}
+            if len(shapes) > 1:
+                raise CollateError(
+                    f"samples {samples[0]}, {samples[1]}…: column {self.name!r} has values of different shapes or types: "
+                    f"{' and '.join(sorted(f'{dtype}{list(shape)}' for shape, dtype in shapes))}"
+                )
+            values = np.concatenate(arrays)
+        if values.dtype == np.float64:
+            values = values.astype(np.float32)  # Python numbers; no trainer computes these in double precision
+        check_fill(self.name, self.fill, values.dtype)
+        return Column(self.name, values, self.fill, ColumnPlace(self.place))
+
+
+def pack_step(
+    step: StepPlan,
+    input_ids: Sequence[npt.ArrayLike],
+    *,
+    dp_rank: int,
+    loss_masks: Sequence[npt.ArrayLike] | None = None,
+    columns: Sequence[SampleColumn] = (),
+    weights: npt.NDArray[np.floating[Any]] | None = None,
+) -> list[tuple[Pack, PackExtras]]:
+    """Make one pack for each micro-batch of a rank; its samples are numbered by their index in the step.
+
+    ``PackCollator`` accepts each: ``collate([pack])``. The same packs serve the log-probability pass and the training
+    pass, and ``restore_tokens`` puts model outputs back into the order of arrival.
+
+    Args:
+        step: plan from ``plan_step``, with the lengths of these samples.
+        input_ids: tokens of each sample of the step, prompt and answer.
+        dp_rank: rank whose packs are made.
+        loss_masks: ``bool[length]`` of each sample, true at targets; all tokens except the first if None.
+        columns: additional values of each token.
+        weights: ``float[num_samples]``, weight of each target of a sample: ``step.weights(…)``. 1 if None.
+
+    Raises:
+        CollateError: samples that differ from the planned samples, or values for another number of tokens; names the
+            sample.
+        SettingsError: no such rank.
+
+    >>> from brimful import plan_step
+    >>> step = plan_step([2, 3], capacity=5, dp_world_size=1)
+    >>> old = SampleColumn("old_log_probs", [[0, -0.5], [0, -0.25, -0.75]])
+    >>> ((pack, extras),) = pack_step(step, [[5, 6], [7, 8, 9]], dp_rank=0, columns=[old])
+    >>> pack.sample_ids.tolist(), extras.columns[0].values.tolist()
+    ([0, 1], [0.0, -0.5, 0.0, -0.25, -0.75])
+    """
+    arguments = [("input_ids", input_ids), ("loss_masks", loss_masks), ("weights", weights)]
+    for name, values in [*arguments, *((f"column {column.name!r}", column.values) for column in columns)]:
+        if values is not None and len(values) != len(step):
+            raise CollateError(
+                f"{name} must have one entry for each of the {len(step):,} samples of the step and has {len(values):,}"
+            )
+    packs = []
+    for number, rows in enumerate(step.micro_batches(dp_rank)):
+        samples: list[int] = rows.tolist()
+        ids: list[TokenIds] = [np.asarray(input_ids[sample], dtype=np.int32) for sample in samples]
+        lengths = [len(row) for row in ids]
+        if sum(lengths) > step.capacity:
+            raise CollateError(
+                f"micro-batch {number} of rank {dp_rank} has {sum(lengths):,} tokens and the capacity is {step.capacity:,}: these "
+                f"are not the samples that were planned, or their lengths differ"
+            )
+        if 0 in lengths:
+            raise CollateError(f"sample {samples[lengths.index(0)]} of the step has no tokens")
+        masks = [_mask(loss_masks, sample, length) for sample, length in zip(samples, lengths, strict=True)]
+        extras = PackExtras(
+            loss_weights=None if weights is None else np.repeat(weights[rows], lengths).astype(np.float32),
+            columns=tuple(column.of(samples, lengths) for column in columns),
+        )
+        packs.append((assemble_pack(ids, masks, samples), extras))
+    return packs
+
+
+def _mask(loss_masks: Sequence[npt.ArrayLike] | None, sample: int, length: int) -> LossMask:
+    if loss_masks is None:
+        return np.ones(length, dtype=np.bool_)
+    mask: BoolArray = np.asarray(loss_masks[sample], dtype=np.bool_)
+    if mask.shape != (length,):
+        raise CollateError(
+            f"sample {sample}: its loss mask has the shape {mask.shape} and the sample {length:,} tokens"
+        )
+    return mask
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RestoredTokens:
+    """Values of the tokens of samples, sample by sample in order of arrival.
+
+    Attributes:
+        sample_ids: ``int64[num_samples]``, ascending: indices in the step.
+        offsets: ``int64[num_samples + 1]``: the values of sample ``i`` are ``values[offsets[i]:offsets[i + 1]]``.
+        values: ``[tokens, …]``.
+    """
+
+    sample_ids: Int64Array
+    offsets: Offsets
+    values: npt.NDArray[Any]
+
+    def __len__(self) -> int:
+        return len(self.sample_ids)
+
+    def __getitem__(self, index: int) -> npt.NDArray[Any]:
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"sample {index} is not in 0 … {len(self) - 1}")
+        index %= len(self)
+        return self.values[self.offsets[index] : self.offsets[index + 1]]
+
+    def __iter__(self) -> Iterator[npt.NDArray[Any]]:
+        return (self[index] for index in range(len(self)))
+
+    def __repr__(self) -> str:
+        return f"RestoredTokens({len(self):,} samples, {len(self.values):,} tokens)"
+
+
+def restore_tokens(
+    batches: Sequence[PackedBatch],
+    outputs: Sequence[npt.ArrayLike],
+    *,
+    predicted: bool = False,
+    fill: float = 0,
+) -> RestoredTokens:
+    """Return token values of micro-batches by sample, in order of arrival.
+
+    ::
+
+        row of samples 4 and 2      4a 4b 4c  .  2a 2b  .  .        . is padding
+        values                       1  2  3  9   5  6  9  9
+        restored                    2: 5 6      4: 1 2 3
+        if predicted                2: . 5      4: . 1 2            a value at 4a belongs to its prediction, 4b
+
+    This is one gather, without a loop over samples. Values that are split over ranks of context parallelism must be
+    gathered first (``gather_from_context_parallel``).
+
+    Args:
+        batches: batches before the dialect, from ``PackCollator.rows``.
+        outputs: ``[T, …]`` or ``[1, T, …]`` for each batch, with a value for every token of the row, including padding.
+        predicted: values are at the token that predicts, like log-probabilities from logits, and are moved to the token
+            that is predicted, as in a column of targets. The first token of a sample gets ``fill``.
+        fill: value of tokens that no token predicts.
+
+    Raises:
+        CollateError: values for another number of tokens, or a sample in two segments; names the sample.
+
+    >>> from brimful.collate import lay_out
+    >>> from brimful.testing.toys import toy_pack
+    >>> batch = lay_out([toy_pack([2, 3], first_sample=0)], pad_to=6)
+    >>> [values.tolist() for values in restore_tokens([batch], [[1, 2, 3, 4, 5, 9]])]
+    [[1, 2], [3, 4, 5]]
+    """
+    if len(batches) != len(outputs) or not len(batches):
+        raise CollateError(
+            f"{len(batches):,} batches and {len(outputs):,} outputs were given: give one output for each"
+        )
+    arrays, lengths, sample_ids = [], [], []
+    for number, (batch, output) in enumerate(zip(batches, outputs, strict=True)):
+        array = np.asarray(output)
+        array = array[0] if array.ndim > 1 and len(array) == 1 != len(batch.input_ids) else array
+        if array.ndim == 0 or len(array) != len(batch.input_ids):
+            raise CollateError(
+                f"output {number} has the shape {array.shape} and its row {len(batch.input_ids):,} tokens: give one value "
+                f"for each token, including padding"
+            )
+        arrays.append(array[~batch.padding_mask])
+        lengths.append(batch.real_lengths[: batch.num_segments])
+        sample_ids.append(batch.sample_ids)
+    samples: Int64Array = np.concatenate(sample_ids)
+    order = np.argsort(samples, kind="stable")
+    samples = samples[order]
+    if (repeats := np.flatnonzero(samples[1:] == samples[:-1])).size:
+        raise CollateError(
+            f"sample {int(samples[repeats[0]])} is in two segments: number the samples of a step by their index in it, "
+            f"as pack_step does, and restore each once"
+        )
+    sizes = np.concatenate(lengths)
+    begins = offsets_of(sizes)[:-1]
+    values = np.concatenate(arrays)[ranges(begins[order], sizes[order])]
+    offsets = offsets_of(sizes[order])
+    if predicted:
+        moved = np.empty_like(values)
+        moved[1:] = values[:-1]
+        starts = offsets[:-1]
+        moved[starts[starts < len(moved)]] = fill
+        values = moved
+    return RestoredTokens(samples, offsets, values)

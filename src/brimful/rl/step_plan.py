@@ -1,0 +1,215 @@
+"""Plan of one step: positions of samples by rank and micro-batch, and the weights of their losses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+
+from brimful.checks import choice_of, is_number, whole_number
+from brimful.errors import SettingsError
+from brimful.fingerprint import fingerprint_array, fingerprint_of, short
+from brimful.messages import counted, percent
+from brimful.plan.schedule.balance import Barrier
+from brimful.typing import Fingerprint, Float64Array, Int64Array, Offsets
+
+
+class LossMean(str, Enum):
+    """Definition of the mean loss of a step, under the trainers' names.
+
+    With n targets in a sample, and N targets and S samples with a target in the whole step, the weight of a target is:
+    """
+
+    TOKEN_MEAN = "token-mean"
+    """1/N: every target counts equally. (DAPO, 2025)"""
+    SEQ_MEAN_TOKEN_MEAN = "seq-mean-token-mean"
+    """1/(S·n): every sample counts equally, by the mean of its targets. (GRPO, 2024)"""
+    SEQ_MEAN_TOKEN_SUM = "seq-mean-token-sum"
+    """1/S: every sample counts by the sum of its targets."""
+    CONSTANT = "constant"
+    """1/constant, such as S times the maximum answer length. (Dr. GRPO, 2025)"""
+
+
+def loss_weights(
+    loss_tokens: Int64Array, mean: LossMean | str, *, constant: float | None = None, scale: float = 1.0
+) -> Float64Array:
+    """Return the weight of each target of a sample, so that Σ weight · loss over the step is the chosen mean.
+
+    Micro-batches and ranks add their sums: counts need not be gathered, and no micro-batch is divided by its own count.
+
+    Pure: no I/O.
+
+    Args:
+        loss_tokens: ``int64[num_samples]``: targets of each sample of the step, on all ranks.
+        mean: ``token-mean``, ``seq-mean-token-mean``, ``seq-mean-token-sum`` or ``constant``.
+        constant: divisor of ``constant``; above 0.
+        scale: a factor: the number of ranks if the trainer averages gradients over them (DDP, FSDP) instead of adding
+            them.
+
+    Returns:
+        ``float64[num_samples]``; 0 for a sample without a target.
+
+    Raises:
+        SettingsError: no such mean, ``constant`` without its divisor, or a divisor with another mean.
+
+    >>> loss_weights(np.array([4, 1, 0]), "seq-mean-token-mean").tolist()
+    [0.125, 0.5, 0.0]
+    """
+    mean = choice_of(LossMean, mean, argument="mean")
+    if (constant is not None) != (mean is LossMean.CONSTANT):
+        raise SettingsError('constant belongs to the mean "constant", and to no other: give both or neither')
+    if constant is not None and not (is_number(constant) and 0 < constant < float("inf")):
+        raise SettingsError(f"constant must be a number above 0 and is {constant!r}")
+    has_target = loss_tokens > 0
+    if mean is LossMean.TOKEN_MEAN:
+        divisors = np.full(len(loss_tokens), max(int(loss_tokens.sum()), 1), dtype=np.float64)
+    elif mean is LossMean.CONSTANT:
+        divisors = np.full(len(loss_tokens), constant, dtype=np.float64)
+    else:
+        divisors = np.full(len(loss_tokens), max(int(has_target.sum()), 1), dtype=np.float64)
+        if mean is LossMean.SEQ_MEAN_TOKEN_MEAN:
+            divisors = divisors * np.maximum(loss_tokens, 1)
+    return np.where(has_target, scale / divisors, 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class StepPlan:
+    """Micro-batches of one step, from ``plan_step``. Immutable.
+
+    The same plan serves every pass over the samples: log-probabilities from the same micro-batches as in the training
+    step are the same numbers, so that their ratio is exactly 1 at the first inner step.
+
+    Attributes:
+        capacity: maximum tokens of a micro-batch.
+        dp_world_size: data-parallel ranks.
+        num_micro_batches: number of micro-batches of every rank; none is empty.
+        order: ``int64[num_samples]``: positions in the lengths, rank after rank, micro-batch after micro-batch.
+        offsets: ``int64[dp_world_size · num_micro_batches + 1]``: begins of the micro-batches in ``order``.
+        tokens: ``int64[dp_world_size, num_micro_batches]``.
+        costs: ``float64[dp_world_size, num_micro_batches]``, in the unit of the cost model.
+        loss_tokens: ``int64[num_samples]``: targets of each sample, in order of arrival.
+
+    >>> from brimful import plan_step
+    >>> plan_step([3, 3, 5, 6, 1, 1], capacity=7, dp_world_size=2)  # doctest: +ELLIPSIS
+    StepPlan(6 samples, 2 ranks of 2 micro-batches, capacity 7, fill 67.9 %, fingerprint ...)
+    """
+
+    capacity: int
+    dp_world_size: int
+    num_micro_batches: int
+    order: Int64Array
+    offsets: Offsets
+    tokens: Int64Array
+    costs: Float64Array
+    loss_tokens: Int64Array = field(repr=False)
+
+    def __post_init__(self) -> None:
+        for array in (self.order, self.offsets, self.tokens, self.costs, self.loss_tokens):
+            array.setflags(write=False)
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def micro_batches(self, dp_rank: int) -> list[Int64Array]:
+        """Return the micro-batches of a rank: positions in the lengths, ascending, ``int64[number]`` each.
+
+        Every rank has the same number of micro-batches, in order of falling cost. No communication is needed.
+
+        Raises:
+            SettingsError: the rank does not exist.
+
+        >>> from brimful import plan_step
+        >>> step = plan_step([3, 3, 5, 6, 1, 1], capacity=7, dp_world_size=2)
+        >>> [rows.tolist() for rows in step.micro_batches(0)]
+        [[3], [1]]
+        """
+        begin = self._first(dp_rank)
+        bounds = self.offsets[begin : begin + self.num_micro_batches + 1].tolist()
+        return [self.order[a:b].copy() for a, b in pairwise(bounds)]
+
+    def positions(self, dp_rank: int) -> Int64Array:
+        """Return the samples of a rank in the order in which it computes them: ``int64[number]``.
+
+        Raises:
+            SettingsError: the rank does not exist.
+        """
+        begin = self._first(dp_rank)
+        return self.order[self.offsets[begin] : self.offsets[begin + self.num_micro_batches]].copy()
+
+    @cached_property
+    def restore(self) -> Int64Array:
+        """``int64[num_samples]``: the permutation back to the order of arrival.
+
+        ``results[step.restore]`` is in the order of the lengths if ``results`` has one row per sample in the order of
+        ``order``: rank after rank, micro-batch after micro-batch.
+
+        >>> from brimful import plan_step
+        >>> step = plan_step([3, 3, 5, 6, 1, 1], capacity=7, dp_world_size=2)
+        >>> results = np.array([3, 3, 5, 6, 1, 1])[step.order]
+        >>> results[step.restore].tolist()
+        [3, 3, 5, 6, 1, 1]
+        """
+        restore = np.empty(len(self.order), dtype=np.int64)
+        restore[self.order] = np.arange(len(self.order))
+        restore.setflags(write=False)
+        return restore
+
+    def weights(self, mean: LossMean | str, *, constant: float | None = None, scale: float = 1.0) -> Float64Array:
+        """Return the weight of each target of a sample: Σ weight · loss over all ranks is the mean of the whole step.
+
+        Args:
+            mean: ``token-mean``, ``seq-mean-token-mean``, ``seq-mean-token-sum`` or ``constant`` (``LossMean``).
+            constant: divisor of ``constant``.
+            scale: a factor; ``dp_world_size`` if gradients are averaged over ranks (DDP, FSDP) instead of added.
+
+        Returns:
+            ``float64[num_samples]``, in order of arrival; 0 for a sample without a target.
+
+        Raises:
+            SettingsError: no such mean, or a missing or unexpected constant.
+
+        >>> from brimful import plan_step
+        >>> step = plan_step([3, 3, 5], capacity=8, dp_world_size=1, loss_tokens=[1, 0, 3])
+        >>> step.weights("token-mean").tolist()
+        [0.25, 0.0, 0.25]
+        """
+        return loss_weights(self.loss_tokens, mean, constant=constant, scale=scale)
+
+    def imbalance(self, barrier: Barrier | str = Barrier.MICRO_BATCH) -> float:
+        """Return the time of the step in units of the time of perfectly equal ranks, see ``schedule.imbalance``.
+
+        >>> from brimful import plan_step
+        >>> plan_step([4, 4, 2, 2], capacity=4, dp_world_size=2).imbalance()
+        1.0
+        """
+        barrier = choice_of(Barrier, barrier, argument="barrier")
+        work = self.costs.sum(axis=1, keepdims=True) if barrier is Barrier.STEP else self.costs
+        ideal = float(work.mean(axis=0).sum())
+        return max(1.0, float(work.max(axis=0).sum()) / ideal) if ideal else 1.0
+
+    @property
+    def fill_ratio(self) -> float:
+        """Tokens ÷ (micro-batches × capacity)."""
+        return float(self.tokens.sum()) / (self.tokens.size * self.capacity)
+
+    @cached_property
+    def fingerprint(self) -> Fingerprint:
+        """Fingerprint of the assignment: equal on all ranks, which a trainer may compare once."""
+        shape = [self.capacity, self.dp_world_size, self.num_micro_batches]
+        return fingerprint_of([*shape, fingerprint_array(self.order), fingerprint_array(self.offsets)])
+
+    def _first(self, dp_rank: int) -> int:
+        rank = whole_number("dp_rank", dp_rank, minimum=0)
+        if rank >= self.dp_world_size:
+            raise SettingsError(f"dp_rank {rank} is not in 0 … {self.dp_world_size - 1}")
+        return rank * self.num_micro_batches
+
+    def __repr__(self) -> str:
+        return (
+            f"StepPlan({counted(len(self), 'sample')}, {counted(self.dp_world_size, 'rank')} of "
+            f"{counted(self.num_micro_batches, 'micro-batch').replace('batchs', 'batches')}, capacity {self.capacity:,}, "
+            f"fill {percent(self.fill_ratio)}, fingerprint {short(self.fingerprint)})"
+        )
