@@ -40,8 +40,8 @@ ROOMS: dict[str, tuple[list[str], list[str]]] = {
     "shards": (["shards"], ["shards", "golden", "serve/test_pack_store.py"]),
     "rl": (["rl"], ["rl"]),
     "plan/fit": (["plan/fit"], ["plan/fit", "plan/test_algorithms.py", "plan/test_frozen_plans.py"]),
-    "encode/filling": (
-        ["encode/filling.py", "encode/skeleton.py", "encode/opaque.py", "encode/placeholders.py"],
+    "encode/fast/filling": (
+        ["encode/fast/filling.py", "encode/fast/skeleton.py", "encode/fast/opaque.py", "encode/placeholders.py"],
         [
             *("encode/test_filling.py", "encode/test_skeleton.py", "encode/test_opaque.py", "encode/test_turns.py"),
             *("encode/test_placeholders.py", "encode/test_random_templates.py"),

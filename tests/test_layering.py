@@ -26,7 +26,6 @@ BASE = {
     "hub",
     "compiling",
     "stopping",
-    "preloading",
     "versions",
 }
 MAY_IMPORT = {

@@ -20,7 +20,7 @@ import pytest
 from brimful import open_source, plan_packs
 from brimful.cli import main
 from brimful.cli.program import _brimful
-from brimful.preloading import ONE_PROCESS_BYTES
+from brimful.measure.pending import _ONE_PROCESS_BYTES
 from brimful.testing.toys import toy_chat_encoder
 
 ROOT = Path(__file__).parents[1]
@@ -254,7 +254,7 @@ def test_a_block_is_a_script_for_rows_of_any_number(code, demo):
     """Without it what works on a few rows ends in tracebacks of workers, which run the script again and again."""
     turns = [{"role": role, "content": "What is 3 + 4? " * 25} for role in ("user", "assistant")]
     line = json.dumps({"messages": turns}) + "\n"
-    (demo / "chats.jsonl").write_text(line * (ONE_PROCESS_BYTES // len(line) + 1000))
+    (demo / "chats.jsonl").write_text(line * (_ONE_PROCESS_BYTES // len(line) + 1000))
     (demo / "script.py").write_text(f"print('begins', flush=True)\n{code}")
     path = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
     result = subprocess.run(

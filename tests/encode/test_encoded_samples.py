@@ -21,7 +21,7 @@ from brimful import (
     write_packs,
 )
 from brimful.encode import encoded_samples
-from brimful.encode.fast_tokenizer import FastTokenizer
+from brimful.encode.fast.tokenizer import FastTokenizer
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import BadSampleError, EncodersDifferError
 from brimful.tables import Ragged
@@ -146,7 +146,6 @@ def chats(put, fresh_cache, small_qwen, monkeypatch):
     """Chats and a new encoder of them, whose fast tokenizer passed the comparison before its first use."""
     pytest.importorskip("fastokens", reason="the fast tokenizer comes with brimful[fast]")
     monkeypatch.setattr("brimful.encode.tokenizer.hard_texts", lambda: iter(["x"]))
-    monkeypatch.setattr("brimful.preloading._SMALL_BYTES", 0)  # however few, the fast library encodes them
     turns = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a b c"}]
     source = open_source(put("chats.jsonl", (json.dumps({"messages": turns}) + "\n") * 40))
     assert Tokenizer(small_qwen).is_fast

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 pytest.importorskip("transformers", reason="tokenizers need the extra brimful[text]")
 pytest.importorskip("fastokens", reason="the fast tokenizer comes with brimful[fast]")
 
-from brimful.encode.fast_tokenizer import FastTokenizer
-from brimful.encode.hard_texts import hard_texts
+from brimful.encode.fast.hard_texts import hard_texts
+from brimful.encode.fast.tokenizer import FastTokenizer
 from brimful.encode.tokenizer import Tokenizer
 from brimful.encode.tokenizer_facts import TokenizerFacts
 from brimful.sources import open_source
@@ -220,3 +220,26 @@ def test_facts_of_a_hub_id_are_of_its_present_files(hub_cache, fresh_cache, qwen
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     assert Tokenizer("owner/name")._files == (None, "owner/name")
     assert Tokenizer("./owner")._files == (None, "./owner")
+
+
+def test_the_reference_loads_no_tokenizer_of_its_own(small_qwen, fresh_cache, monkeypatch):
+    """It takes half a second, and each job compares some rows with the reference."""
+    from tokenizers import Tokenizer as Backend
+
+    Tokenizer(small_qwen).facts  # noqa: B018  # kept for the tokenizer below, which loads no Transformers for them
+    tokenizer = Tokenizer(small_qwen)
+    assert tokenizer.facts.state is not None
+    backend = Backend.from_str(tokenizer.facts.state)
+    loads = []
+
+    class Recorder:
+        @staticmethod
+        def from_str(state):
+            loads.append(len(state))
+            return backend
+
+    monkeypatch.setattr("tokenizers.Tokenizer", Recorder)
+    monkeypatch.setattr(FastTokenizer, "version", lambda: None)
+    for copy in (tokenizer, tokenizer.reference):
+        copy.tokenize(["a b"], aligned=True)
+    assert len(loads) == 1

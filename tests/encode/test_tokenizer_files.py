@@ -15,7 +15,7 @@ pytest.importorskip("transformers", reason="the reference is Transformers")
 from transformers import AutoTokenizer
 
 from brimful.encode import tokenizer_files
-from brimful.encode.hard_texts import hard_texts
+from brimful.encode.fast.hard_texts import hard_texts
 from brimful.encode.known_libraries import RELEASED_PROOFS, knows_transformers, transformers_digest
 from brimful.encode.tokenizer import Tokenizer
 from brimful.encode.tokenizer_facts import TokenizerFacts
@@ -197,7 +197,7 @@ def test_no_transformers_is_imported(tmp_path):
     import sys
 
     write(tmp_path, STATE, CONFIG)
-    script = "import sys; from brimful.encode.tokenizer import Tokenizer; t = Tokenizer(sys.argv[1]); t.light.ids(['ab']); print('transformers' in sys.modules, t.facts.eos_id)"
+    script = "import sys; from brimful.encode.tokenizer import Tokenizer; t = Tokenizer(sys.argv[1]); t.reference.ids(['ab']); print('transformers' in sys.modules, t.facts.eos_id)"
     shown = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True)
     assert shown.stdout.split() == ["False", "4"]
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 pytest.importorskip("transformers", reason="templates need the extra brimful[text]")
 
 from brimful.encode import ChatEncoder
-from brimful.encode.shapes import shape_of
+from brimful.encode.fast.shapes import shape_of
 from brimful.errors import BadSampleError
 from tests.encode.templates import QWEN3, STYLES, chat, tokenizer_of, trained
 

@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("fastokens", reason="the fast tokenizer comes with brimful[fast]")
 
-from brimful import measure_lengths, pack_dataset, preloading
+from brimful import measure_lengths, pack_dataset
 from brimful.encode import ChatEncoder
 from brimful.errors import EncodersDifferError
 from brimful.sources import Sample
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="SIGKILL")
 SCRIPT = """
 import os, signal, sys
 import pytest
-from brimful import measure_lengths, pack_dataset, preloading
+from brimful import measure_lengths, pack_dataset
 from brimful.encode import ChatEncoder
 from brimful.measure import pending
 from tests.measure import planted
@@ -36,7 +36,6 @@ rows, tokenizer, home, fault = sys.argv[1:]
 encoder = ChatEncoder(tokenizer)
 assert "fastokens" in encoder.engine.name  # it was compared on hard texts before the fault is planted
 getattr(planted, fault)(pytest.MonkeyPatch())
-preloading._SMALL_BYTES = 0
 pending.compare_block = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 if fault == "lose_tokens":
     measure_lengths(rows, encoder)
@@ -87,11 +86,9 @@ def killed(killed_jobs, tmp_path, monkeypatch):
     return take_up
 
 
-@pytest.mark.parametrize("small_bytes", [0, 1 << 20])
-def test_lengths(killed, small_qwen, monkeypatch, tmp_path, small_bytes):
-    """Without it a killed job is the way in which wrong lengths come into a table, also into that of a small job."""
+def test_lengths(killed, small_qwen, tmp_path):
+    """Without it a killed job is the way in which wrong lengths come into a table."""
     rows = killed("lose_tokens")
-    monkeypatch.setattr(preloading, "_SMALL_BYTES", small_bytes)
     encoder = ChatEncoder(small_qwen)
     with pytest.raises(
         EncodersDifferError, match=r"chats\.jsonl:3 \(sample 2\): fastokens .* tokens, and \d+ by the reference"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from brimful.encode import tokenized
-from brimful.encode.fast_tokenizer import FastTokenizer
+from brimful.encode.fast.tokenizer import FastTokenizer
 from brimful.ragged import offsets_of
 from brimful.tables import Ragged
 

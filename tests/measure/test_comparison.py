@@ -10,9 +10,8 @@ import pytest
 
 pytest.importorskip("fastokens", reason="the fast tokenizer comes with brimful[fast]")
 
-from brimful import preloading
 from brimful.encode import ChatEncoder
-from brimful.encode.fast_tokenizer import FastTokenizer
+from brimful.encode.fast.tokenizer import FastTokenizer
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import CacheMismatchError, EncodersDifferError
 from brimful.measure import LengthTable, comparison, measure_lengths, pending
@@ -24,7 +23,6 @@ from tests.measure.planted import chats, lose_tokens, shift_targets
 
 @pytest.fixture
 def source(put, fresh_cache, monkeypatch):
-    monkeypatch.setattr(preloading, "_SMALL_BYTES", 0)  # however few, the fast library encodes them
     return open_source(put("chats.jsonl", chats()))
 
 
@@ -67,7 +65,6 @@ def test_other_targets_are_found_where_no_tokens_are_kept(source, small_qwen, mo
 
 def test_long_documents_are_compared_up_to_their_characters(fresh_cache, small_qwen, monkeypatch):
     """Sixteen documents of a megabyte would keep the reference busy for longer than their whole block takes."""
-    monkeypatch.setattr(preloading, "_SMALL_BYTES", 0)
     monkeypatch.setattr(comparison, "_CHARACTERS", 100)
     places = []
     few_of = comparison._few_of
@@ -79,49 +76,29 @@ def test_long_documents_are_compared_up_to_their_characters(fresh_cache, small_q
     assert [len(samples) in (1, 2) for samples in places] == [True, True]
 
 
-def test_few_rows_are_encoded_by_the_reference(put, small_qwen, monkeypatch, tmp_path):
-    """Loading a fast tokenizer takes longer than encoding a thousand rows without it, also those that were measured before."""
+def test_targets_without_the_fast_library_are_compared_too(put, fresh_cache, small_qwen, monkeypatch, tmp_path):
+    """Tokens are the reference's, and the places of the targets are found by counting bytes."""
     from brimful.materialize import pack_dataset
 
-    monkeypatch.setattr(FastTokenizer, "ids", lambda *_: pytest.fail("loaded"))
-    data = put("a.jsonl", chats())
-    for name in ("packs", "packs of another job"):
-        summary = pack_dataset(data, Tokenizer(small_qwen), tmp_path / name, capacity=512)
-        assert "encoded by     tokenizers" in str(summary)
-    files = [sorted((tmp_path / name).glob("shards/*")) for name in ("packs", "packs of another job")]
-    assert [path.read_bytes() for path in files[0]] == [path.read_bytes() for path in files[1]]
-
-
-def test_targets_of_few_rows_are_compared_too(put, fresh_cache, small_qwen, monkeypatch, tmp_path):
-    """Their tokens are the reference's, and the places of the targets are found by counting bytes."""
-    from brimful.materialize import pack_dataset
-
+    monkeypatch.setattr(FastTokenizer, "version", lambda: None)
     data, encoder = put("a.jsonl", chats()), ChatEncoder(Tokenizer(small_qwen))
     with monkeypatch.context() as fault:
         shift_targets(fault)
         with pytest.raises(EncodersDifferError, match=r"tokenizers .* target \d+ is False, and True by the reference"):
             pack_dataset(data, encoder, tmp_path / "packs", capacity=512)
-        # The fast library would count the same bytes, and is not asked any more.
+        # Bytes are not counted any more.
         for again in (encoder, ChatEncoder(Tokenizer(small_qwen))):
-            assert "it differed from the reference on" in again.engine.name
-            assert "tokens" not in again.engine.id + again.engine.light.engine.id
+            assert "bytes of tokens" not in again.engine.id
             pack_dataset(data, again, tmp_path / "packs", capacity=512)
 
 
-def test_few_rows_with_much_text_are_not_few(put, fresh_cache, small_qwen, monkeypatch, tmp_path):
-    """Few long conversations would be encoded by the reference, in ten times the time of loading."""
-    monkeypatch.setattr(preloading, "_SMALL_BYTES", 1000)
-    table = measure_lengths(put("a.jsonl", chats(5)), Tokenizer(small_qwen), path=tmp_path / "lengths.arrow")
-    assert [libraries.split()[0] for libraries in table.provenance["encoded_by"]] == ["fastokens"]
-
-
 def test_rows_of_an_earlier_job_keep_their_library(put, fresh_cache, small_qwen, monkeypatch, tmp_path):
-    """Without it a few appended rows would hide which library measured the rows before them."""
-    monkeypatch.setattr(preloading, "_SMALL_BYTES", 0)
+    """Without it appended rows would hide which library measured the rows before them."""
     path = tmp_path / "lengths.arrow"
     tokenizer = Tokenizer(small_qwen)
     measure_lengths(put("a.jsonl", chats(5)), tokenizer, path=path)
-    monkeypatch.setattr(preloading, "_SMALL_BYTES", 1 << 20)
+    monkeypatch.setattr(FastTokenizer, "version", lambda: None)
+    tokenizer = Tokenizer(small_qwen)
     table = measure_lengths(put("a.jsonl", chats(7)), tokenizer, path=path)
     assert [libraries.split()[0] for libraries in table.provenance["encoded_by"]] == ["fastokens", "tokenizers"]
     assert [name.split(",")[0].split()[0] for name in table.provenance["engines"]] == ["bytes", "fastokens"]
@@ -132,7 +109,7 @@ def test_rows_of_an_earlier_job_keep_their_library(put, fresh_cache, small_qwen,
 
 
 def test_without_fast_libraries_transformers_renders(put, fresh_cache, small_qwen):
-    """``fast=False`` is for whoever suspects one of them: few rows must not bring Jinja back."""
+    """``fast=False`` is for users who suspect one of them: it must not bring Jinja back."""
     encoder = ChatEncoder(Tokenizer(small_qwen, fast=False))
     assert encoder.engine.reference is encoder
     table = measure_lengths(put("a.jsonl", chats(5)), encoder)
@@ -165,7 +142,6 @@ def compared(monkeypatch):
 
 def test_a_block_is_compared_once(put, fresh_cache, small_qwen, compared, monkeypatch):
     """Without a record each later job would compare all blocks anew; without the comparison old caches stay unproved."""
-    monkeypatch.setattr(preloading, "_SMALL_BYTES", 0)
     encoder = ChatEncoder(small_qwen)
 
     def measured_again():

@@ -21,7 +21,6 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         arguments: command-line arguments without the program's name; the arguments of this process if None.
     """
     words = sys.argv[1:] if arguments is None else arguments
-    # Imported here: ``early_start`` is in this package, and must come first in a process.
     from brimful.cli.program import run
 
     run(words)

@@ -12,13 +12,11 @@ from typing import Any, NamedTuple
 from brimful.checks import check_type, choice_of
 from brimful.encode.chat_template import ChatTemplate
 from brimful.encode.completions import PromptAndRival
-from brimful.encode.engine import Engine
-from brimful.encode.fast_engines import ChatEngine
-from brimful.encode.filling import Filling
+from brimful.encode.fast.filling import Filling
+from brimful.encode.fast.shapes import Shape, open_shape_of, shape_of
+from brimful.encode.fast.skeleton import FilledText, spans_of_filled
 from brimful.encode.mismatches import MISMATCH_REASON, has_mismatch
 from brimful.encode.rendering import RenderingEncoder
-from brimful.encode.shapes import Shape, open_shape_of, shape_of
-from brimful.encode.skeleton import FilledText, spans_of_filled
 from brimful.encode.swallowed import SwallowedText
 from brimful.encode.text import TextEncoder
 from brimful.encode.text_spans import Span, TextSpans
@@ -85,9 +83,6 @@ class ChatEncoder(RenderingEncoder):
         TokenizerNotFoundError: nothing at that path or id.
         SettingsError: the tokenizer has no chat template and none is given, or the template needs a date.
     """
-
-    _is_slow_copy = False
-    """True for a copy of an encoder with slower libraries: Jinja renders, if it was found equal to Transformers."""
 
     def __init__(
         self,
@@ -185,7 +180,7 @@ class ChatEncoder(RenderingEncoder):
         return {"train_on": self.train_on.value}
 
     @cached_property
-    def _chat_template(self) -> ChatTemplate:
+    def _chat_template(self) -> ChatTemplate:  # type: ignore[override]
         facts = self.tokenizer.facts
         return ChatTemplate(
             self._rendered_template,
@@ -193,13 +188,8 @@ class ChatEncoder(RenderingEncoder):
             self._apply_template,
             aliases_reasoning=facts.aliases_reasoning,
             fast=self.tokenizer.fast,
-            jinja=self.tokenizer.fast or self._is_slow_copy,
+            jinja=self.tokenizer.fast or self.is_reference,
         )
-
-    @property
-    def is_template_known(self) -> bool:
-        """True if an earlier job compared the template's engines, so that rendering need not load Transformers."""
-        return self._chat_template.is_known
 
     def _apply_template(self, messages: Sequence[Message], tools: Any, add_generation_prompt: bool) -> str:
         """Return the text of a conversation from Transformers."""
@@ -212,16 +202,6 @@ class ChatEncoder(RenderingEncoder):
             **self._kwargs,
         )
         return text
-
-    @cached_property
-    def engine(self) -> Engine:
-        return ChatEngine(self._by_reference, self._light, self.tokenizer, lambda: self._chat_template)
-
-    def _with_tokenizer(self, tokenizer: Tokenizer) -> RenderingEncoder:
-        copy = super()._with_tokenizer(tokenizer)
-        if isinstance(copy, ChatEncoder):
-            copy._is_slow_copy = True
-        return copy
 
     @property
     def all_are_targets(self) -> bool:

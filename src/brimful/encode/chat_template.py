@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+from brimful.encode.fast.opaque import proved_text
+from brimful.encode.fast.proofs import recall, remember
 from brimful.encode.jinja_templates import compile_template
 from brimful.encode.known_libraries import knows_transformers
-from brimful.encode.opaque import proved_text
 from brimful.encode.placeholders import Render
-from brimful.encode.proofs import recall, remember
 from brimful.encode.traced import Traced, trace
 from brimful.sources.sample import Message, MixedMessages
 from brimful.versions import version_of
@@ -116,11 +116,10 @@ class ChatTemplate:
         return trace(self._source, variables, self._prepared(messages))
 
     def load(self) -> None:
-        """Compile the template, if Jinja renders it."""
-        if self.is_known and not self.needs_transformers:
-            # A template that cannot be compiled is refused by name at the first conversation.
-            with contextlib.suppress(Exception):
-                compile_template(self._source)
+        """Compile the template for Jinja."""
+        # A template that cannot be compiled is refused by name at the first conversation.
+        with contextlib.suppress(Exception):
+            compile_template(self._source)
 
     @property
     def engine(self) -> str:
@@ -199,11 +198,6 @@ class ChatTemplate:
             return present
         reasoning = next((present[name] for name in _REASONING_NAMES if name in present), None)
         return present if reasoning is None else {"thinking": reasoning, **present, "reasoning_content": reasoning}
-
-    @property
-    def is_known(self) -> bool:
-        """True if Jinja has already been compared with Transformers on this template."""
-        return self._is_known_to_be_equal or recall(self._jinja_subject) is not None
 
     @property
     def _is_known_to_be_equal(self) -> bool:

@@ -1,13 +1,15 @@
 """The interface of every encoder: tokens, exact lengths, and a fingerprint of its settings."""
 
+from __future__ import annotations
+
 import abc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Protocol, TypeAlias
 
 from brimful.checks import check_type
 from brimful.encode.batch import EncodedBatch
 from brimful.encode.encoded import EncodedSample
-from brimful.encode.engine import Engine
 from brimful.errors import BadSampleError
 from brimful.fingerprint import fingerprint_of
 from brimful.media import PlacedMedium
@@ -39,6 +41,54 @@ class MediaReference(Protocol):
         Raises:
             BadSampleError: it can no longer be encoded, or one of its media cannot be decoded.
         """
+
+
+class Engine:
+    """The libraries of an encoder; this base class is for encoders without faster ones than their reference.
+
+    Args:
+        make_reference: returns the same encoder with the libraries that define its tokens; called once, when needed.
+    """
+
+    def __init__(self, make_reference: Callable[[], Encoder]) -> None:
+        self._make_reference = make_reference
+
+    @cached_property
+    def reference(self) -> Encoder:
+        """The same encoder with the libraries that define its tokens; the encoder itself if it uses no faster ones."""
+        return self._make_reference()
+
+    @property
+    def name(self) -> str:
+        """Names and versions of the libraries that encode, for display; empty if there is nothing to report."""
+        return ""
+
+    @property
+    def id(self) -> str:
+        """Versions of the faster libraries that encode; empty without any."""
+        return ""
+
+    @property
+    def uses_threads(self) -> bool:
+        """True if one process keeps several cores busy most of the time: library threads encode, with little Python."""
+        return False
+
+    def trusts(self, engine_id: str) -> bool:
+        """Return false for faster libraries that were found to encode differently than the reference."""
+        return True
+
+    def distrust(self, engine_id: str, reason: str) -> None:
+        """Never encode with faster libraries of these versions again, nor use what they encoded."""
+        raise NotImplementedError(f"{type(self).__name__} has no faster libraries")
+
+    def load(self) -> None:
+        """Load what encoding needs, now."""
+        return
+
+    @property
+    def preload(self) -> Mapping[str, Mapping[str, str]]:
+        """Modules that worker processes need, with the variables of the environment that each reads."""
+        return {}
 
 
 class Encoder(abc.ABC):

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from brimful.encode.batch import EncodedBatch
+from brimful.encode.chat_template import ChatTemplate
 from brimful.encode.completions import PromptAndRival, mark_completions
 from brimful.encode.encoded import EncodedSample
-from brimful.encode.encoder import Encoder, MeasuredLengths, PendingBatch, PendingLengths
-from brimful.encode.engine import Engine
-from brimful.encode.fast_engines import TokenizerEngine
+from brimful.encode.encoder import Encoder, Engine, MeasuredLengths, PendingBatch, PendingLengths
+from brimful.encode.fast.engines import FastEngine
 from brimful.encode.mismatches import encode_mismatched, has_mismatch
 from brimful.encode.text_spans import Span, TextSpans
 from brimful.encode.tokenized import TokenizedTexts
@@ -38,6 +38,11 @@ class RenderingEncoder(Encoder):
     """
 
     tokenizer: Tokenizer
+
+    is_reference = False
+    """True for the reference that watches a faster encoder."""
+
+    _chat_template: ChatTemplate | None = None
 
     _documents: RenderingEncoder | None = None
     """Encoder of documents; None renders them here."""
@@ -101,22 +106,17 @@ class RenderingEncoder(Encoder):
 
     @cached_property
     def engine(self) -> Engine:
-        return TokenizerEngine(self._by_reference, self._light, self.tokenizer)
+        return FastEngine(self._by_reference, self.tokenizer, lambda: self._chat_template)
 
     def _by_reference(self) -> RenderingEncoder:
         """Return the same encoder with the libraries that define its tokens; itself if it uses no faster ones."""
-        return self._with_tokenizer(self.tokenizer.reference) if self.tokenizer.may_differ else self
-
-    def _light(self) -> RenderingEncoder:
-        """Return the same encoder without a library that takes long to load; itself if it has none."""
-        return self._with_tokenizer(self.tokenizer.light) if self.tokenizer.fast else self
-
-    def _with_tokenizer(self, tokenizer: Tokenizer) -> RenderingEncoder:
+        if not self.tokenizer.fast:
+            return self
         copy = object.__new__(type(self))
-        copy.__dict__ |= {**self.__getstate__(), "tokenizer": tokenizer}
+        copy.__dict__ |= {**self.__getstate__(), "tokenizer": self.tokenizer.reference, "is_reference": True}
         documents = copy.__dict__.get("_documents")
         if isinstance(documents, RenderingEncoder):
-            copy.__dict__["_documents"] = documents._with_tokenizer(tokenizer)
+            copy.__dict__["_documents"] = documents._by_reference()
         return copy
 
     def __getstate__(self) -> dict[str, Any]:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from brimful.checks import check_type
-from brimful.encode.fast_tokenizer import FastTokenizer, UnsupportedTokenizerError
-from brimful.encode.hard_texts import hard_texts
-from brimful.encode.proofs import recall, remember
+from brimful.encode.fast.hard_texts import hard_texts
+from brimful.encode.fast.proofs import recall, remember
+from brimful.encode.fast.tokenizer import FastTokenizer, UnsupportedTokenizerError
 from brimful.encode.tokenized import ByteAlignedTexts, EncodedTexts, TokenizedTexts
 from brimful.encode.tokenizer_facts import TokenizerFacts
 from brimful.encode.tokenizer_files import read_facts
@@ -44,7 +43,6 @@ class Tokenizer:
         self, name_or_tokenizer: str | os.PathLike[str] | Any, *, fast: bool = True, ask_hub: bool = True
     ) -> None:
         self.fast = fast
-        self._may_count_bytes = fast
         self._ask_hub = ask_hub
         self._read_backend: Any = None
         self._original: Tokenizer | None = None  # whose loaded libraries a copy uses
@@ -159,16 +157,8 @@ class Tokenizer:
     @cached_property
     def reference(self) -> Tokenizer:
         """The same tokenizer with the ``tokenizers`` library alone."""
-        return self._slow_copy(may_count_bytes=False)
-
-    @cached_property
-    def light(self) -> Tokenizer:
-        """The same tokenizer with the ids of the ``tokenizers`` library, aligned to the text by their bytes."""
-        return self._slow_copy(may_count_bytes=self._may_count_bytes)
-
-    def _slow_copy(self, *, may_count_bytes: bool) -> Tokenizer:
         copy = Tokenizer(self.name if self._loaded is None else self._loaded, fast=False, ask_hub=self._ask_hub)
-        copy._may_count_bytes, copy._original, copy.facts = may_count_bytes, self, self.facts
+        copy._original, copy.facts = self, self.facts
         return copy
 
     @property
@@ -184,11 +174,6 @@ class Tokenizer:
     def is_fast(self) -> bool:
         """True if the fast library tokenizes: it is installed, takes the tokenizer, and gave the reference's ids."""
         return not self._reason_against_fast and self.fast
-
-    @property
-    def may_differ(self) -> bool:
-        """True if anything but the reference may tokenize or align tokens."""
-        return self.fast or self._may_count_bytes
 
     @cached_property
     def _reason_against_fast(self) -> str:
@@ -212,36 +197,11 @@ class Tokenizer:
     @property
     def _counts_bytes(self) -> bool:
         """True if tokens are aligned to their text by bytes: a byte-level vocabulary without known differences."""
-        return self._may_count_bytes and self.facts.sizes is not None and self._trusts_bytes
-
-    @property
-    def _trusts_bytes(self) -> bool:
-        # Copies ask their original, which is told of differences.
-        return self._bytes_are_right if self._original is None else self._original._trusts_bytes
+        return self.fast and self.facts.sizes is not None and self._bytes_are_right
 
     @cached_property
     def _bytes_are_right(self) -> bool:
-        return self.trusts(self._light_id)
-
-    def warm_up(self) -> None:
-        """Begin to load the fast library's tokenizer in a thread, which takes a second without the GIL.
-
-        Only if an earlier job stored everything needed for that; otherwise loading waits for the first text.
-        """
-        if self._is_proved:
-            threading.Thread(target=lambda: self._fast).start()  # not a daemon: exit must wait for it
-
-    @property
-    def _is_proved(self) -> bool:
-        """True if an earlier job stored the facts about the tokenizer and found the fast library equal."""
-        directory, hub_id = self._files
-        if not self.fast or FastTokenizer.version() is None or directory is None:
-            return False
-        facts = vars(self).get("facts") or TokenizerFacts.recall(directory, hub_id)
-        if facts is None or facts.state is None:
-            return False
-        self.facts = facts
-        return bool(recall(self._proof_of(self._fast_id)) == {"reason": ""})
+        return self.trusts(self._bytes_id)
 
     @cached_property
     def _fast(self) -> FastTokenizer:
@@ -253,14 +213,14 @@ class Tokenizer:
         """Versions of the libraries that encode, and of the reference; empty for the reference alone."""
         if self.is_fast:
             return self._fast_id
-        return self._light_id if self._counts_bytes else ""
+        return self._bytes_id if self._counts_bytes else ""
 
     @property
     def _fast_id(self) -> str:
         return f"{FastTokenizer.version()}, tokenizers {version_of('tokenizers')}"
 
     @property
-    def _light_id(self) -> str:
+    def _bytes_id(self) -> str:
         return f"bytes of tokens, tokenizers {version_of('tokenizers')}"
 
     def _proof_of(self, engine_id: str) -> Any:
@@ -276,7 +236,7 @@ class Tokenizer:
 
         Either the counted bytes or the fast library may be to blame, so neither is used after a difference.
         """
-        ids = (self._fast_id, self._light_id)
+        ids = (self._fast_id, self._bytes_id)
         for name in ids if engine_id in ids else [engine_id]:
             remember(self._proof_of(name), {"reason": reason})
         if engine_id in ids:
@@ -376,17 +336,11 @@ class Tokenizer:
         return str(self.hf.decode(list(input_ids), skip_special_tokens=False))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuilt, (self.name if self.name is not None else self._loaded, self.fast, self._may_count_bytes)
+        name_or_tokenizer = self._loaded if self.name is None else self.name
+        return partial(Tokenizer, fast=self.fast, ask_hub=self._ask_hub), (name_or_tokenizer,)
 
     def __repr__(self) -> str:
         return f"Tokenizer({self.name or type(self._loaded).__name__!r})"
-
-
-def _rebuilt(name_or_tokenizer: Any, fast: bool, may_count_bytes: bool) -> Tokenizer:
-    """Make the tokenizer of a worker process."""
-    tokenizer = Tokenizer(name_or_tokenizer, fast=fast)
-    tokenizer._may_count_bytes = may_count_bytes
-    return tokenizer
 
 
 def _ragged(rows: Sequence[Sequence[int]]) -> Ragged:

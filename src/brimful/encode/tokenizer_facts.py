@@ -6,7 +6,6 @@ directory and on versions, so from the second job on it comes from the cache.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -22,7 +21,6 @@ from brimful.encode.token_bytes import TokenBytes
 from brimful.errors import BrimfulError
 from brimful.fingerprint import canonical_json, fingerprint_bytes, fingerprint_of
 from brimful.optional import fast_json_library
-from brimful.preloading import state_note
 from brimful.tables import open_table, write_table
 from brimful.typing import Fingerprint
 from brimful.versions import version_of
@@ -121,8 +119,6 @@ class TokenizerFacts:
             state = (folder / "tokenizer.json").read_bytes() if facts["state"] else None
             if state is not None and fingerprint_bytes(state) != facts["state"]:
                 return None
-            if state is not None:
-                _note_state(directory, folder)
             form = facts.pop("form")
             sizes = TokenBytes(table.flat("num_bytes"), form) if len(table) else None
             facts |= {"state": None if state is None else state.decode(), "sizes": sizes}
@@ -141,7 +137,6 @@ class TokenizerFacts:
             if state is not None:
                 with atomic_file(folder / "tokenizer.json") as file:
                     file.write(state)
-                _note_state(directory, folder)
             write_table(
                 folder / "facts.arrow",
                 {"num_bytes": num_bytes},
@@ -187,14 +182,6 @@ def _written(settings: Mapping[str, Any]) -> str:
     if library is not None:
         return str(library.dumps(settings), "utf-8")
     return json.dumps(settings, ensure_ascii=False, separators=(",", ":"))
-
-
-def _note_state(directory: str, folder: Path) -> None:
-    """Tell the server of the next job's worker processes which tokenizer to load first."""
-    note, content = state_note(directory), os.fspath(folder.resolve() / "tokenizer.json")
-    if not note.is_file() or note.read_text(encoding="utf-8") != content:
-        with contextlib.suppress(OSError), atomic_file(note) as file:
-            file.write(content.encode())
 
 
 def _folder(directory: str, hub_id: str) -> Path:

@@ -23,8 +23,8 @@ from collections.abc import Callable, Hashable, Sequence
 from itertools import pairwise
 from typing import Any
 
+from brimful.encode.fast.skeleton import FilledText, Skeleton, Turn, message_texts, verbatim_texts
 from brimful.encode.placeholders import Render, examined, excerpt_of, replace_texts
-from brimful.encode.skeleton import FilledText, Skeleton, Turn, message_texts, verbatim_texts
 from brimful.encode.text_spans import Span
 from brimful.encode.traced import Traced
 from brimful.errors import AssistantTurnsError

@@ -31,12 +31,12 @@ def rare_collections() -> Iterator[None]:
     >>> gc.get_threshold() == before
     True
     """
-    before = gc.get_threshold()
-    if not 0 < before[0] < OBJECTS_BETWEEN_COLLECTIONS:
+    thresholds = gc.get_threshold()
+    if not 0 < thresholds[0] < OBJECTS_BETWEEN_COLLECTIONS:
         yield
         return
-    gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS, *before[1:])
+    gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS, *thresholds[1:])
     try:
         yield
     finally:
-        gc.set_threshold(*before)
+        gc.set_threshold(*thresholds)

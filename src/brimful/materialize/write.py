@@ -16,7 +16,6 @@ from brimful.checks import check_type, choice_of
 from brimful.encode.choose import as_encoder
 from brimful.encode.encoded_samples import EncodedSamples
 from brimful.encode.encoder import Encoder
-from brimful.encode.small_jobs import encoder_of_job
 from brimful.encode.token_runs import StoredSamples
 from brimful.errors import PlanMismatchError, StoreFullError
 from brimful.execute import LOCAL, ExecutionLike, as_execution, available_cores, run_tasks
@@ -130,7 +129,7 @@ def write_packs(
         log = StreamLog(store)
         layout = media_layout
         maker = feature_maker(encoder, storage)
-        samples = EncodedSamples(source, encoder_of_job(encoder, source.blocks))
+        samples = EncodedSamples(source, encoder)
         if encoder.takes_media and layout is None:
             if _is_complete(store, log):
                 expect_media(log, identity_of(plan, source, encoder, 0), storage, maker)

@@ -1,15 +1,14 @@
 """Blocks of a job: which ones are measured already, and the run of the others."""
 
 import os
+import threading
 from collections.abc import Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 from brimful.blobs import LocalBlobStore
 from brimful.encode.encoded import EncodedSample
-from brimful.encode.small_jobs import encoder_of_job, is_for_one_process
 from brimful.encode.token_runs import is_stored
 from brimful.errors import BadSampleError, BrimfulError
 from brimful.execute import LOCAL, Execution, available_cores, run_tasks
@@ -19,11 +18,19 @@ from brimful.measure.filters.duplicates import CONTENT
 from brimful.measure.media_comparison import MediaComparison
 from brimful.measure.media_states import STATES, StatedRows, changed_samples
 from brimful.measure.shares import in_words, missing_shares, note_shares
-from brimful.preloading import ONE_PROCESS_BLOCKS
 from brimful.progress import Progress
 from brimful.sources.rows import Block
 from brimful.sources.sample import Sample
 from brimful.tables import open_table
+
+_ONE_PROCESS_BYTES = 24 << 20
+"""Bytes of text that one process encodes with the fast library and its threads before other processes would start."""
+
+_ONE_PROCESS_BLOCKS = 3
+"""Blocks that one process measures, with any library, before other processes would start."""
+
+_USUAL_ROW_BYTES = 1400
+"""Assumed bytes of a row if its size is unknown: the size of a dialogue."""
 
 _NUM_EARLY_BLOCKS = 16
 """Maximum number of blocks whose rows to compare are encoded ahead of need."""
@@ -93,21 +100,17 @@ def run_pending(
         else:
             pending_tasks.append(task)
     if num_proc is None and execution.is_local:
-        # Starting a process and loading its tokenizer takes seconds. Lengths alone are mostly the tokenizer's work, which
-        # uses all cores from one process; labels are Python's.
-        limit = ONE_PROCESS_BLOCKS if context.needs_labels else 4 * ONE_PROCESS_BLOCKS
-        is_small = len(pending_tasks) <= limit or is_for_one_process(context.encoder, pending_tasks)
-        num_proc = 1 if is_small else available_cores()
-    encoder = encoder_of_job(context.encoder, tasks)
-    engine = encoder.engine
-    if num_proc == 1 and execution.is_local and pending_tasks:
-        engine.warm_up()
+        num_proc = 1 if _is_for_one_process(context, pending_tasks) else available_cores()
+    engine = context.encoder.engine
+    if num_proc == 1 and execution.is_local and pending_tasks and engine.id:
+        # Loading the fast library takes a second without the interpreter. No daemon: exit must wait for it.
+        threading.Thread(target=engine.load).start()
     # Locally, this process compares for all workers; for a cluster it would be too slow.
     compares_here = execution.is_local
     tasks_done = run_tasks(
         measure_block if compares_here else measure_and_compare,
         pending_tasks,
-        context=replace(context, encoder=encoder),
+        context=context,
         num_proc=num_proc,
         preload={measure_block.__module__: {}, **engine.preload},
         execution=execution,
@@ -116,7 +119,7 @@ def run_pending(
     )
     # Closed at once on an error or Ctrl-C, so that no worker goes on after it.
     with closing(tasks_done) as results, closing(_ReferenceRows(context)) as expected_rows:
-        if compares_here and pending_tasks and engine.id and encoder is context.encoder:
+        if compares_here and pending_tasks and engine.id:
             expected_rows.begin(pending_tasks)
         # Blocks of a job that was killed before it compared them.
         for task in uncompared_tasks:
@@ -128,6 +131,18 @@ def run_pending(
                 compare_block(context, task, expected_rows.of(task))
             comparison.compare(task)
             progress.advance(len(task), tokens=num_tokens)
+
+
+def _is_for_one_process(context: BlockContext, tasks: Sequence[BlockTask]) -> bool:
+    """Return true if one process measures all blocks before others would have started."""
+    # Starting a process and loading its tokenizer takes seconds. Lengths alone are mostly the tokenizer's work, which uses
+    # all cores from one process; labels are Python's.
+    if len(tasks) <= (_ONE_PROCESS_BLOCKS if context.needs_labels else 4 * _ONE_PROCESS_BLOCKS):
+        return True
+    if context.encoder.takes_media or not context.encoder.engine.uses_threads:
+        return False
+    sizes = (len(task) * _USUAL_ROW_BYTES if task.num_bytes is None else task.num_bytes for task in tasks)
+    return sum(sizes) < _ONE_PROCESS_BYTES
 
 
 class _ReferenceRows:

@@ -13,7 +13,7 @@ from brimful.testing.toys import toy_chat_encoder
 
 
 def test_an_encoder_without_faster_libraries_says_so():
-    """Without it whoever writes an encoder would have to write seven members that say nothing."""
+    """Without it whoever writes an encoder would have to write six members that say nothing."""
     encoder = toy_chat_encoder()
     engine = encoder.engine
     assert engine.reference is encoder
@@ -21,8 +21,6 @@ def test_an_encoder_without_faster_libraries_says_so():
     assert engine.trusts("")
     assert engine.trusts("a library 1.0")
     engine.load()
-    engine.warm_up()
-    assert engine.light is encoder
     with pytest.raises(NotImplementedError, match="Engine has no faster libraries"):
         engine.distrust("a library 1.0", "planted")
 
@@ -39,26 +37,6 @@ def test_the_reference_is_the_same_encoder_by_the_slow_libraries(kind, small_qwe
     assert reference._documents is None or not reference._documents.tokenizer.fast
     assert reference.fingerprint == encoder.fingerprint
     assert reference.engine.id == ""
-
-
-@pytest.mark.parametrize("kind", [ChatEncoder, CompletionEncoder, TextEncoder])
-def test_the_light_form_is_the_same_encoder_without_long_loading(kind, small_qwen):
-    """One that counts bytes and is not known by it would not be compared with the reference."""
-    encoder = kind(Tokenizer(small_qwen))
-    light = encoder.engine.light
-    assert light is encoder.engine.light
-    assert light.engine.light is light
-    assert type(light) is kind
-    assert not light.tokenizer.fast
-    assert light._documents is None or not light._documents.tokenizer.fast
-    assert light.fingerprint == encoder.fingerprint
-    for one in (light, pickle.loads(pickle.dumps(light))):
-        assert one.engine.id.startswith("bytes of tokens, tokenizers ")
-        assert one.engine.name == encoder.engine.reference.engine.name
-        assert one.engine.reference.engine.id == ""
-    without_fast = kind(Tokenizer(small_qwen, fast=False))
-    assert without_fast.engine.light is without_fast
-    assert without_fast.engine.id == ""
 
 
 @pytest.mark.parametrize("move", [copy.deepcopy, lambda encoder: pickle.loads(pickle.dumps(encoder))])

@@ -56,8 +56,8 @@ def hard_texts() -> Iterator[str]:
     yield ""
     yield from _FRAGMENTS
     yield " ".join(_FRAGMENTS)
-    yield from (before + mark + behind for mark, before, behind in product(_MARKS, _PIECES, _PIECES))
-    yield from (before + mark[:-1] + behind for mark, before, behind in product(_MARKS, _PIECES, ("", "a")))
+    yield from (prefix + mark + suffix for mark, prefix, suffix in product(_MARKS, _PIECES, _PIECES))
+    yield from (prefix + mark[:-1] + suffix for mark, prefix, suffix in product(_MARKS, _PIECES, ("", "a")))
     yield from (first + second for first, second in product(_MARKS, _MARKS))
     yield from _runs()
     yield from _categories()

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 pytest.importorskip("transformers", reason="templates need the extra brimful[text]")
 
-import brimful.encode.filling as filling
+import brimful.encode.fast.filling as filling
 from brimful.encode import ChatEncoder
 from brimful.encode.chat_template import HARD_CONTENT
-from brimful.encode.shapes import open_shape_of
+from brimful.encode.fast.shapes import open_shape_of
 from brimful.sources import Sample, Source
 from brimful.sources.memory import MemoryRows
 from tests.encode.templates import STYLES, tokenizer_of

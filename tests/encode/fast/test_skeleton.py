@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful.encode.skeleton import Skeleton, Turn, message_texts, spans_of_filled, verbatim_texts
+from brimful.encode.fast.skeleton import Skeleton, Turn, message_texts, spans_of_filled, verbatim_texts
 from brimful.encode.turns import TurnFinder
 from brimful.sources.sample import MixedMessages, PlainMessages
 

@@ -6,19 +6,19 @@ import sys
 
 import pytest
 
-from brimful.encode.proofs import remember
-from brimful.preloading import TOKENIZER
+from brimful.encode.fast.engines import TOKENIZER
+from brimful.encode.fast.proofs import remember
 
 SERVER = """
 import os, sys
 from pathlib import Path
-import brimful.preloading, brimful.execute.preload, brimful.measure.block, brimful.encode.preload
+import brimful.execute.preload, brimful.measure.block, brimful.encode.fast.preload
 threads = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
 print(sum(name.startswith(("fastokens", "rayon")) for name in threads))
 sys.stdout.flush()
 child = os.fork()
 if child == 0:
-    from brimful.preloading import _tokenizers
+    from brimful.encode.fast.tokenizer import _tokenizers
     print(len(_tokenizers), "transformers" in sys.modules, flush=True)
     os._exit(0)
 os.waitpid(child, 0)

@@ -4,9 +4,9 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from brimful.encode.chat_template import HARD_CONTENT, ChatTemplate
+from brimful.encode.fast.shapes import Shape, open_shape_of
+from brimful.encode.fast.skeleton import FilledText, Skeleton, verbatim_texts
 from brimful.encode.placeholders import examined, replace_texts
-from brimful.encode.shapes import Shape, open_shape_of
-from brimful.encode.skeleton import FilledText, Skeleton, verbatim_texts
 from brimful.encode.turns import TurnFinder
 from brimful.sources.sample import Message, MixedMessages, PlainMessages, Sample
 

@@ -1,0 +1,1 @@
+"""Fast libraries in place of their references, each watched by its reference."""
