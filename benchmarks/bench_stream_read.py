@@ -33,7 +33,7 @@ from compare import Row, in_turn, main_of
 from brimful import StreamLoader
 from brimful.blobs import LocalBlobStore
 from brimful.errors import StreamTimeoutError
-from brimful.serve.follow import FollowedLog
+from brimful.stream.follow import FollowedLog
 from brimful.testing.toys import ToyProducer
 
 __all__ = ["measure"]

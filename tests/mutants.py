@@ -37,6 +37,7 @@ ROOMS: dict[str, tuple[list[str], list[str]]] = {
         ["collate", *(f"flow/test_media{name}.py" for name in ("", "_audio", "_features", "_loader", "_videos"))],
     ),
     "serve": (["serve"], ["serve"]),
+    "stream": (["stream"], ["stream"]),
     "shards": (["shards"], ["shards", "golden", "serve/test_pack_store.py"]),
     "rl": (["rl"], ["rl"]),
     "plan/fit": (["plan/fit"], ["plan/fit", "plan/test_algorithms.py", "plan/test_frozen_plans.py"]),

@@ -40,9 +40,10 @@ MAY_IMPORT = {
     "shards": {"base", "media"},
     "materialize": {"base", "lengths", "media", "sources", "encode", "measure", "plan", "shards", "execute"},
     "serve": {"base", "lengths", "media", "sources", "encode", "measure", "plan", "shards"},
+    "stream": {"base", "sources", "plan", "shards", "serve"},
     "shared": {"base", "lengths", "sources", "encode", "measure", "plan", "shards", "serve"},
     "collate": {"base", "media", "plan", "shards"},
-    "trainers": {"base", "lengths", "sources", "encode", "plan", "serve", "shared", "collate", "shards"},
+    "trainers": {"base", "lengths", "sources", "encode", "plan", "serve", "stream", "shared", "collate", "shards"},
     "rl": {"base", "lengths", "plan", "shards", "collate"},
 }
 ANYTHING = {"report", "cli", "testing", "demo", "verify", "export", "compat", "__init__", "__main__"}
@@ -58,6 +59,7 @@ OUTSIDE = {
     "shards": {"numpy", "xxhash"},
     "materialize": {"numpy", "xxhash"},
     "serve": {"numpy"},
+    "stream": {"numpy"},
     "shared": {"numpy"},
     "collate": {"numpy"},
     "trainers": {"numpy"},
@@ -72,7 +74,7 @@ HEAVY_FILES = {
     "collate/source_losses.py": {"torch"},
     "collate/kto_loss.py": {"torch"},
     "collate/preference_loss.py": {"torch"},
-    "serve/stream_dataset.py": {"torch"},
+    "stream/dataset.py": {"torch"},
     "serve/workers.py": {"torch"},
     "serve/iterable_batches.py": {"torch"},
     "serve/request_sampler.py": {"torch"},

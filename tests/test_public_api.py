@@ -178,6 +178,13 @@ def test_sequences_are_indexed_as_lists_are(name, instances):
     assert list(rows[size:]) == []
 
 
+def test_names_of_streams_are_found_at_their_former_place_too():
+    """Scripts of users import them from there, as the page on streams said."""
+    from brimful import serve, stream
+
+    assert all(getattr(serve, name) is getattr(stream, name) for name in stream.__all__)
+
+
 def test_an_unknown_name_is_an_attribute_error():
     """``hasattr`` must work on the lazy module."""
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):

@@ -60,9 +60,9 @@ _MODULE_OF = {
     "PackStore": "brimful.serve",
     "PackedDataset": "brimful.serve",
     "PackLoader": "brimful.serve",
-    "StreamLoader": "brimful.serve",
-    "LazyShardedDataset": "brimful.serve",
-    "StreamDataset": "brimful.serve.stream_dataset",
+    "StreamLoader": "brimful.stream",
+    "LazyShardedDataset": "brimful.stream",
+    "StreamDataset": "brimful.stream.dataset",
     "TokenBudgetBatches": "brimful.serve",
     "TokenBudget": "brimful.serve",
     "SampleCount": "brimful.serve",
@@ -138,18 +138,15 @@ if TYPE_CHECKING:
     from brimful.rl import restore_tokens as restore_tokens
     from brimful.rl import split_for_context_parallel as split_for_context_parallel
     from brimful.rl import warm_up as warm_up
-    from brimful.serve import LazyShardedDataset as LazyShardedDataset
     from brimful.serve import Pack as Pack
     from brimful.serve import PackedDataset as PackedDataset
     from brimful.serve import PackLoader as PackLoader
     from brimful.serve import PackStore as PackStore
     from brimful.serve import SampleCount as SampleCount
-    from brimful.serve import StreamLoader as StreamLoader
     from brimful.serve import TokenBudget as TokenBudget
     from brimful.serve import TokenBudgetBatches as TokenBudgetBatches
     from brimful.serve import Warmup as Warmup
     from brimful.serve import open_packs as open_packs
-    from brimful.serve.stream_dataset import StreamDataset as StreamDataset
     from brimful.shared import SharedPackedDataset as SharedPackedDataset
     from brimful.shared import SharedPlan as SharedPlan
     from brimful.shared import broadcast_plan as broadcast_plan
@@ -157,6 +154,9 @@ if TYPE_CHECKING:
     from brimful.sources import Sample as Sample
     from brimful.sources import Source as Source
     from brimful.sources import open_source as open_source
+    from brimful.stream import LazyShardedDataset as LazyShardedDataset
+    from brimful.stream import StreamLoader as StreamLoader
+    from brimful.stream.dataset import StreamDataset as StreamDataset
     from brimful.trainers import choose_attention as choose_attention
     from brimful.trainers import collator_for as collator_for
     from brimful.trainers import evaluate_samples as evaluate_samples

@@ -25,8 +25,8 @@ from brimful.errors import (
     StoreMismatchError,
 )
 from brimful.materialize.registered import SAMPLES_OF_PRODUCER
-from brimful.serve.acks import Acks
 from brimful.shards import EndRecord
+from brimful.stream.acks import Acks
 from brimful.testing.faults import LateStore, full_disk
 from tests.materialize.streams import (
     HandClock,

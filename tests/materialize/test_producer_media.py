@@ -13,8 +13,8 @@ import pytest
 from brimful import PackingProducer, check_store, open_packs
 from brimful.blobs import open_blob_store
 from brimful.errors import BadSampleError, OversizedSampleError, SettingsError
-from brimful.serve import remove_acknowledged
-from brimful.serve.acks import Acks
+from brimful.stream import remove_acknowledged
+from brimful.stream.acks import Acks
 from brimful.testing.toys import toy_chat_encoder
 from tests.materialize.pictures import PICTURE_TOKEN, PictureEncoder, chat, picture, write_pictures
 from tests.materialize.streams import append, records_of

@@ -11,8 +11,8 @@ transformers = pytest.importorskip("transformers")
 from brimful import LazyShardedDataset, PackCollator, StreamLoader  # noqa: E402
 from brimful.blobs import open_blob_store  # noqa: E402
 from brimful.errors import SettingsError  # noqa: E402
-from brimful.serve import remove_acknowledged  # noqa: E402
-from brimful.serve.acks import Acks  # noqa: E402
+from brimful.stream import remove_acknowledged  # noqa: E402
+from brimful.stream.acks import Acks  # noqa: E402
 from brimful.testing.toys import toy_stream  # noqa: E402
 from brimful.trainers.transformers import AckCheckpoints  # noqa: E402
 from tests.trainers import tiny  # noqa: E402

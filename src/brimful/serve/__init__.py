@@ -1,15 +1,13 @@
-"""Packs for trainers: ``open_packs``, ``PackedDataset``, ``PackLoader``, ``StreamLoader``, ``TokenBudgetBatches``, …"""
+"""Packs for trainers: ``open_packs``, ``PackedDataset``, ``PackLoader``, ``TokenBudgetBatches``, …"""
 
-from brimful.serve.acks import mark_completed, remove_acknowledged
+from typing import Any
+
+from brimful.optional import public_name
 from brimful.serve.agreement import RankAgreement
 from brimful.serve.compose import BatchLedger, compose
 from brimful.serve.dataset import PackedDataset
-from brimful.serve.lazy_dataset import LazyShardedDataset
 from brimful.serve.loader import PackLoader
 from brimful.serve.pack_store import PackStore, open_packs
-from brimful.serve.stream_loader import StreamLoader
-from brimful.serve.stream_order import Assignment
-from brimful.serve.stream_settings import StreamSettings
 from brimful.serve.token_budget import Count, Fit, SampleCount, TokenBudget, Warmup
 from brimful.serve.token_budget_batches import TokenBudgetBatches
 from brimful.serve.window import Window
@@ -17,26 +15,34 @@ from brimful.serve.window_batches import WindowBatches
 from brimful.shards import Pack
 
 __all__ = [
-    "Assignment",
     "BatchLedger",
     "Count",
     "Fit",
-    "LazyShardedDataset",
     "Pack",
     "PackLoader",
     "PackStore",
     "PackedDataset",
     "RankAgreement",
     "SampleCount",
-    "StreamLoader",
-    "StreamSettings",
     "TokenBudget",
     "TokenBudgetBatches",
     "Warmup",
     "Window",
     "WindowBatches",
     "compose",
-    "mark_completed",
     "open_packs",
-    "remove_acknowledged",
 ]
+
+_FORMER = (
+    "Assignment",
+    "LazyShardedDataset",
+    "StreamLoader",
+    "StreamSettings",
+    "mark_completed",
+    "remove_acknowledged",
+)
+"""Names of ``brimful.stream`` that were names of this package: they are found here too."""
+
+
+def __getattr__(name: str) -> Any:
+    return public_name(__name__, "brimful.stream" if name in _FORMER else None, name)

@@ -24,6 +24,9 @@ class RankLoader(abc.ABC):
     of their rank, and each worker makes every n-th batch.
     """
 
+    knows_order = True
+    """True if a request never waits for its packs to exist, so that requests may be made ahead."""
+
     def __init__(
         self, collate_fn: Callable[[list[Pack]], Any] | None, *, dp_rank: int, dp_world_size: int, tail: Tail | str
     ) -> None:

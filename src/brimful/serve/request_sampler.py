@@ -10,7 +10,6 @@ import torch.utils.data
 from brimful.checks import check_type
 from brimful.errors import SettingsError, StateError
 from brimful.serve.rank_loader import RankLoader
-from brimful.serve.stream_loader import StreamLoader
 
 __all__ = ["RequestDataset", "RequestSampler"]
 
@@ -50,7 +49,7 @@ class RequestSampler(torch.utils.data.Sampler[Any]):
 
     def __init__(self, loader: RankLoader) -> None:
         check_type("loader", loader, RankLoader, "a loader of brimful", "packs by index go to DataLoader themselves")
-        if isinstance(loader, StreamLoader):
+        if not loader.knows_order:
             raise SettingsError(
                 "a sampler requests batches ahead, and the training process would wait for packs that a stream does "
                 "not have yet: WorkerLoader(loader, num_workers=n) serves a stream with a state"

@@ -9,8 +9,9 @@ import numpy.typing as npt
 from brimful.errors import SettingsError
 from brimful.optional import optional
 from brimful.plan.schedule import Tail
-from brimful.serve import PackLoader, StreamLoader, mark_completed
+from brimful.serve import PackLoader
 from brimful.shards import FingerprintedPacks, Pack
+from brimful.stream import StreamLoader, mark_completed
 from brimful.trainers.attention import collator_for
 from brimful.trainers.one_file import packs_of_file
 

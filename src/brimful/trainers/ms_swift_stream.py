@@ -21,11 +21,11 @@ import numpy as np
 from brimful.collate.media_features import MediaFeatures
 from brimful.collate.torch import PackCollator
 from brimful.errors import SettingsError
-from brimful.serve import LazyShardedDataset
-from brimful.serve.chunk_loader import ChunkLoader
-from brimful.serve.stream_settings import StreamSettings
 from brimful.shards import Pack
 from brimful.sources.sample import MalformedRowError
+from brimful.stream import LazyShardedDataset
+from brimful.stream.chunks import ChunkLoader
+from brimful.stream.settings import StreamSettings
 from brimful.typing import IGNORE_INDEX
 
 __all__ = ["SwiftStream", "install_stream_flags", "take_flags"]

@@ -14,7 +14,7 @@ import transformers
 from brimful.errors import SettingsError, StateError
 from brimful.messages import setting
 from brimful.plan.schedule import DEFAULT_WINDOW_STEPS, Tail
-from brimful.serve import LazyShardedDataset, mark_completed
+from brimful.stream import LazyShardedDataset, mark_completed
 from brimful.trainers.attention import collator_for
 from brimful.trainers.one_file import packs_of_file
 from brimful.trainers.pack_metrics import PackMetrics, log_packing

@@ -6,7 +6,7 @@ import pytest
 
 from brimful import LazyShardedDataset, StreamLoader
 from brimful.report.analysis.stream_watch import StreamWatch
-from brimful.serve import remove_acknowledged
+from brimful.stream import remove_acknowledged
 from brimful.testing.toys import ToyProducer
 from tests.materialize.streams import producer, texts
 

@@ -10,10 +10,10 @@ from typing import Any
 from brimful.blobs import open_blob_store
 from brimful.materialize.registered import Producers, Registration
 from brimful.report.analysis.stream_status import ProducerStatus, RankStatus, StreamStatus, TrainingStatus
-from brimful.serve.acks import Acks, expired_below
-from brimful.serve.follow import FollowedLog
-from brimful.serve.stream_order import Assignment, LaneOrder, PackOrder, StreamOrder
 from brimful.shards import ShardRecord
+from brimful.stream.acks import Acks, expired_below
+from brimful.stream.follow import FollowedLog
+from brimful.stream.order import Assignment, LaneOrder, PackOrder, StreamOrder
 
 _RATE_SECONDS = 300.0
 """Seconds over which the growth of the log is taken."""

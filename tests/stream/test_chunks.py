@@ -68,7 +68,7 @@ def test_the_last_chunk_is_taken_when_it_has_stopped_growing(tmp_path):
 
 def test_a_chunk_that_grows_after_it_was_taken_is_named(tmp_path, monkeypatch):
     """Its writer paused for longer than a second, or a mount showed an old size: the later lines were passed over in silence."""
-    monkeypatch.setattr("brimful.serve.chunk_loader._SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr("brimful.stream.chunks._SETTLE_SECONDS", 0.0)
     chunk(tmp_path, 0, [PACK])
     dataset = LazyShardedDataset(tmp_path, num_packs=3, timeout=3)
     assert len(dataset[0]) == 3

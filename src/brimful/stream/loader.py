@@ -15,14 +15,14 @@ from brimful.checks import check_type, path_of, whole_number
 from brimful.errors import CorruptFileError, SettingsError, ShardExpiredError, StateError
 from brimful.messages import counted, setting
 from brimful.plan.schedule import Tail
-from brimful.serve.acks import Acks, expired_below
-from brimful.serve.follow import FollowedLog
 from brimful.serve.rank_loader import RankLoader, without_loss
 from brimful.serve.shard_files import ShardFiles
 from brimful.serve.state import Position, check_state, damaged, facts_of_store, make_state
-from brimful.serve.stream_order import Assignment, LaneOrder, PackOrder, StreamOrder
-from brimful.serve.stream_settings import OnCorrupt, StreamSettings
 from brimful.shards import MediaFiles, Pack, recorded_root
+from brimful.stream.acks import Acks, expired_below
+from brimful.stream.follow import FollowedLog
+from brimful.stream.order import Assignment, LaneOrder, PackOrder, StreamOrder
+from brimful.stream.settings import OnCorrupt, StreamSettings
 
 _ACK_VERSION = 1
 """Version in every acknowledgment: the same position with another version would be taken for another run."""
@@ -64,6 +64,8 @@ class StreamLoader(RankLoader):
     >>> [[pack.sample_ids.tolist() for pack in batch] for batch in loader]
     [[[1]], [[3]], [[-1]]]
     """
+
+    knows_order = False
 
     def __init__(
         self,

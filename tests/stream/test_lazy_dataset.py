@@ -23,10 +23,10 @@ from brimful.errors import (  # noqa: E402
     StreamTimeoutError,
     UnfinishedStoreError,
 )
-from brimful.serve import remove_acknowledged  # noqa: E402
-from brimful.serve.acks import Acks  # noqa: E402
+from brimful.stream import remove_acknowledged  # noqa: E402
+from brimful.stream.acks import Acks  # noqa: E402
 from brimful.testing.toys import ToyProducer, toy_stream  # noqa: E402
-from tests.serve import megatron_samplers  # noqa: E402
+from tests.stream import megatron_samplers  # noqa: E402
 
 LANES = 4
 
@@ -206,7 +206,7 @@ def test_waiting_names_the_pack(tmp_path, logged, monkeypatch):
         dataset[6]
     with pytest.raises(StreamTimeoutError, match=message):
         list(loader_of(dataset, [[0], [6]], num_workers=1))
-    monkeypatch.setattr("brimful.serve.follow._WARN_SECONDS", 0.0)
+    monkeypatch.setattr("brimful.stream.follow._WARN_SECONDS", 0.0)
     with pytest.raises(StreamTimeoutError):
         LazyShardedDataset(tmp_path, num_packs=8, timeout=0.05)[6]
     assert "waiting for pack 6 (2 exist)" in "\n".join(logged)

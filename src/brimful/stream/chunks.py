@@ -19,13 +19,13 @@ from brimful.errors import BadSampleError, SettingsError, SourceError
 from brimful.fingerprint import fingerprint_of
 from brimful.messages import counted
 from brimful.ragged import offsets_of
-from brimful.serve.follow import FollowedLog
-from brimful.serve.stream_order import Assignment, LaneOrder, PackOrder, StreamOrder
-from brimful.serve.stream_settings import StreamSettings
 from brimful.shards import Pack, ShardRecord
 from brimful.sources.lines import JsonLines
 from brimful.sources.packed_chunks import CHUNK_NAME, rows_of_pack
 from brimful.sources.sample import MalformedRowError
+from brimful.stream.follow import FollowedLog
+from brimful.stream.order import Assignment, LaneOrder, PackOrder, StreamOrder
+from brimful.stream.settings import StreamSettings
 from brimful.typing import IGNORE_INDEX
 
 _SETTLE_SECONDS = 1.0

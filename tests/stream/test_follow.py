@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from brimful.blobs import BlobStore, LocalBlobStore
 from brimful.errors import SettingsError, StreamTimeoutError
-from brimful.serve.follow import FollowedLog
+from brimful.stream.follow import FollowedLog
 from brimful.testing.faults import LateStore
 from brimful.testing.toys import ToyProducer, toy_stream
 
@@ -20,8 +20,8 @@ class Clock:
 
     def __init__(self, monkeypatch):
         self.now, self.plans, self.sleeps = 0.0, [], 0
-        monkeypatch.setattr("brimful.serve.follow.time.monotonic", lambda: self.now)
-        monkeypatch.setattr("brimful.serve.follow.time.sleep", self.sleep)
+        monkeypatch.setattr("brimful.stream.follow.time.monotonic", lambda: self.now)
+        monkeypatch.setattr("brimful.stream.follow.time.sleep", self.sleep)
 
     def at(self, seconds, action):
         self.plans.append((seconds, action))

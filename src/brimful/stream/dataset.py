@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from brimful.checks import check_type
-from brimful.serve.stream_loader import StreamLoader
 from brimful.serve.workers import LoaderDataset
+from brimful.stream.loader import StreamLoader
 
 __all__ = ["StreamDataset"]
 

@@ -14,11 +14,11 @@ from brimful.errors import SettingsError, UnfinishedStoreError
 from brimful.fingerprint import short
 from brimful.messages import counted, setting
 from brimful.plan import Alignment
-from brimful.serve.chunk_loader import ChunkLoader, holds_chunks
-from brimful.serve.stream_loader import StreamLoader
-from brimful.serve.stream_order import Assignment
-from brimful.serve.stream_settings import OnCorrupt, StreamSettings
 from brimful.shards import Pack
+from brimful.stream.chunks import ChunkLoader, holds_chunks
+from brimful.stream.loader import StreamLoader
+from brimful.stream.order import Assignment
+from brimful.stream.settings import OnCorrupt, StreamSettings
 from brimful.typing import Fingerprint
 
 Beyond: TypeAlias = Literal["error", "pad", "repeat"]
@@ -68,7 +68,7 @@ class LazyShardedDataset:
             "encode_fn": "`brimful produce` encodes raw rows, and the plugin of ms-swift the rows of its flag",
             "max_wait_time": "use timeout=, in seconds; None waits forever",
             "max_total_samples": "use num_packs=",
-            "mark_completed": "call brimful.serve.mark_completed after a checkpoint",
+            "mark_completed": "call brimful.stream.mark_completed after a checkpoint",
         }
     )
     def __init__(

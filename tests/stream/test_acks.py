@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from brimful import StreamLoader
 from brimful.blobs import open_blob_store
 from brimful.errors import CorruptFileError, SettingsError, ShardExpiredError, StateError
-from brimful.serve import mark_completed, remove_acknowledged
-from brimful.serve.acks import Acks, expired_below
-from brimful.serve.stream_order import LaneOrder, PackOrder
+from brimful.stream import mark_completed, remove_acknowledged
+from brimful.stream.acks import Acks, expired_below
+from brimful.stream.order import LaneOrder, PackOrder
 from brimful.testing.toys import ToyProducer, toy_records, toy_stream
 
 

@@ -10,9 +10,9 @@ from brimful.checks import check_rank, choice_of, setting_number, whole_number
 from brimful.errors import SettingsError
 from brimful.messages import setting
 from brimful.plan.schedule import Tail
-from brimful.serve.acks import check_group
-from brimful.serve.follow import check_timeout
-from brimful.serve.stream_order import Assignment
+from brimful.stream.acks import check_group
+from brimful.stream.follow import check_timeout
+from brimful.stream.order import Assignment
 
 OnCorrupt: TypeAlias = Literal["error", "skip"]
 
