@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from brimful import tables
 from brimful.encode import EncodedSample, token_runs
 from brimful.encode.batch import EncodedBatch
-from brimful.encode.token_runs import KeptMedium, StoredSamples, is_stored, write_stored
+from brimful.encode.token_runs import StoredSamples, is_stored, write_stored
 from brimful.errors import BadSampleError, CorruptFileError
 from brimful.media import MediaKind, Medium, PlacedMedium
 
@@ -96,12 +97,13 @@ def test_media_are_kept_with_their_tokens(tmp_path):
     path = tmp_path / "a.png"
     path.write_bytes(b"abc")
     in_file, in_row = _picture("a.png", 1, path=str(path)), _picture("", 4, data=b"xyz")
-    stamp = in_file.medium.stamp()
+    in_file = replace(in_file, stamp=in_file.medium.stamp())
     batch = EncodedBatch.of([_encoded([1, 2, 3, 4, 5, 6], [False] * 6), _encoded([7], [True])])
-    write_stored(tmp_path / "a", batch.ids, batch.loss_mask, {0: [KeptMedium(in_file, stamp), KeptMedium(in_row)]})
+    write_stored(tmp_path / "a", batch.ids, batch.loss_mask, {0: [in_file, in_row]})
     stored = StoredSamples([(10, str(tmp_path / "a"))])
     kept = pickle.loads(pickle.dumps(stored)).media([11, 10])
-    assert kept == {10: (KeptMedium(in_file, stamp), KeptMedium(_picture("", 4)))}
+    assert kept == {10: (in_file, _picture("", 4))}
+    assert [item.stamp for item in kept[10]] == [in_file.stamp, 0]
     assert (stored[11].input_ids.tolist(), is_stored(tmp_path / "a", 2)) == ([7], True)
     path.write_bytes(b"abcd")
     assert not is_stored(tmp_path / "a", 2), "tokens of a picture that is another by now"
@@ -112,7 +114,7 @@ def test_media_are_kept_with_their_tokens(tmp_path):
 def test_kept_media_that_were_damaged_are_found(tmp_path):
     """Without it a picture would be packed in another place."""
     batch = EncodedBatch.of([_encoded([1, 2], [False] * 2)])
-    write_stored(tmp_path / "a", batch.ids, batch.loss_mask, {0: [KeptMedium(_picture("name", 0))]})
+    write_stored(tmp_path / "a", batch.ids, batch.loss_mask, {0: [_picture("name", 0)]})
     data = (tmp_path / "a").read_bytes()
     (tmp_path / "a").write_bytes(data.replace(b'"start":0', b'"start":1'))
     with pytest.raises(CorruptFileError, match="run the same command again, which rebuilds this file"):

@@ -64,6 +64,7 @@ class PictureEncoder(type(toy_chat_encoder())):
                         ids = [ord(char) for char in part["text"]]
                     else:
                         medium = next(media)
+                        stamp = medium.stamp()
                         ids = [PICTURE_TOKEN] * (1 + medium.num_bytes % 7)
                         placed.append(
                             PlacedMedium(
@@ -73,6 +74,7 @@ class PictureEncoder(type(toy_chat_encoder())):
                                 num_tokens=len(ids),
                                 num_patches=4 * len(ids),
                                 grid=(1, 2, 2 * len(ids)),
+                                stamp=stamp,
                             )
                         )
                     pieces += ids

@@ -1,6 +1,7 @@
 """Where the bytes of media go."""
 
 import hashlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,9 +10,12 @@ from hypothesis import strategies as st
 
 from brimful.materialize.media_layout import MediaLayout
 from brimful.materialize.media_survey import MediaSurvey
+from brimful.media import MediaKind, Medium, PlacedMedium
 from brimful.media.storage import MediaStorage
 from brimful.plan import plan_packs
 from brimful.ragged import offsets_of
+
+PICTURE = PlacedMedium(Medium(MediaKind.IMAGE, "a", "/a"), start=0, length=1, num_tokens=1)
 
 
 def survey_of(media, in_row=()):
@@ -42,7 +46,7 @@ def test_each_medium_goes_to_the_shard_that_uses_it_first():
     survey = survey_of(["ab", "c", "b", "", "da"])
     layout = MediaLayout.of(plan_of([2, 0], [1, 3], [4]), survey, MediaStorage.BYTES)
     assert [survey.sizes[row] for row in layout.first_uses] == [2, 1, 3, 4]  # b a c d
-    placed = layout.placed(1)
+    placed = replace(layout, packs_of_shard=1)
     assert placed.shards.tolist() == [0, 0, 1, 2]
     assert placed.positions.tolist() == [512, 1536, 512, 512]  # behind a header of tar each
     last = placed.of_samples(2, np.array([4]))
@@ -66,7 +70,7 @@ def test_distinct_media_are_counted_where_they_are_used_first(storage, num_store
     layout = MediaLayout.of(plan_of([1], [0, 2]), survey, MediaStorage(storage))
     assert layout.first_use_packs.tolist() == [-1, 1, 0, 0, 1, -1, -1]
     assert layout.num_stored == num_stored
-    placed = layout.placed(1)
+    placed = replace(layout, packs_of_shard=1)
     samples = [np.array([1]), np.array([0, 2])]
     assert [int(placed.of_samples(shard, ids).is_first_use.sum()) for shard, ids in enumerate(samples)] == [2, 2]
 
@@ -75,7 +79,9 @@ def test_a_sample_that_is_drawn_again_brings_no_distinct_medium():
     """A mixture repeats samples, in the same pack, shard or a later one."""
     layout = MediaLayout.of(plan_of([0, 0], [1], [0, 1]), survey_of(["ab", "c"]), MediaStorage.REFERENCES)
     samples = [np.array([0]), np.array([1]), np.array([0, 1])]
-    assert [int(layout.placed(1).of_samples(n, ids).is_first_use.sum()) for n, ids in enumerate(samples)] == [2, 1, 0]
+    assert [
+        int(replace(layout, packs_of_shard=1).of_samples(n, ids).is_first_use.sum()) for n, ids in enumerate(samples)
+    ] == [2, 1, 0]
 
 
 def test_media_of_dropped_samples_are_not_stored():
@@ -104,7 +110,7 @@ def test_every_distinct_medium_is_stored_once(case):
     contents, num_distinct = "".join(media).lower(), 0
     packs = [order[begin : begin + samples_a_pack] for begin in range(0, len(order), samples_a_pack)]
     survey, plan = survey_of(media), plan_of(*packs)
-    placed = MediaLayout.of(plan, survey, MediaStorage.BYTES).placed(packs_a_shard)
+    placed = replace(MediaLayout.of(plan, survey, MediaStorage.BYTES), packs_of_shard=packs_a_shard)
     new, uses = {}, []
     for shard, begin in enumerate(range(0, len(packs), packs_a_shard)):
         samples = [sample for pack in packs[begin : begin + packs_a_shard] for sample in pack]
@@ -113,13 +119,14 @@ def test_every_distinct_medium_is_stored_once(case):
         for sample in samples:
             (index,) = facts.indices_of(np.array([sample]))
             for row, letter in zip(facts.rows_of(index), media[sample].lower(), strict=True):
-                uses.append((letter, facts.stored_at(row)))
+                item = facts.stored(row, PICTURE)
+                place = item.shard, item.medium.offset
+                uses.append((letter, place))
                 if facts.is_new[row]:
                     assert letter not in new
-                    new[letter] = facts.stored_at(row)
-                    assert new[letter].shard == shard
-                    assert new[letter].offset == end + 512
-                    end = new[letter].offset + 512
+                    new[letter] = place
+                    assert place == (shard, end + 512)
+                    end += 1024
     assert set(new) == set(contents)
     assert num_distinct == len(set("".join(media)))
     assert all(place == new[letter] for letter, place in uses)
@@ -137,7 +144,7 @@ def test_another_picture_is_another_job():
 def test_no_media_at_all(storage):
     """Texts through an encoder of pictures."""
     layout = MediaLayout.of(plan_of([0, 1]), survey_of(["", ""]), storage)
-    placed = layout.placed(1)
+    placed = replace(layout, packs_of_shard=1)
     assert (layout.stored_bytes, placed.of_samples(0, np.array([0])).offsets.tolist()) == (0, [0, 0])
 
 
@@ -152,7 +159,7 @@ def test_facts_of_a_shard_are_numbers_in_arrays():
         np.zeros(num_samples, dtype=np.int8),
     )
     layout = MediaLayout.of(plan_of([*range(num_samples)]), survey, MediaStorage.BYTES)
-    facts = layout.placed(1).of_samples(0, np.arange(num_samples))
+    facts = replace(layout, packs_of_shard=1).of_samples(0, np.arange(num_samples))
     assert sum(np.asarray(value).nbytes for value in vars(facts).values()) <= 80 * num_samples
     assert all(isinstance(value, np.ndarray) for value in vars(facts).values())
 
@@ -174,9 +181,9 @@ def test_random_layouts_are_what_they_were(storage, expected, monkeypatch):
         survey = survey_of(media, in_row="bc")
         layout = MediaLayout.of(plan_of(*packs), survey, MediaStorage(storage))
         if storage == "features":
-            layout = layout.with_features(layout.stored_sizes * 700, {"settings": "x"})
+            layout = replace(layout, stored_sizes=layout.stored_sizes * 700, features={"settings": "x"})
         per_shard = layout.packs_per_shard(3, len(packs))
-        placed = layout.placed(per_shard)
+        placed = replace(layout, packs_of_shard=per_shard)
         values = [
             *(layout.is_used, layout.first_uses, layout.stored_index, layout.first_packs, layout.first_use_packs >= 0),
             *(layout.stored_sizes, placed.shards, placed.positions),

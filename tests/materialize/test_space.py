@@ -20,8 +20,8 @@ PLAN = Stub(ledger=Stub(tokens_packed=1000), num_packs=10)
 
 def layout(storage=MediaStorage.BYTES):
     """Three media in the containers of shards 0, 0 and 1."""
-    one = Stub(stored_sizes=np.array([100, 200, 400]), storage=storage)
-    return Stub(shards=np.array([0, 0, 1]), layout=one)
+    sizes = np.array([100, 200, 400])
+    return Stub(stored_sizes=sizes, storage=storage, shards=np.array([0, 0, 1]), packs_of_shard=5)
 
 
 @pytest.mark.parametrize(("pending", "num_bytes"), [([1], 3924), ([0, 1], 8772), ([0], 4848)])
@@ -35,25 +35,24 @@ def test_media_of_pending_shards_need_room(tmp_path, monkeypatch, pending, num_b
         return Stub(free=num_bytes - len(asked) + 1)
 
     monkeypatch.setattr(shutil, "disk_usage", usage)
-    _check_space(store, PLAN, layout(), pending, 5)
+    _check_space(store, PLAN, layout(), pending)
     with pytest.raises(StoreFullError) as refused:
-        _check_space(store, PLAN, layout(), pending, 5)
+        _check_space(store, PLAN, layout(), pending)
     assert asked == [tmp_path, tmp_path]
     needed, free = (f"{number / 1000:.2f} kB" for number in (num_bytes, num_bytes - 1))
     assert refused.value.message.startswith(
         f"{store.url} needs {needed}, most of them for media, and {free} are free: free some space, or choose "
     )
     with pytest.raises(StoreFullError) as refused:
-        _check_space(store, PLAN, layout(MediaStorage.REFERENCES), pending, 5)
+        _check_space(store, PLAN, layout(MediaStorage.REFERENCES), pending)
     assert refused.value.message.endswith(": free some space")
 
 
 def test_what_needs_no_room_passes(tmp_path, monkeypatch):
-    """Shards that are there, stores without media, and stores behind a URL."""
+    """Shards that are there, and stores behind a URL."""
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Stub(free=0))
-    _check_space(LocalBlobStore(tmp_path), PLAN, layout(), [2], 5)
-    _check_space(LocalBlobStore(tmp_path), PLAN, None, [0], 5)
-    _check_space(Stub(), PLAN, layout(), [0], 5)
+    _check_space(LocalBlobStore(tmp_path), PLAN, layout(), [2])
+    _check_space(Stub(), PLAN, layout(), [0])
 
 
 def said(**values):

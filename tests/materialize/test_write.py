@@ -1,8 +1,6 @@
 """Writing packs: round trip, checks, and jobs that go on."""
 
 import pickle
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,14 +19,12 @@ from brimful import (
 )
 from brimful.blobs import open_blob_store
 from brimful.errors import (
-    BadSampleError,
     CorruptFileError,
     LengthChangedError,
     PlanMismatchError,
     StoreFullError,
 )
 from brimful.materialize import shard_task
-from brimful.media import MediaKind, Medium, PlacedMedium
 from brimful.progress import Progress
 from brimful.shards import EndRecord, StreamLog
 from brimful.testing.faults import full_disk
@@ -250,15 +246,3 @@ def test_records_add_up(tmp_path):
         (0, 3, 15, 3, 15), (1, 3, 15, 6, 30), (2, 2, 10, 8, 40)
     ]  # fmt: skip
     assert end == EndRecord(3, 8, 40)
-
-
-def test_a_file_that_is_gone_when_its_state_is_asked_is_named(tmp_path):
-    """Between the encoding of a sample and its place in a shard: by row and medium."""
-    medium = Medium(kind=MediaKind.IMAGE, name="a.png", path=str(tmp_path / "a.png"))
-    item = PlacedMedium(medium, 0, 1, num_tokens=1)
-    context: Any = SimpleNamespace(samples=SimpleNamespace(source=open_source(texts(3, 4))))
-    with pytest.raises(BadSampleError, match=r"^memory\[1\] \(sample 1\): image 'a.png': ") as refused:
-        shard_task._stamp(context, 1, item)
-    assert refused.value.sample_id == 1
-    (tmp_path / "a.png").write_bytes(b"a")
-    assert shard_task._stamp(context, 1, item) == medium.stamp()

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from brimful.media import MediaKind, Medium, PlacedMedium
-from brimful.shards import PackMedium, StoredAt
-from brimful.shards.media_columns import NUMBERS, PLACE, ROW, cells_of
+from brimful.shards.media_columns import NUMBERS, PLACE, ROW, _relative_path, cells_of
 
 SOUND = PlacedMedium(
     Medium(MediaKind.AUDIO, "ä", "/data/b", offset=7, size=9),
@@ -30,7 +29,7 @@ VIDEO = PlacedMedium(
 
 
 def test_every_number_has_its_place():
-    cells = cells_of([PackMedium(SOUND), PackMedium(VIDEO, StoredAt(6, 512, 3))], "/data")
+    cells = cells_of([SOUND, VIDEO.in_container(6, 512, 3)], "/data")
     rows = [dict(zip(NUMBERS, numbers, strict=True)) for numbers in ROW.iter_unpack(cells.numbers)]
     assert rows == [
         {
@@ -53,6 +52,16 @@ def test_every_number_has_its_place():
 
 def test_what_no_medium_has_is_not_written():
     """Empty cells take no room: most packs have pictures alone."""
-    cells = cells_of([PackMedium(SOUND)], "/data")
+    cells = cells_of([SOUND], "/data")
     assert (cells.seconds, cells.runs) == (b"", b"")
     assert cells_of([]) == (b"",) * 5
+
+
+def test_paths_outside_of_the_root_stay_absolute():
+    """A name that begins alike is no directory above."""
+    assert [_relative_path(path, "/a") for path in ("/a/b.png", "/ab.png", "/c/d.png")] == [
+        "b.png",
+        "/ab.png",
+        "/c/d.png",
+    ]
+    assert _relative_path("/a/b.png", "") == "/a/b.png"

@@ -19,7 +19,6 @@ from brimful.shards import (
     recorded_root,
     root_note,
 )
-from brimful.shards.pack_media import relative_path
 
 SUMS = {"distinct": 2, "tokens": 0, "patches": 0, "frames": 0, "mel_frames": 0, "largest": None}
 
@@ -115,16 +114,6 @@ def test_the_root_moves_with_the_store(tmp_path):
     elsewhere = open_blob_store(tmp_path / "scratch" / "deep" / "packs")
     assert recorded_root(elsewhere, notes) == str(tmp_path / "old" / "photos")
     assert (root_note(store, ""), recorded_root(store, {})) == ({}, "")
-
-
-def test_paths_outside_of_the_root_stay_absolute():
-    """A name that begins alike is no directory above."""
-    assert [relative_path(path, "/a") for path in ("/a/b.png", "/ab.png", "/c/d.png")] == [
-        "b.png",
-        "/ab.png",
-        "/c/d.png",
-    ]
-    assert relative_path("/a/b.png", "") == "/a/b.png"
 
 
 def test_many_containers_are_not_all_kept_open(tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ from brimful.errors import CorruptFileError
 from brimful.fingerprint import fingerprint_bytes
 from brimful.media import BadMediumError, MediaKind, Medium, PlacedMedium
 from brimful.ragged import offsets_of
-from brimful.shards import MEDIA_VERSION, MediaFiles, PackMedium, PackRows, ShardReader, ShardWriter, StoredAt
+from brimful.shards import MEDIA_VERSION, MediaFiles, PackRows, ShardReader, ShardWriter
 from brimful.shards.media_columns import MediaCells, cells_of
 from brimful.shards.stored_media import StoredFacts, StoredMedia
 from tests.shards.test_media_files import written
@@ -25,7 +25,7 @@ CONTENTS = (b"abc", b"defg", b"x" * 600)
 def files_of(folder):
     """A store whose one container holds ``CONTENTS``, and the places of them."""
     store, records, offsets = written(folder, *CONTENTS)
-    places = [StoredAt(0, offset, len(content)) for offset, content in zip(offsets, CONTENTS, strict=True)]
+    places = [(0, offset, len(content)) for offset, content in zip(offsets, CONTENTS, strict=True)]
     return MediaFiles(store, records, "/data"), places
 
 
@@ -38,12 +38,12 @@ def media_of(files, places):
     ]
     items, stored = [], []
     for (kind, name, facts), place, content in zip(in_container, places, CONTENTS, strict=False):
-        medium = files.container(0).medium(kind, name, place.offset, place.size)
+        medium = files.container(0).medium(kind, name, *place[1:])
         items.append(PlacedMedium(medium, fingerprint=fingerprint_bytes(content), **facts))
-        stored.append(PackMedium(items[-1], place))
+        stored.append(items[-1].in_container(*place))
     sound = Medium(MediaKind.AUDIO, "c.wav", "/data/b/c.wav", offset=7, size=9)
     items.append(PlacedMedium(sound, start=30, length=2, num_tokens=2, num_mel_frames=8, segment=1))
-    stored.append(PackMedium(items[-1]))
+    stored.append(items[-1])
     return tuple(items), stored
 
 
@@ -132,7 +132,7 @@ def test_flipped_bytes_are_found_before_they_are_used(tmp_path):
     media = StoredMedia(cells_of(media_of(files, places)[1], "/data"), files)
     container = tmp_path / "media" / "0.tar"
     whole = container.read_bytes()
-    for position in range(places[1].offset, places[1].offset + places[1].size):
+    for position in range(places[1][1], places[1][1] + places[1][2]):
         container.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
         with pytest.raises(BadMediumError, match=r"of .*0.tar differ from what was written"):
             media[1].read()
@@ -187,7 +187,7 @@ placed = st.builds(
 def test_round_trip(tmp_path_factory, items):
     """Any media of a pack, in any order."""
     files = MediaFiles(open_blob_store(tmp_path_factory.getbasetemp()), [], "/data")
-    assert StoredMedia(cells_of([PackMedium(item) for item in items], "/data"), files) == tuple(items)
+    assert StoredMedia(cells_of(items, "/data"), files) == tuple(items)
 
 
 def test_lists_of_media_compare_as_tuples_do(tmp_path):
@@ -214,7 +214,7 @@ def test_media_of_one_pack_lie_in_any_containers(tmp_path):
     for number, shard in enumerate((2, 0, 1, 1)):
         medium = Medium(MediaKind.IMAGE, "a", data=CONTENTS[0])
         item = PlacedMedium(medium, start=number, length=1, num_tokens=1, fingerprint=fingerprint_bytes(CONTENTS[0]))
-        stored.append(PackMedium(item, StoredAt(shard, offsets[0], len(CONTENTS[0]))))
+        stored.append(item.in_container(shard, offsets[0], len(CONTENTS[0])))
     media = StoredMedia(cells_of(stored), files)
     assert [item.read() for item in media] == [CONTENTS[0]] * 4
     assert sorted(media._facts.containers) == [0, 1, 2]

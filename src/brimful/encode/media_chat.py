@@ -196,12 +196,12 @@ class MediaChatEncoder(ChatEncoder):
         media = []
         begin = num_tokens = 0
         for medium, place in zip(sample.media, places.tolist(), strict=True):
-            expansion = self._expand(medium, sample)
+            stamp, expansion = self._expand(medium, sample)
             tokens, runs = self._ids_of(expansion, self.family.placeholders[medium.kind].token)
             pieces += [ids[begin:place], tokens]
             masks += [mask[begin:place], np.zeros(len(tokens), dtype=bool)]
             num_tokens += place - begin
-            media.append(_placed(medium, num_tokens, len(tokens), runs, expansion))
+            media.append(_placed(medium, num_tokens, len(tokens), runs, expansion, stamp))
             num_tokens += len(tokens)
             begin = place + 1
         return np.concatenate([*pieces, ids[begin:]]), np.concatenate([*masks, mask[begin:]]), tuple(media)
@@ -216,9 +216,13 @@ class MediaChatEncoder(ChatEncoder):
             )
         return places
 
-    def _expand(self, medium: Medium, sample: Sample) -> Expansion:
+    def _expand(self, medium: Medium, sample: Sample) -> tuple[int, Expansion]:
+        """Return the state of a medium's file and what its header says.
+
+        The state is noted first, so that a change between the two is detected when packs are written.
+        """
         try:
-            return self.family.expand(medium)
+            return medium.stamp(), self.family.expand(medium)
         except BadMediumError as error:
             raise BadSampleError(
                 f"{medium.kind.value} {medium.name[:200]!r}: {error}", sample_id=sample.sample_id
@@ -284,7 +288,9 @@ def _between(text: str, before: str, behind: str) -> str:
     return text.partition(before)[2].partition(behind)[0]
 
 
-def _placed(medium: Medium, start: int, length: int, runs: tuple[int, ...], expansion: Expansion) -> PlacedMedium:
+def _placed(
+    medium: Medium, start: int, length: int, runs: tuple[int, ...], expansion: Expansion, stamp: int
+) -> PlacedMedium:
     return PlacedMedium(
         medium,
         start,
@@ -296,6 +302,7 @@ def _placed(medium: Medium, start: int, length: int, runs: tuple[int, ...], expa
         num_mel_frames=expansion.num_mel_frames,
         runs=runs,
         seconds_per_grid=expansion.seconds_per_grid,
+        stamp=stamp,
     )
 
 

@@ -8,19 +8,16 @@ Media are kept by their places among the tokens, with the state in which each fi
 Bytes that came with a row are not copied: read them from the row.
 """
 
-import json
 import os
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from brimful.encode.encoded import EncodedSample
 from brimful.errors import BrimfulError, CorruptFileError
-from brimful.media import BadMediumError, MediaKind, Medium, PlacedMedium
-from brimful.media.placed_json import placed_from_values, placed_to_values
+from brimful.media import BadMediumError, PlacedMedium
+from brimful.media.placed_json import media_from_json, media_to_json
 from brimful.ragged import offsets_of
 from brimful.tables import Ragged, open_table, write_table
 from brimful.typing import LossMask, TokenIds
@@ -32,25 +29,11 @@ _NOT_OPEN = Ragged(np.empty(0, dtype=np.uint8), np.zeros(1, dtype=np.int64))
 """Mark of a file whose media are not yet mapped; None is a file without media."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeptMedium:
-    """One medium of a sample whose tokens are stored.
-
-    Attributes:
-        item: its place among the tokens of the sample. A medium without a path came as bytes with the row; they are not
-            stored here.
-        stamp: state of its file before it was measured; 0 without a file.
-    """
-
-    item: PlacedMedium
-    stamp: int = 0
-
-
 def write_stored(
     path: str | os.PathLike[str],
     ids: Ragged,
     loss_mask: LossMask,
-    media: Mapping[int, Sequence[KeptMedium]] | None = None,
+    media: Mapping[int, Sequence[PlacedMedium]] | None = None,
 ) -> None:
     """Write the samples of one block.
 
@@ -63,7 +46,7 @@ def write_stored(
 
 
 def write_signed(
-    path: str | os.PathLike[str], signed_ids: Ragged, media: Mapping[int, Sequence[KeptMedium]] | None = None
+    path: str | os.PathLike[str], signed_ids: Ragged, media: Mapping[int, Sequence[PlacedMedium]] | None = None
 ) -> None:
     """Write the samples of one block, with tokens in the form of ``mask_as_complement``.
 
@@ -73,35 +56,9 @@ def write_signed(
     """
     columns = {"signed_ids": signed_ids}
     if media:
-        texts = [_media_to_json(media[row]) if row in media else b"" for row in range(len(signed_ids))]
+        texts = [media_to_json(media[row]) if row in media else b"" for row in range(len(signed_ids))]
         columns["media"] = Ragged(np.frombuffer(b"".join(texts), dtype=np.uint8), offsets_of([*map(len, texts)]))
     write_table(path, columns, {"kind": "encoded"})
-
-
-def _media_to_json(media: Sequence[KeptMedium]) -> bytes:
-    """Return the media of one sample without their bytes."""
-    rows = [
-        {
-            **placed_to_values(kept.item),
-            "path": kept.item.medium.path,
-            "offset": kept.item.medium.offset,
-            "size": kept.item.medium.size,
-            "stamp": kept.stamp,
-        }
-        for kept in media
-    ]
-    return json.dumps(rows, separators=(",", ":")).encode()
-
-
-def _media_from_json(text: bytes) -> tuple[KeptMedium, ...]:
-    """Return the media of one sample; none for a row without."""
-    return tuple(_kept_medium(values) for values in json.loads(text)) if text else ()
-
-
-def _kept_medium(values: dict[str, Any]) -> KeptMedium:
-    stamp, place = values.pop("stamp"), {name: values.pop(name) for name in ("path", "offset", "size")}
-    medium = Medium(MediaKind(values["kind"]), values["name"], **place)
-    return KeptMedium(placed_from_values(values, medium), stamp)
 
 
 def is_stored(path: str | os.PathLike[str], count: int) -> bool:
@@ -118,7 +75,7 @@ def is_stored(path: str | os.PathLike[str], count: int) -> bool:
 def _is_unchanged(text: bytes) -> bool:
     """Return true if the files of a sample's media are in the state in which they were measured."""
     try:
-        return all(kept.item.medium.stamp() == kept.stamp for kept in _media_from_json(text))
+        return all(item.medium.stamp() == item.stamp for item in media_from_json(text))
     except BadMediumError:
         return False
 
@@ -189,19 +146,19 @@ class StoredSamples:
             runs.append(values[offsets[row] : offsets[row + 1]])
         return runs
 
-    def media(self, sample_ids: Sequence[int]) -> dict[int, tuple[KeptMedium, ...]]:
-        """Return the media of the given samples that have any."""
+    def media(self, sample_ids: Sequence[int]) -> dict[int, tuple[PlacedMedium, ...]]:
+        """Return the media of the given samples that have any; bytes that came with rows are not among them."""
         file_indices = np.searchsorted(self._first_ids, sample_ids, side="right") - 1
-        media: dict[int, tuple[KeptMedium, ...]] = {}
+        media: dict[int, tuple[PlacedMedium, ...]] = {}
         for sample_id, file_index in zip(sample_ids, file_indices.tolist(), strict=True):
             # Looked up once: another thread may close the file between two lookups.
             rows = self._media.get(file_index, _NOT_OPEN)
             if rows is _NOT_OPEN:
                 rows = self._open_media_of(file_index)
             if rows is not None and (
-                kept := _media_from_json(rows.row(sample_id - self._first_ids[file_index]).tobytes())
+                items := media_from_json(rows.row(sample_id - self._first_ids[file_index]).tobytes())
             ):
-                media[sample_id] = kept
+                media[sample_id] = items
         return media
 
     def _open_media_of(self, file_index: int) -> Ragged | None:

@@ -13,7 +13,7 @@ from typing import Any
 from brimful.blobs import BlobGroup, BlobStore
 from brimful.errors import CorruptFileError
 from brimful.media import BadMediumError, PlacedMedium
-from brimful.shards import ContainerWriter, MediaFiles, PackMedium, ShardRecord, StoredAt
+from brimful.shards import ContainerWriter, MediaFiles, ShardRecord
 from brimful.typing import Fingerprint
 
 
@@ -44,7 +44,7 @@ class CarriedMedia:
 
     def save(
         self, files: BlobGroup, prefix: str, rows: Sequence[Sequence[PlacedMedium]]
-    ) -> tuple[list[list[PackMedium]], list[dict[str, Any]]]:
+    ) -> tuple[list[list[PlacedMedium]], list[dict[str, Any]]]:
         """Store the new media of some rows; return the places of all, and the needed containers.
 
         Args:
@@ -75,11 +75,11 @@ class CarriedMedia:
         for name, item in media.items():
             self._places[name] = _CarriedBytes(key, offsets[name], item.medium.num_bytes)
 
-    def _placed(self, item: PlacedMedium, keys: Sequence[str]) -> PackMedium:
+    def _placed(self, item: PlacedMedium, keys: Sequence[str]) -> PlacedMedium:
         if item.medium.path:
-            return PackMedium(item)
+            return item
         place = self._places[item.fingerprint]
-        return PackMedium(item, StoredAt(keys.index(place.container), place.offset, place.size))
+        return item.in_container(keys.index(place.container), place.offset, place.size)
 
     def files(self, containers: Sequence[dict[str, Any]]) -> MediaFiles:
         """Return the media files that a record names."""

@@ -29,7 +29,6 @@ from brimful.shards import (
     MEDIA_VERSION,
     SHARD_VERSION,
     MediaFiles,
-    PackMedium,
     PackRows,
     ShardReader,
     ShardWriter,
@@ -161,7 +160,9 @@ class WaitingSamples:
             del self._samples[sample_id]
 
 
-def write_packs_to(blob: Blob, packs: Sequence[ReadyPack], media: Sequence[Sequence[PackMedium]] | None = None) -> str:
+def write_packs_to(
+    blob: Blob, packs: Sequence[ReadyPack], media: Sequence[Sequence[PlacedMedium]] | None = None
+) -> str:
     """Write packs as a shard, with their media unless ``media`` is None; return the digests of its batches."""
     writer = ShardWriter(blob, version=SHARD_VERSION if media is None else MEDIA_VERSION)
     for begin in range(0, len(packs), BATCH_ROWS):
@@ -193,7 +194,7 @@ def save_carry_over(
     if not ready and not segments:
         return None
     rows = [*ready, *segments]
-    media: list[list[PackMedium]] | None = None
+    media: list[list[PlacedMedium]] | None = None
     containers: list[dict[str, Any]] = []
     if carried_media is not None:
         media, containers = carried_media.save(files, f"{folder}/media-{seq:08d}", [row.media for row in rows])

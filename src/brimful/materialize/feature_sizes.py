@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -88,7 +88,7 @@ def with_features(
             for task, task_sizes in pairs:
                 sizes[task.places] = task_sizes
                 progress.advance(len(task.places))
-    return layout.with_features(sizes, feature_facts(maker))
+    return replace(layout, stored_sizes=sizes, features=feature_facts(maker))
 
 
 @dataclass(frozen=True)
@@ -116,11 +116,9 @@ def _sizes_of(context: _SizeContext, task: _SizeTask) -> list[int]:
     """Return the bytes of the blocks of some media, in any process."""
     ids: Sequence[int] = np.unique(task.sample_ids).tolist()
     if context.encoded is not None:
-        media = {sample_id: [kept.item for kept in items] for sample_id, items in context.encoded.media(ids).items()}
+        media = context.encoded.media(ids)
     else:
-        media = {
-            sample_id: list(sample.media) for sample_id, sample in zip(ids, context.samples.read(ids), strict=True)
-        }
+        media = {sample_id: sample.media for sample_id, sample in zip(ids, context.samples.read(ids), strict=True)}
     sizes = []
     for sample_id, index in zip(task.sample_ids.tolist(), task.indices.tolist(), strict=True):
         sizes.append(context.maker.block_bytes(media[sample_id][index]))

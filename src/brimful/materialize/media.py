@@ -9,7 +9,6 @@ import numpy as np
 
 from brimful.blobs import Blob, BlobStore
 from brimful.encode.encoded_samples import EncodedSamples
-from brimful.encode.token_runs import KeptMedium
 from brimful.errors import BadSampleError, OversizedSampleError, SettingsError, StoreFullError
 from brimful.fingerprint import fingerprint_bytes
 from brimful.materialize.media_layout import ShardMedia
@@ -17,7 +16,7 @@ from brimful.media import BadMediumError, PlacedMedium, media_of_segment
 from brimful.media.features import FeatureMaker
 from brimful.messages import setting
 from brimful.ragged import offsets_of
-from brimful.shards import ContainerWriter, KindCounter, PackMedium, container_key
+from brimful.shards import ContainerWriter, KindCounter, container_key
 from brimful.typing import Fingerprint, Int64Array, Lengths, Offsets
 
 _ENDING = ".safetensors"
@@ -61,12 +60,12 @@ class ShardMediaWriter:
 
     def packs(
         self,
-        kept: Mapping[int, Sequence[KeptMedium]],
+        kept: Mapping[int, Sequence[PlacedMedium]],
         sample_ids: Int64Array,
         starts: Lengths,
         lengths: Lengths,
         segments: Offsets,
-    ) -> list[list[PackMedium]]:
+    ) -> list[list[PlacedMedium]]:
         """Return the media of each pack, in order; their new bytes go to the container.
 
         Args:
@@ -80,9 +79,9 @@ class ShardMediaWriter:
         """
         places = offsets_of(lengths).tolist()
         indices = self._media.indices_of(sample_ids).tolist()
-        packs: list[list[PackMedium]] = []
+        packs: list[list[PlacedMedium]] = []
         for first, end in zip(segments[:-1].tolist(), segments[1:].tolist(), strict=True):
-            pack: list[PackMedium] = []
+            pack: list[PlacedMedium] = []
             for segment in range(first, end):
                 sample_id = int(sample_ids[segment])
                 media = kept.get(sample_id)
@@ -110,50 +109,50 @@ class ShardMediaWriter:
         self,
         sample_id: int,
         rows: range,
-        media: Sequence[KeptMedium],
+        media: Sequence[PlacedMedium],
         *,
         start: int,
         length: int,
         segment: int,
         offset: int,
         is_repeat: bool,
-    ) -> Iterator[PackMedium]:
+    ) -> Iterator[PlacedMedium]:
         """Yield the media of a segment with their fingerprints, and where their bytes are."""
         facts = self._media
-        for row, kept in zip(rows, media, strict=True):
+        for row, whole in zip(rows, media, strict=True):
             try:
-                placed = media_of_segment([kept.item], start=start, length=length, segment=segment, offset=offset)
+                placed = media_of_segment([whole], start=start, length=length, segment=segment, offset=offset)
                 for item in placed:
                     described = facts.described(row, item)
                     if self._features is not None and self._features.block_bytes(item) != facts.stored_sizes[row]:
                         raise self._error(sample_id, item, "has features of another shape than equal bytes before it")
                     counter = self._counts.setdefault(described.medium.kind.value, KindCounter())
                     counter.add(described, sample_id, is_first=not is_repeat and bool(facts.is_first_use[row]))
-                    yield PackMedium(described, facts.stored_at(row))
+                    yield facts.stored(row, described)
             except BadMediumError as error:
                 raise OversizedSampleError(
                     f"{self._samples.source.where(sample_id)} (sample {sample_id}): {error}; choose "
                     f"{setting('overflow', 'drop')}"
                 ) from error
 
-    def _store_new(self, sample_id: int, index: int, media: Sequence[KeptMedium]) -> None:
+    def _store_new(self, sample_id: int, index: int, media: Sequence[PlacedMedium]) -> None:
         """Check the files of a sample, and copy the media that no earlier pack brought."""
         facts = self._media
-        for number, (row, kept) in enumerate(zip(facts.rows_of(index), media, strict=True)):
+        for number, (row, item) in enumerate(zip(facts.rows_of(index), media, strict=True)):
             # Both must come from one state of the file, or the length and the fingerprint may belong to different
             # contents.
-            if kept.stamp != int(facts.stamps[row]):
-                raise self._error(sample_id, kept.item, _CHANGED)
+            if item.stamp != int(facts.stamps[row]):
+                raise self._error(sample_id, item, _CHANGED)
             if facts.is_new[row]:
-                content = self._content(sample_id, number, kept.item)
+                content = self._content(sample_id, number, item)
                 if fingerprint_bytes(content) != facts.fingerprint(row):
-                    raise self._error(sample_id, kept.item, _CHANGED)
+                    raise self._error(sample_id, item, _CHANGED)
                 ending = None
                 if self._features is not None:
-                    content, ending = self._block(sample_id, kept.item, content, facts.fingerprint(row)), _ENDING
+                    content, ending = self._block(sample_id, item, content, facts.fingerprint(row)), _ENDING
                 with _full_disk_explained():
                     container = self._open_container()
-                    offset = container.add(kept.item.medium.name, facts.fingerprint(row), content, ending=ending)
+                    offset = container.add(item.medium.name, facts.fingerprint(row), content, ending=ending)
                 assert offset == facts.positions[row], "the layout of a container is known before it is written"
 
     def _block(self, sample_id: int, item: PlacedMedium, content: bytes, fingerprint: Fingerprint) -> bytes:

@@ -16,7 +16,8 @@ from brimful.materialize.media_survey import Digests, MediaSurvey, fingerprint_o
 from brimful.media import PlacedMedium
 from brimful.media.storage import MediaStorage
 from brimful.plan import Plan
-from brimful.shards import StoredAt, container_ends, padded
+from brimful.ragged import offsets_of, ranges
+from brimful.shards import container_ends, padded
 from brimful.typing import BoolArray, Fingerprint, Int64Array, Offsets
 
 CONTAINER_BYTES = 256 << 20
@@ -39,6 +40,7 @@ class MediaLayout:
             content as its kind; -1 for all others. The entries that are not -1 count distinct media, stored or not.
         stored_sizes: ``int64[num_stored]``, bytes of each in its container, without header and padding.
         features: if features are stored, the facts that decide them (``feature_sizes.feature_facts``).
+        packs_of_shard: packs of each shard but the last; 0 until it is decided.
     """
 
     survey: MediaSurvey
@@ -50,6 +52,7 @@ class MediaLayout:
     first_use_packs: Int64Array
     stored_sizes: Int64Array
     features: Mapping[str, Any] | None = None
+    packs_of_shard: int = 0
 
     @classmethod
     def of(cls, plan: Plan, survey: MediaSurvey, storage: MediaStorage) -> "MediaLayout":
@@ -102,10 +105,6 @@ class MediaLayout:
         sizes = survey.sizes[first_uses]
         return cls(survey, storage, is_used, first_uses, stored_index, packs[first_uses], first_use_packs, sizes)
 
-    def with_features(self, sizes: Int64Array, features: Mapping[str, Any]) -> "MediaLayout":
-        """Return the layout of a store of features of these sizes, ``int64[num_stored]``."""
-        return replace(self, stored_sizes=sizes, features=features)
-
     @property
     def num_stored(self) -> int:
         """Number of distinct media that are stored."""
@@ -133,52 +132,36 @@ class MediaLayout:
             return limit
         return max(1, min(limit, num_packs * CONTAINER_BYTES // self.stored_bytes))
 
-    def placed(self, packs_per_shard: int) -> "PlacedLayout":
-        """Return the layout of shards of ``packs_per_shard`` packs."""
-        shards = self.first_packs // packs_per_shard
-        sizes = self.stored_sizes
-        ends = container_ends(sizes)
+    @cached_property
+    def shards(self) -> Int64Array:
+        """``int64[num_stored]``, ascending: shard whose container holds each stored medium."""
+        shards: Int64Array = self.first_packs // self.packs_of_shard
+        return shards
+
+    @cached_property
+    def positions(self) -> Int64Array:
+        """``int64[num_stored]``, first byte of each stored medium in its container."""
+        ends = container_ends(self.stored_sizes)
         # Each container begins at 0: the bytes before its first member are subtracted.
-        starts = ends - padded(sizes)
-        first_members = np.searchsorted(shards, shards, side="left")
+        first_members = np.searchsorted(self.shards, self.shards, side="left")
         before = np.concatenate([np.zeros(1, dtype=np.int64), ends])[first_members]
-        return PlacedLayout(self, packs_per_shard, shards, starts - before)
-
-
-@dataclass(frozen=True)
-class PlacedLayout:
-    """Layout with the container of each stored medium.
-
-    Attributes:
-        layout: which media are stored.
-        packs_per_shard: packs of each shard but the last.
-        shards: ``int64[num_stored]``, ascending: shard whose container holds each.
-        positions: ``int64[num_stored]``, first byte in the container.
-    """
-
-    layout: MediaLayout
-    packs_per_shard: int
-    shards: Int64Array
-    positions: Int64Array
+        positions: Int64Array = ends - padded(self.stored_sizes) - before
+        return positions
 
     def of_samples(self, shard: int, sample_ids: Int64Array) -> "ShardMedia":
         """Return what the writer of a shard needs to know about the media of its samples."""
-        layout, survey = self.layout, self.layout.survey
+        survey = self.survey
         sample_ids = np.unique(sample_ids)
-        counts = survey.offsets[sample_ids + 1] - survey.offsets[sample_ids]
-        offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts, dtype=np.int64)])
-        rows = np.repeat(survey.offsets[sample_ids] - offsets[:-1], counts) + np.arange(offsets[-1])
-        stored_items = layout.stored_index[rows]
-        is_stored = stored_items >= 0
-        containers, positions = np.full(len(rows), -1, dtype=np.int64), np.full(len(rows), -1, dtype=np.int64)
-        containers[is_stored], positions[is_stored] = (
-            self.shards[stored_items[is_stored]],
-            self.positions[stored_items[is_stored]],
-        )
+        offsets = offsets_of(survey.offsets[sample_ids + 1] - survey.offsets[sample_ids])
+        rows = ranges(survey.offsets[sample_ids], np.diff(offsets))
+        is_stored = self.stored_index[rows] >= 0
+        stored = self.stored_index[rows][is_stored]
+        containers, positions = np.full((2, len(rows)), -1, dtype=np.int64)
+        containers[is_stored], positions[is_stored] = self.shards[stored], self.positions[stored]
         stored_sizes = survey.sizes[rows]
-        stored_sizes[is_stored] = layout.stored_sizes[stored_items[is_stored]]
-        is_first = np.zeros(len(rows), dtype=bool)
-        is_first[is_stored] = layout.first_uses[stored_items[is_stored]] == rows[is_stored]
+        stored_sizes[is_stored] = self.stored_sizes[stored]
+        is_new = np.zeros(len(rows), dtype=bool)
+        is_new[is_stored] = self.first_uses[stored] == rows[is_stored]
         return ShardMedia(
             sample_ids,
             offsets,
@@ -187,8 +170,8 @@ class PlacedLayout:
             survey.stamps[rows],
             containers,
             positions,
-            is_first & (containers == shard),
-            layout.first_use_packs[rows] // self.packs_per_shard == shard,
+            is_new & (containers == shard),
+            self.first_use_packs[rows] // self.packs_of_shard == shard,
             stored_sizes,
         )
 
@@ -244,7 +227,9 @@ class ShardMedia:
         medium = replace(item.medium, size=int(self.sizes[row]), data=None)
         return replace(item, medium=medium, fingerprint=self.fingerprint(row))
 
-    def stored_at(self, row: int) -> StoredAt | None:
-        """Return the place of a medium in the store; None for a reference."""
+    def stored(self, row: int, item: PlacedMedium) -> PlacedMedium:
+        """Return a placed medium with its place in the store; a reference as it is."""
         container = int(self.containers[row])
-        return None if container < 0 else StoredAt(container, int(self.positions[row]), int(self.stored_sizes[row]))
+        if container < 0:
+            return item
+        return item.in_container(container, int(self.positions[row]), int(self.stored_sizes[row]))

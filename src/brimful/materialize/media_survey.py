@@ -96,17 +96,6 @@ class _Block:
     path: str
 
 
-@dataclass(frozen=True)
-class _Facts:
-    """Facts of the media of one block: number of media of each row, and the columns of ``MediaSurvey``."""
-
-    counts: Int64Array
-    digests: Digests
-    sizes: Int64Array
-    stamps: Int64Array
-    kinds: Int8Array
-
-
 def survey_media(
     source: Source,
     is_wanted: BoolArray,
@@ -143,7 +132,7 @@ def survey_media(
     pending = [block for block in blocks if block.is_wanted.any()]
     if num_proc is None and execution.is_local:
         num_proc = 1 if len(pending) <= _IN_PROCESS_BLOCKS else available_cores()
-    facts: dict[int, _Facts] = {}
+    facts: dict[int, MediaSurvey] = {}
     with progress.stage("media", total=len(source), unit="samples"):
         tasks = run_tasks(
             _survey_block, pending, context=source, num_proc=num_proc, execution=execution, say=progress.say
@@ -156,26 +145,25 @@ def survey_media(
     return _joined([facts.get(block.start, _no_media(block.stop - block.start)) for block in blocks])
 
 
-def _joined(facts: Sequence[_Facts]) -> MediaSurvey:
+def _joined(parts: Sequence[MediaSurvey]) -> MediaSurvey:
     """Concatenate the facts of all blocks."""
-    facts = facts or [_no_media(0)]
+    parts = parts or [_no_media(0)]
     return MediaSurvey(
-        offsets_of(np.concatenate([block.counts for block in facts])),
-        np.concatenate([block.digests for block in facts]),
-        np.concatenate([block.sizes for block in facts]),
-        np.concatenate([block.stamps for block in facts]),
-        np.concatenate([block.kinds for block in facts]),
+        offsets_of(np.concatenate([np.diff(part.offsets) for part in parts])),
+        np.concatenate([part.digests for part in parts]),
+        np.concatenate([part.sizes for part in parts]),
+        np.concatenate([part.stamps for part in parts]),
+        np.concatenate([part.kinds for part in parts]),
     )
 
 
-def _no_media(num_rows: int) -> _Facts:
+def _no_media(num_rows: int) -> MediaSurvey:
     none = np.empty(0, dtype=np.int64)
-    return _Facts(
-        np.zeros(num_rows, dtype=np.int64), np.empty((0, 2), dtype=np.uint64), none, none, np.empty(0, dtype=np.int8)
-    )
+    offsets = np.zeros(num_rows + 1, dtype=np.int64)
+    return MediaSurvey(offsets, none.reshape(0, 2).astype(np.uint64), none, none, none.astype(np.int8))
 
 
-def _survey_block(source: Source, block: _Block) -> _Facts:
+def _survey_block(source: Source, block: _Block) -> MediaSurvey:
     """Return the facts of the media of one block, in any process."""
     remembered_facts = _remembered(block.path)
     counts = np.zeros(block.stop - block.start, dtype=np.int64)
@@ -202,8 +190,8 @@ def _survey_block(source: Source, block: _Block) -> _Facts:
     fresh = {place: row for place, (row, _) in results.items()}
     _remember(block.path, remembered_facts, {place: row for place, (row, is_settled) in results.items() if is_settled})
     table = [fresh[row] if isinstance(row, int) else row for row in rows]
-    return _Facts(
-        counts,
+    return MediaSurvey(
+        offsets_of(counts),
         np.array([row[2:] for row in table], dtype=np.uint64).reshape(-1, 2),
         np.array([row[1] for row in table], dtype=np.int64),
         np.array([row[0] for row in table], dtype=np.int64),

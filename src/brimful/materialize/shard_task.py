@@ -9,12 +9,12 @@ import numpy as np
 
 from brimful.blobs import BlobGroup, BlobStore, crash_points, open_blob_store
 from brimful.encode.encoded_samples import EncodedSamples
-from brimful.encode.token_runs import KeptMedium, StoredSamples, mask_as_complement, unmask_complement
-from brimful.errors import BadSampleError, PlanMismatchError
+from brimful.encode.token_runs import StoredSamples, mask_as_complement, unmask_complement
+from brimful.errors import PlanMismatchError
 from brimful.fingerprint import short
 from brimful.materialize.media import ShardMediaWriter
-from brimful.materialize.media_layout import PlacedLayout, ShardMedia
-from brimful.media import BadMediumError, PlacedMedium
+from brimful.materialize.media_layout import MediaLayout, ShardMedia
+from brimful.media import PlacedMedium
 from brimful.media.features import FeatureMaker
 from brimful.plan import Plan
 from brimful.shards import (
@@ -64,7 +64,7 @@ class ShardTask:
 class ShardTasks(Sequence[ShardTask]):
     """Tasks of shards, made on access, so that the facts of all media are not copied at once."""
 
-    def __init__(self, pending: Sequence[int], plan: Plan, per_shard: int, layout: PlacedLayout | None) -> None:
+    def __init__(self, pending: Sequence[int], plan: Plan, per_shard: int, layout: MediaLayout | None) -> None:
         self._pending, self._plan, self._per_shard, self._layout = pending, plan, per_shard, layout
 
     def __len__(self) -> int:
@@ -176,28 +176,19 @@ def _gather_rows(
 
 def _masked_runs(
     context: ShardContext, sample_ids: Int64Array
-) -> tuple[list[TokenIds], Mapping[int, Sequence[KeptMedium]]]:
+) -> tuple[list[TokenIds], Mapping[int, Sequence[PlacedMedium]]]:
     """Return the masked tokens of each segment's sample, kept by measuring or encoded now, and the media by sample."""
     if context.encoded is not None:
         ids = sample_ids.tolist()
         return context.encoded.masked_runs(ids), context.encoded.media(
             ids
         ) if context.samples.encoder.takes_media else {}
-    media: dict[int, list[KeptMedium]] = {}
+    media: dict[int, Sequence[PlacedMedium]] = {}
     # A sample that was split into several of these segments is encoded once.
     distinct_ids = np.unique(sample_ids).tolist()
     runs: dict[int, TokenIds] = {}
     for sample_id, sample in zip(distinct_ids, context.samples.read(distinct_ids), strict=True):
         runs[sample_id] = mask_as_complement(sample.input_ids, sample.loss_mask)
         if sample.media:
-            media[sample_id] = [KeptMedium(item, _stamp(context, sample_id, item)) for item in sample.media]
+            media[sample_id] = sample.media
     return [runs[sample_id] for sample_id in sample_ids.tolist()], media
-
-
-def _stamp(context: ShardContext, sample_id: int, item: PlacedMedium) -> int:
-    """Return the state of a medium's file, which was opened just before."""
-    try:
-        return item.medium.stamp()
-    except BadMediumError as error:
-        where = context.samples.source.where(sample_id)
-        raise BadSampleError(f"{item.title}: {error}", sample_id=sample_id, where=where) from error

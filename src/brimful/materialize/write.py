@@ -7,6 +7,7 @@ import socket
 import uuid
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from brimful.materialize.claim import (
     media_root_of,
 )
 from brimful.materialize.feature_sizes import feature_maker, with_features
-from brimful.materialize.media_layout import MediaLayout, PlacedLayout
+from brimful.materialize.media_layout import MediaLayout
 from brimful.materialize.media_survey import survey_media
 from brimful.materialize.shard_task import ShardContext, ShardTasks, write_shard
 from brimful.media.storage import MediaStorage
@@ -140,7 +141,8 @@ def write_packs(
             )
             layout = with_features(layout, maker, samples, encoded, **options)
         per_shard = claim_store(log, plan, source, encoder, shard_bytes=shard_bytes, notes=notes, layout=layout)
-        placed_layout = None if layout is None else layout.placed(per_shard)
+        if layout is not None:
+            layout = replace(layout, packs_of_shard=per_shard)
         num_shards = -(-plan.num_packs // per_shard)
         shards = execution.share(range(num_shards))
         pending_shards = _pending_shards(store, log, shards)
@@ -153,7 +155,7 @@ def write_packs(
             num_proc = 1 if is_small else available_cores()
         if layout is not None and pending_shards:
             _announce_media(layout, source, progress)
-            _check_space(store, plan, placed_layout, pending_shards, per_shard)
+            _check_space(store, plan, layout, pending_shards)
         # A plan in a file is opened by each process, which is faster than sending it.
         context = ShardContext(
             plan=plan if num_proc == 1 or plan.path is None else None,
@@ -174,7 +176,7 @@ def write_packs(
             progress.advance(num_packs - int(packs_of_shards[pending_shards].sum()), resumed=True)
             # One shard is gathered while another is flushed; encoders are never called from two threads.
             threads = 2 if encoded is not None else 1
-            shard_tasks = ShardTasks(pending_shards, plan, per_shard, placed_layout)
+            shard_tasks = ShardTasks(pending_shards, plan, per_shard, layout)
             tasks = run_tasks(
                 write_shard,
                 shard_tasks,
@@ -225,22 +227,20 @@ def _announce_media(layout: MediaLayout, source: Source, progress: Progress) -> 
     progress.say(f"media: {'; '.join(parts)}")
 
 
-def _check_space(
-    store: BlobStore, plan: Plan, layout: PlacedLayout | None, pending: Sequence[int], per_shard: int
-) -> None:
+def _check_space(store: BlobStore, plan: Plan, layout: MediaLayout, pending: Sequence[int]) -> None:
     """Check the free space before writing: media are large, and their sizes are known.
 
     Raises:
         StoreFullError: the disk has less free space than the media of the missing shards take.
     """
-    if layout is None or not isinstance(store, LocalBlobStore):
+    if not isinstance(store, LocalBlobStore):
         return
     is_pending = np.isin(layout.shards, pending)
-    sizes = layout.layout.stored_sizes[is_pending]
+    sizes = layout.stored_sizes[is_pending]
     num_bytes = (
         int(sizes.sum())
         + 1024 * len(sizes)
-        + 5 * plan.ledger.tokens_packed * len(pending) * per_shard // plan.num_packs
+        + 5 * plan.ledger.tokens_packed * len(pending) * layout.packs_of_shard // plan.num_packs
     )
     home = store.directory
     while not home.exists():
@@ -249,7 +249,7 @@ def _check_space(
     if len(sizes) and num_bytes > free:
         way_out = (
             f", or choose {setting('media_storage', 'references')}"
-            if layout.layout.storage is not MediaStorage.REFERENCES
+            if layout.storage is not MediaStorage.REFERENCES
             else ""
         )
         raise StoreFullError(

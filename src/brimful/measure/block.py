@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from brimful.encode.encoder import Encoder
-from brimful.encode.token_runs import KeptMedium, mask_as_complement, write_signed
+from brimful.encode.token_runs import mask_as_complement, write_signed
 from brimful.errors import BadSampleError
 from brimful.lengths.account import Account
 from brimful.lengths.table import REJECTED
@@ -17,7 +17,7 @@ from brimful.lengths.targets import runs_of_masks
 from brimful.measure.filters import Duplicates, Filter, rejection
 from brimful.measure.filters.duplicates import CONTENT, content_of
 from brimful.measure.media_states import STATES, noted
-from brimful.media import BadMediumError, Medium, PlacedMedium
+from brimful.media import PlacedMedium
 from brimful.ragged import offsets_of
 from brimful.sources.sample import PlainMessages, Sample
 from brimful.sources.source import Source
@@ -102,9 +102,6 @@ def measure_block(context: BlockContext, task: BlockTask) -> int:
     batches = _batches(context.source.augment(judgement.kept(samples, errors)), errors)
     columns: dict[str, Any] = {}
     if context.needs_labels:
-        stamps: dict[int, list[int]] = {}
-        if task.encoded_path is not None and context.encoder.takes_media:
-            batches = _stamped(batches, stamps)
         mask, signed_ids, media = _encode(context, task, batches, errors, account)
         tokens = np.diff(mask.offsets).astype(np.int32)
         columns |= _sizes_of_media(context, media, len(task))
@@ -112,7 +109,7 @@ def measure_block(context: BlockContext, task: BlockTask) -> int:
             columns["loss_tokens"] = np.diff(offsets_of(mask.values)[mask.offsets]).astype(np.int32)
         # The file of lengths is written last: a job that is killed between the two measures the block again.
         if task.encoded_path is not None:
-            write_signed(task.encoded_path, Ragged(signed_ids, mask.offsets), _kept(media, stamps, task.start))
+            write_signed(task.encoded_path, Ragged(signed_ids, mask.offsets), media)
         if context.needs_runs:
             columns[RUNS] = runs_of_masks(mask)
     else:
@@ -214,29 +211,6 @@ def _encode(
         num_targets[lengths > 0] -= batch.loss_mask[offsets[:-1][lengths > 0]]
         _count(context, account, samples, lengths > 0, num_targets > 0)
     return Ragged(np.concatenate(masks), offsets_of(sizes)), np.concatenate(signed_ids), media
-
-
-def _stamped(batches: Iterable[list[Sample]], stamps: dict[int, list[int]]) -> Iterator[list[Sample]]:
-    """Yield batches after noting the states of their files, so that a change between noting and reading is detected."""
-    for samples in batches:
-        for sample in samples:
-            if sample.media:
-                stamps[sample.sample_id] = [_stamp(medium) for medium in sample.media]
-        yield samples
-
-
-def _stamp(medium: Medium) -> int:
-    try:
-        return medium.stamp()
-    except BadMediumError:
-        return 0  # the encoder reports it
-
-
-def _kept(
-    media: Mapping[int, Sequence[PlacedMedium]], stamps: Mapping[int, Sequence[int]], start: int
-) -> dict[int, list[KeptMedium]]:
-    """Return the media of the rows of a block with the states of their files."""
-    return {row: [*map(KeptMedium, items, stamps[start + row])] for row, items in media.items()}
 
 
 def _sizes_of_media(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 
 from brimful.fingerprint import fingerprint_bytes
 from brimful.media.reference import BadMediumError, Medium
@@ -32,6 +32,9 @@ class PlacedMedium:
         seconds_per_grid: seconds from one grid of a video to the next, for models whose positions follow them.
         segment: number of the segment that it belongs to; 0 in a sample.
         fingerprint: of its bytes when it was packed; empty before packing.
+        stamp: state of its file before its header was read (``Medium.stamp``); 0 for bytes that came with the row.
+        shard: while packs are written, the shard whose container holds its bytes, at the offset of ``medium``;
+            -1 for a reference to a file.
     """
 
     medium: Medium
@@ -46,17 +49,24 @@ class PlacedMedium:
     seconds_per_grid: float | None = None
     segment: int = 0
     fingerprint: Fingerprint = ""
+    stamp: int = field(default=0, repr=False, compare=False)
+    shard: int = field(default=-1, repr=False, compare=False)
 
     def __eq__(self, other: object) -> bool:
         # Media of a shard have their own class, and are equal to others with the same fields.
         if not isinstance(other, PlacedMedium):
             return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in PlacedMedium.__dataclass_fields__)
+        return all(getattr(self, name) == getattr(other, name) for name in _COMPARED)
 
     @property
     def title(self) -> str:
         """Kind and name, for messages."""
         return f"{self.medium.kind.value} {self.medium.name[:200]!r}"
+
+    def in_container(self, shard: int, offset: int, size: int) -> PlacedMedium:
+        """Return the medium with its bytes in the container of a shard, for a pack to write."""
+        medium = replace(self.medium, path="", offset=offset, size=size, data=None)
+        return replace(self, medium=medium, shard=shard)
 
     def read(self) -> bytes:
         """Return the medium's bytes, which must equal the packed ones.
@@ -75,6 +85,10 @@ class PlacedMedium:
             container = self.medium.container
             raise BadMediumError(CHANGED if container is None else container.damage(self.medium))
         return content
+
+
+_COMPARED = tuple(one.name for one in fields(PlacedMedium) if one.compare)
+"""Fields of two equal media."""
 
 
 def media_of_segment(

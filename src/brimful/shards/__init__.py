@@ -13,7 +13,6 @@ from brimful.shards.media_files import (
     root_note,
 )
 from brimful.shards.pack import FingerprintedPacks, Pack, PackRows, PackSequence, assemble_pack
-from brimful.shards.pack_media import PackMedium, StoredAt
 from brimful.shards.plain_pack import PlainPack
 
 __all__ = [
@@ -30,14 +29,12 @@ __all__ = [
     "MediaCensus",
     "MediaFiles",
     "Pack",
-    "PackMedium",
     "PackRows",
     "PackSequence",
     "PlainPack",
     "ShardReader",
     "ShardRecord",
     "ShardWriter",
-    "StoredAt",
     "StreamLog",
     "assemble_pack",
     "container_ends",

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Sequence
 from struct import Struct
 from typing import Any, NamedTuple
@@ -19,9 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from brimful.arrow_arrays import to_arrow, to_arrow_binary
-from brimful.media import MediaKind, Medium
+from brimful.media import MediaKind, PlacedMedium
 from brimful.ragged import offsets_of
-from brimful.shards.pack_media import PackMedium, StoredAt, relative_path
 
 NUMBERS = (
     "kind",
@@ -84,31 +84,32 @@ class MediaCells(NamedTuple):
     texts: bytes = b""
 
 
-def cells_of(media: Iterable[PackMedium], root: str = "") -> MediaCells:
+def cells_of(media: Iterable[PlacedMedium], root: str = "") -> MediaCells:
     """Return the cells of a pack.
 
     Args:
         media: in the order of their tokens.
         root: directory that the paths of files in it are relative to; empty for absolute ones.
 
-    >>> from brimful.media import PlacedMedium
+    >>> from brimful.media import Medium
     >>> picture = PlacedMedium(Medium(MediaKind.IMAGE, "a", "/data/a", size=3), start=5, length=1, num_tokens=1)
-    >>> cells = cells_of([PackMedium(picture)], "/data")
+    >>> cells = cells_of([picture], "/data")
     >>> cells.texts, dict(zip(NUMBERS, ROW.unpack(cells.numbers)))["start"]
     (b'aa', 5)
     """
     numbers, texts, digests = bytearray(), bytearray(), bytearray()
     seconds: list[float] = []
     runs: list[int] = []
-    for item, stored in ((medium.item, medium.stored) for medium in media):
-        name = item.medium.name.encode(*TEXT)
-        path = b"" if stored is not None else relative_path(item.medium.path, root).encode(*TEXT)
-        place = stored or _reference(item.medium)
+    for item in media:
+        medium = item.medium
+        assert medium.path or item.shard >= 0, "bytes that are in no file have to be stored"
+        assert medium.size is not None, "a reference without a size would hide that its file was cut short"
+        name, path = medium.name.encode(*TEXT), _relative_path(medium.path, root).encode(*TEXT)
         grid = item.grid or _NO_GRID
         numbers += ROW.pack(
-            *(_KIND_NUMBERS[item.medium.kind], item.segment, item.start, item.length, item.num_tokens),
+            *(_KIND_NUMBERS[medium.kind], item.segment, item.start, item.length, item.num_tokens),
             *(item.num_patches, *grid, item.num_frames, item.num_mel_frames, len(item.runs) * (item.runs != ONE_RUN)),
-            *(len(name), len(path), place.shard, place.offset, place.size),
+            *(len(name), len(path), item.shard, medium.offset, medium.size),
         )
         texts += name + path
         digests += bytes.fromhex(item.fingerprint) or NO_DIGEST
@@ -125,10 +126,14 @@ def cells_of(media: Iterable[PackMedium], root: str = "") -> MediaCells:
     )
 
 
-def _reference(medium: Medium) -> StoredAt:
-    assert medium.path, "bytes that are in no file have to be stored"
-    assert medium.size is not None, "a reference without a size would hide that its file was cut short"
-    return StoredAt(-1, medium.offset, medium.size)
+def _relative_path(path: str, root: str) -> str:
+    """Return a path below a root relative to it, with slashes; any other path unchanged.
+
+    >>> _relative_path("/data/pictures/a.png", "/data"), _relative_path("/database/a.png", "/data")
+    ('pictures/a.png', '/database/a.png')
+    """
+    prefix = root.rstrip(os.sep) + os.sep
+    return path[len(prefix) :].replace(os.sep, "/") if root and path.startswith(prefix) else path
 
 
 def columns_of(cells: Sequence[MediaCells]) -> list[Any]:

@@ -10,7 +10,6 @@ import numpy as np
 from brimful.errors import CollateError
 from brimful.media import BadMediumError, PlacedMedium, media_of_segment
 from brimful.ragged import offsets_of
-from brimful.shards.pack_media import PackMedium
 from brimful.typing import IGNORE_INDEX, CuSeqlens, Fingerprint, Labels, Lengths, LossMask, Offsets, SampleIds, TokenIds
 
 
@@ -210,7 +209,7 @@ class PackRows:
     sample_ids: SampleIds
     starts: Lengths
     segments: Offsets
-    media: Sequence[Sequence[PackMedium]] | None = None
+    media: Sequence[Sequence[PlacedMedium]] | None = None
 
     def __post_init__(self) -> None:
         assert self._token_offsets[-1] == len(self.input_ids)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoded_samples import is_compared
 from brimful.encode.encoder import Encoder
 from brimful.errors import BadSampleError, ProcessorDiffersError
-from brimful.media import BadMediumError, MediaKind, Medium, PlacedMedium
+from brimful.media import BadMediumError, MediaKind, PlacedMedium
 from brimful.messages import setting
 from brimful.sources.sample import Sample
 
@@ -31,28 +31,20 @@ class ArrivedMedia:
         self._title, self._reference = title, encoder.media_reference
         self._kinds_seen: set[frozenset[MediaKind]] = set()
 
-    def stamps(self, samples: Iterable[Sample]) -> list[list[int]]:
-        """Return the states of the files of each sample's media, before the files are read."""
-        return [[_stamp(medium) for medium in sample.media] for sample in samples]
-
     def fingerprinted(
-        self,
-        samples: Sequence[Sample],
-        results: Sequence[EncodedSample | BadSampleError],
-        stamps: Sequence[Sequence[int]],
+        self, samples: Sequence[Sample], results: Sequence[EncodedSample | BadSampleError]
     ) -> list[EncodedSample | BadSampleError]:
         """Return encoded samples whose media have size and fingerprint; an error for a sample that changed meanwhile.
 
         Args:
             samples, results: inputs and outputs of the encoder.
-            stamps: states before encoding.
         """
         with ThreadPoolExecutor(_THREADS) as pool:
             pending = [
-                pool.submit(_fingerprinted, sample, result, known)
+                pool.submit(_fingerprinted, sample, result)
                 if isinstance(result, EncodedSample) and result.media
                 else None
-                for sample, result, known in zip(samples, results, stamps, strict=True)
+                for sample, result in zip(samples, results, strict=True)
             ]
             return [
                 result if future is None else future.result() for result, future in zip(results, pending, strict=True)
@@ -111,22 +103,15 @@ def read_again(item: PlacedMedium, sample_id: int) -> bytes:
         ) from error
 
 
-def _fingerprinted(sample: Sample, result: EncodedSample, stamps: Sequence[int]) -> EncodedSample | BadSampleError:
+def _fingerprinted(sample: Sample, result: EncodedSample) -> EncodedSample | BadSampleError:
     media = []
-    for item, stamp in zip(result.media, stamps, strict=True):
+    for item in result.media:
         try:
             fingerprint = item.medium.fingerprint()
-            if item.medium.stamp() != stamp:
+            if item.medium.stamp() != item.stamp:
                 raise BadMediumError("was changed while it was taken")
             medium = replace(item.medium, size=item.medium.num_bytes)
         except BadMediumError as error:
             return BadSampleError(f"{item.title}: {error}", sample_id=sample.sample_id)
         media.append(replace(item, medium=medium, fingerprint=fingerprint))
     return replace(result, media=tuple(media))
-
-
-def _stamp(medium: Medium) -> int:
-    try:
-        return medium.stamp()
-    except BadMediumError:
-        return -1  # the encoder reports the problem

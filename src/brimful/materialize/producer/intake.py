@@ -78,7 +78,6 @@ class Intake:
 
     def _encoded(self, samples: Sequence[Sample | BadSampleError]) -> list[EncodedSample | BadSampleError]:
         readable = [sample for sample in samples if isinstance(sample, Sample)]
-        stamps = [] if self._media is None else self._media.stamps(readable)
         results = self._encoder.encode_batch(readable)
         if self._encoder.engine.id:
             compare_share(
@@ -86,7 +85,7 @@ class Intake:
             )
         if self._media is not None:
             self._media.compare(readable, results)
-            results = self._media.fingerprinted(readable, results, stamps)
+            results = self._media.fingerprinted(readable, results)
         remaining_results = iter(results)
         return [sample if isinstance(sample, BadSampleError) else next(remaining_results) for sample in samples]
 

@@ -7,7 +7,8 @@ from typing import Any
 from brimful.blobs import Blob, BlobGroup
 from brimful.materialize.carry_over import ReadyPack
 from brimful.materialize.producer.arrived_media import read_again
-from brimful.shards import ContainerWriter, KindCounter, PackMedium, StoredAt, container_key
+from brimful.media import PlacedMedium
+from brimful.shards import ContainerWriter, KindCounter, container_key
 
 
 class ShardContainer:
@@ -22,11 +23,11 @@ class ShardContainer:
         self._files, self._seq = files, seq
         self._blob: Blob | None = None
         self._container: ContainerWriter | None = None
-        self._places: dict[str, StoredAt] = {}
+        self._places: dict[str, tuple[int, int]] = {}
         self._counts: dict[str, KindCounter] = {}
         self._kinds_seen: set[tuple[str, str]] = set()
 
-    def add(self, pack: ReadyPack) -> list[PackMedium]:
+    def add(self, pack: ReadyPack) -> list[PlacedMedium]:
         """Store the media of a pack, and return them with their places.
 
         Raises:
@@ -39,11 +40,11 @@ class ShardContainer:
             if place is None:
                 content = read_again(item, sample_id)
                 offset = self._opened().add(item.medium.name, item.fingerprint, content)
-                place = self._places[item.fingerprint] = StoredAt(self._seq, offset, len(content))
+                place = self._places[item.fingerprint] = offset, len(content)
             is_first = (kind, item.fingerprint) not in self._kinds_seen
             self._kinds_seen.add((kind, item.fingerprint))
             self._counts.setdefault(kind, KindCounter()).add(item, sample_id, is_first=is_first)
-            media.append(PackMedium(item, place))
+            media.append(item.in_container(self._seq, *place))
         return media
 
     def _opened(self) -> ContainerWriter:
