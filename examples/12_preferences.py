@@ -15,9 +15,8 @@ from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM, Trainer, 
 
 from brimful import PackedDataset, PlanSettings, pack_dataset
 from brimful.demo import make_chats, train_tokenizer
+from brimful.preferences import PreferenceCollator, ReferenceLogps, compute_references, train_on_preferences
 from brimful.trainers import collator_for
-from brimful.trainers.preferences import PreferenceCollator, train_on_preferences
-from brimful.trainers.references import ReferenceLogps, compute_references
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from brimful import LengthTable, plan_packs
-from brimful.encode.mismatches import MISMATCH_REASON
+from brimful.encode.completions import BORROWED_REASON
 from brimful.lengths.targets import Targets
 from brimful.materialize.summary import PackSummary
 from brimful.shards import MediaCensus
@@ -155,10 +155,10 @@ def test_large_losses_are_warned_of(tokens, targets, warnings):
 
 
 def test_mismatches_of_kto_are_no_samples_that_teach_nothing():
-    table = table_of([5, 3, 4], [4, 0, 0], no_target={MISMATCH_REASON: 2})
+    table = table_of([5, 3, 4], [4, 0, 0], no_target={BORROWED_REASON: 2})
     summary = summary_of(table, capacity=10, no_target="keep")
     assert summary.warnings() == []
-    table = table_of([5, 3, 4], [4, 0, 0], no_target={MISMATCH_REASON: 1, "an empty answer": 1})
+    table = table_of([5, 3, 4], [4, 0, 0], no_target={BORROWED_REASON: 1, "an empty answer": 1})
     assert summary_of(table, capacity=10, no_target="keep").warnings() == [
         "warning        1 sample in the packs have no target and teach nothing"
     ]

@@ -11,11 +11,10 @@ from typing import Any, NamedTuple
 
 from brimful.checks import check_type, choice_of
 from brimful.encode.chat_template import ChatTemplate
-from brimful.encode.completions import PromptAndRival
+from brimful.encode.completions import BORROWED_REASON, PromptAndOther, has_borrowed
 from brimful.encode.fast.filling import Filling
 from brimful.encode.fast.shapes import Shape, open_shape_of, shape_of
 from brimful.encode.fast.skeleton import FilledText, spans_of_filled
-from brimful.encode.mismatches import MISMATCH_REASON, has_mismatch
 from brimful.encode.rendering import RenderingEncoder
 from brimful.encode.swallowed import SwallowedText
 from brimful.encode.text import TextEncoder
@@ -287,18 +286,18 @@ class ChatEncoder(RenderingEncoder):
         # If a text is refused, the conversations are checked one by one.
         return renderings if self.tokenizer.takes([text for _, text in renderings.values()]) else {}
 
-    def prompt_and_rival(self, sample: Sample) -> PromptAndRival:
+    def prompt_and_other(self, sample: Sample) -> PromptAndOther:
         completion, original = sample.completion, sample.messages or ()
         assert completion is not None
         prepared = self._prepare(sample)
         # A system prompt from the settings comes before the prompt of the row.
         num_prompt = completion.num_prompt + len(prepared.messages or ()) - len(original)
         prompt = list(prepared.messages or ())[:num_prompt]
-        rival = None if completion.rival is None else self._prepare(replace(sample, messages=completion.rival)).messages
+        other = None if completion.other is None else self._prepare(replace(sample, messages=completion.other)).messages
         try:
             return (
                 self._chat_template.render(prompt, sample.tools, add_generation_prompt=True),
-                "" if rival is None else self._chat_template.render(rival, sample.tools),
+                "" if other is None else self._chat_template.render(other, sample.tools),
             )
         except Exception as error:  # as in ``_render_sample``
             message = (str(error).strip() or repr(error)).splitlines()[0]
@@ -414,7 +413,7 @@ class ChatEncoder(RenderingEncoder):
         if sample.kind != "chat":
             return super().no_target_reason(sample)
         if sample.completion is not None:
-            return MISMATCH_REASON if has_mismatch(sample) else "its completion is empty"
+            return BORROWED_REASON if has_borrowed(sample) else "its completion is empty"
         answers = _answers_of(sample)
         if not answers:
             roles = dict.fromkeys(message["role"] for message in sample.messages or ())

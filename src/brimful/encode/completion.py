@@ -6,8 +6,7 @@ from enum import Enum
 from typing import Any
 
 from brimful.checks import choice_of
-from brimful.encode.completions import PromptAndRival
-from brimful.encode.mismatches import MISMATCH_REASON, has_mismatch
+from brimful.encode.completions import BORROWED_REASON, PromptAndOther, has_borrowed
 from brimful.encode.rendering import RenderingEncoder
 from brimful.encode.text import TextEncoder
 from brimful.encode.tokenizer import Tokenizer
@@ -103,12 +102,12 @@ class CompletionEncoder(RenderingEncoder):
     def _target_spans(self, context: int, text: str) -> Sequence[tuple[int, int]]:
         return [(context, len(text))]
 
-    def prompt_and_rival(self, sample: Sample) -> PromptAndRival:
+    def prompt_and_other(self, sample: Sample) -> PromptAndOther:
         assert sample.completion is not None
         assert sample.messages is not None
         prompt = str(sample.messages[0]["content"]) + self._separator
-        rival = sample.completion.rival
-        return prompt, "" if rival is None else prompt + self._without_eos(str(rival[1]["content"]))
+        other = sample.completion.other
+        return prompt, "" if other is None else prompt + self._without_eos(str(other[1]["content"]))
 
     def _without_eos(self, completion: str) -> str:
         """Return the completion without an EOS at the end of its text: as in TRL, it is written once."""
@@ -116,6 +115,6 @@ class CompletionEncoder(RenderingEncoder):
         return completion.removesuffix(eos) if eos and self.marks[1] else completion
 
     def no_target_reason(self, sample: Sample) -> str:
-        if has_mismatch(sample):
-            return MISMATCH_REASON
+        if has_borrowed(sample):
+            return BORROWED_REASON
         return "its completion is empty" if sample.kind == "chat" else super().no_target_reason(sample)

@@ -11,11 +11,10 @@ import numpy as np
 
 from brimful.encode.batch import EncodedBatch
 from brimful.encode.chat_template import ChatTemplate
-from brimful.encode.completions import PromptAndRival, mark_completions
+from brimful.encode.completions import PromptAndOther, encode_borrowed, has_borrowed, mark_completions
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoder import Encoder, Engine, MeasuredLengths, PendingBatch, PendingLengths
 from brimful.encode.fast.engines import FastEngine
-from brimful.encode.mismatches import encode_mismatched, has_mismatch
 from brimful.encode.text_spans import Span, TextSpans
 from brimful.encode.tokenized import TokenizedTexts
 from brimful.encode.tokenizer import Tokenizer
@@ -67,8 +66,8 @@ class RenderingEncoder(Encoder):
         """
         raise NotImplementedError
 
-    def prompt_and_rival(self, sample: Sample) -> PromptAndRival:
-        """Return the text of a preference's prompt alone, and the text of its other conversation (empty without one).
+    def prompt_and_other(self, sample: Sample) -> PromptAndOther:
+        """Return the text of a sample's prompt alone, and of its other conversation (empty without one).
 
         Raises:
             BadSampleError: the encoder has no prompts.
@@ -142,9 +141,9 @@ class RenderingEncoder(Encoder):
         return self.begin_encoding(samples)()
 
     def begin_encoding(self, samples: Sequence[Sample]) -> PendingBatch:
-        if any(map(has_mismatch, samples)):
-            mismatched = encode_mismatched(samples, self.encode_together)
-            return lambda: mismatched
+        if any(map(has_borrowed, samples)):
+            batch = encode_borrowed(samples, self.encode_together)
+            return lambda: batch
         parts = []
         for encoder, indices in self._indices_by_encoder(samples):
             begin = self._begin_rendered if encoder is None else encoder.begin_encoding
@@ -164,7 +163,7 @@ class RenderingEncoder(Encoder):
         return self.begin_lengths(samples)()
 
     def begin_lengths(self, samples: Sequence[Sample]) -> PendingLengths:
-        if any(map(has_mismatch, samples)):
+        if any(map(has_borrowed, samples)):
             return lambda: _lengths_of(self.encode_together(samples))
         halves = []
         for encoder, indices in self._indices_by_encoder(samples):
@@ -189,12 +188,12 @@ class RenderingEncoder(Encoder):
 
     def _render_batch(
         self, samples: Sequence[Sample]
-    ) -> tuple[list[Any], list[str], dict[int, BadSampleError], dict[int, PromptAndRival]]:
+    ) -> tuple[list[Any], list[str], dict[int, BadSampleError], dict[int, PromptAndOther]]:
         """Render all samples; a failed one has an empty text, and its error under its index.
 
-        Chosen and rejected samples have their prompt and other conversation under their index.
+        Samples with a completion have their prompt and other conversation under their index.
         """
-        sides: dict[int, PromptAndRival] = {}
+        prompts: dict[int, PromptAndOther] = {}
         contexts: list[Any] = []
         texts: list[str] = []
         errors: dict[int, BadSampleError] = {}
@@ -211,20 +210,20 @@ class RenderingEncoder(Encoder):
                 context, text = self._render_sample(sample)
                 if sample.completion is not None:
                     self._check_completion(sample)
-                    sides[index] = self.prompt_and_rival(sample)
-                    self.tokenizer.check(sample, "".join(sides[index]))
+                    prompts[index] = self.prompt_and_other(sample)
+                    self.tokenizer.check(sample, "".join(prompts[index]))
             except BadSampleError as error:
                 errors[index] = error
                 context, text = None, ""
             contexts.append(context)
             texts.append(text)
-        return contexts, texts, errors, sides
+        return contexts, texts, errors, prompts
 
     def _begin_rendered(self, samples: Sequence[Sample]) -> PendingBatch:
-        contexts, texts, errors, sides = self._render_batch(samples)
+        contexts, texts, errors, prompts = self._render_batch(samples)
         spans = None
         if not self.all_are_targets:
-            indices = [index for index in range(len(texts)) if index not in errors and index not in sides]
+            indices = [index for index in range(len(texts)) if index not in errors and index not in prompts]
             spans = self._spans_of_batch(indices, contexts, texts, errors)
             for index in errors:
                 texts[index] = ""
@@ -232,8 +231,8 @@ class RenderingEncoder(Encoder):
         def finish() -> EncodedBatch:
             tokens = self.tokenizer.tokenize(texts, aligned=spans is not None)
             mask = np.ones(len(tokens.ids.values), dtype=bool) if spans is None else _mask_of(tokens, spans)
-            if sides:
-                mark_completions(mask, tokens.ids, texts, sides, self.tokenizer)
+            if prompts:
+                mark_completions(mask, tokens.ids, texts, prompts, self.tokenizer)
             ids, mask = self._with_marks(tokens.ids, mask, errors)
             return EncodedBatch(ids, mask, errors)
 
@@ -262,9 +261,9 @@ class RenderingEncoder(Encoder):
         return Ragged(values, offsets), full_mask
 
     def _begin_rendered_lengths(self, samples: Sequence[Sample]) -> PendingLengths:
-        contexts, texts, errors, sides = self._render_batch(samples)
+        contexts, texts, errors, prompts = self._render_batch(samples)
         if not self.all_are_targets:
-            known = errors.keys() | sides.keys()
+            known = errors.keys() | prompts.keys()
             indices = [index for index in range(len(texts)) if index not in known and self._may_hide(contexts[index])]
             self._spans_of_batch(indices, contexts, texts, errors)
         num_marks = sum(map(len, self.marks))

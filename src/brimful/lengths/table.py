@@ -36,8 +36,8 @@ class LengthTable:
         tokens: the budget of that name: tokens of each sample, -1 for rejected ones.
         provenance: fingerprints and settings of source and encoder, for comparison.
         rejects: ``[sample_id, where, reason]`` of the rejected samples, the first thousand.
-        group_size: samples of one row: 2 for preferences, ``2·row`` chosen and ``2·row + 1`` rejected; otherwise 1.
-        has_mismatches: true for rows of KTO, whose second sample is a mismatch.
+        group_size: samples of one row, which are packed together; 1 for most.
+        joins_rows: true if a sample is made of several rows: it depends on its neighbors, and must keep its beginning.
         targets: targets of the loss in each sample; None if they were not measured. Not part of the fingerprint:
             equal lengths are packed alike.
         media_states: ``int64[num_samples]``, states of the files of each sample's media (``measure.media_states``); None in
@@ -71,7 +71,7 @@ class LengthTable:
         self.tokens = self.budgets["tokens"]
         self.provenance: dict[str, Any] = dict(provenance or {})
         self.group_size = int(self.provenance.get("group_size", 1))
-        self.has_mismatches = bool(self.provenance.get("has_mismatches", False))
+        self.joins_rows = bool(self.provenance.get("has_mismatches", False))
         self.rejects = [list(reject) for reject in rejects]
         self.targets = targets
         self.media_states = media_states

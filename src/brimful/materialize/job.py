@@ -49,7 +49,7 @@ from brimful.messages import setting
 from brimful.plan import Plan, PlanSettings
 from brimful.plan.planner import plan_with
 from brimful.plan.policies.budgets import DERIVED
-from brimful.plan.policies.groups import as_groups, check_mismatches_keep_beginning
+from brimful.plan.policies.groups import as_groups, check_beginnings_stay
 from brimful.progress import Progress
 from brimful.shards import MediaCensus, StreamLog, recorded_root
 from brimful.sources.augmented import Transform
@@ -128,8 +128,8 @@ def pack_dataset(
     if settings.mixture is not None and isinstance(source, Mapping):
         source, sources = _chained(source, cache_dir)
     source = open_source(source, cache_dir=cache_dir)
-    if source.has_mismatches:
-        check_mismatches_keep_beginning(settings.overflow_policy)
+    if source.joins_rows:
+        check_beginnings_stay(settings.overflow_policy)
     encoder = as_encoder(source, encoder)
     storage = choice_of(MediaStorage, media_storage, argument="media_storage")
     maker = feature_maker(encoder, storage)

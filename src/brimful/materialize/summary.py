@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from brimful.encode.mismatches import MISMATCH_REASON
+from brimful.encode.completions import BORROWED_REASON
 from brimful.lengths.table import LengthTable
 from brimful.messages import counted, in_python
 from brimful.plan import Plan
@@ -98,8 +98,8 @@ class PackSummary:
         if ledger.targets_lost_ratio >= max(MUCH_LOST, 1.5 * ledger.lost_ratio):
             lines.append(f"warning        {100 * ledger.targets_lost_ratio:.2f} % of the targets are in no pack")
         # Some of these may have been dropped; a few others are not distinguished from them, and cause no warning.
-        if ledger.samples_without_target > self.table.account.no_target[MISMATCH_REASON]:
-            num_taught_nothing = ledger.samples_without_target - self.table.account.no_target[MISMATCH_REASON]
+        if ledger.samples_without_target > self.table.account.no_target[BORROWED_REASON]:
+            num_taught_nothing = ledger.samples_without_target - self.table.account.no_target[BORROWED_REASON]
             lines.append(
                 f"warning        {counted(num_taught_nothing, 'sample')} in the packs have no target and teach nothing"
             )

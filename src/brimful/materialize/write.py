@@ -34,7 +34,7 @@ from brimful.materialize.shard_task import ShardContext, ShardTasks, write_shard
 from brimful.media.storage import MediaStorage
 from brimful.messages import setting, size_of
 from brimful.plan import Plan
-from brimful.plan.policies.groups import check_mismatches_keep_beginning
+from brimful.plan.policies.groups import check_beginnings_stay
 from brimful.progress import Progress
 from brimful.shards import (
     EndRecord,
@@ -117,8 +117,8 @@ def write_packs(
         raise PlanMismatchError(
             f"the plan is for {plan.ledger.samples_in:,} samples and {source.title} has {len(source):,}: plan again"
         )
-    if source.has_mismatches:
-        check_mismatches_keep_beginning(plan.settings.overflow_policy)
+    if source.joins_rows:
+        check_beginnings_stay(plan.settings.overflow_policy)
     plan.check_fingerprint()
     progress = progress or Progress()
     store = open_blob_store(directory)

@@ -54,7 +54,7 @@ def join_tables(tables: Sequence[LengthTable]) -> LengthTable:
                 f"{_title(table)} was measured without duplicates, which were looked for in this part only: "
                 f"{_measure(tables)} finds the duplicates of all parts, and reuses the cached lengths"
             )
-        if table.has_mismatches:
+        if table.joins_rows:
             raise SettingsError(
                 f"{_title(table)} is of KTO, whose mismatches come from neighboring rows: {_measure(tables)} measures "
                 f"all parts at once"

@@ -40,7 +40,7 @@ def provenance_of(
         "parts": [list(member) for member in source.rows.members],
         "num_samples": len(source),
         **({"group_size": source.group_size} if source.group_size > 1 else {}),
-        **({"has_mismatches": True} if source.has_mismatches else {}),
+        **({"has_mismatches": True} if source.joins_rows else {}),
     }
 
 

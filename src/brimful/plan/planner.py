@@ -24,7 +24,7 @@ from brimful.plan.packing import Packing, PackResult
 from brimful.plan.phased import Recipe
 from brimful.plan.plan import Plan
 from brimful.plan.policies.alignment import UNALIGNED, Alignment
-from brimful.plan.policies.groups import check_mismatches_keep_beginning
+from brimful.plan.policies.groups import check_beginnings_stay
 from brimful.plan.policies.mixture.draw import MixtureDraw, draw
 from brimful.plan.policies.mixture.members import as_uses, count_uses, members_of
 from brimful.plan.policies.mixture.pools import MixedPacks, MixedSamples, mixture_record, offsets_of_packs
@@ -158,8 +158,8 @@ def plan_with(
     2
     """
     table = lengths if isinstance(lengths, LengthTable) else LengthTable({"tokens": as_lengths(lengths)})
-    if table.has_mismatches:
-        check_mismatches_keep_beginning(settings.overflow_policy)
+    if table.joins_rows:
+        check_beginnings_stay(settings.overflow_policy)
     mixture = settings.mixture
     if mixture is None:
         if sources is not None or uses is not None:

@@ -19,7 +19,7 @@ from brimful.lengths.table import LengthTable
 from brimful.messages import counted, setting
 from brimful.plan import Alignment, Plan, plan_packs
 from brimful.plan.plan import Segment
-from brimful.plan.policies.groups import check_mismatches_keep_beginning
+from brimful.plan.policies.groups import check_beginnings_stay
 from brimful.serve.pack_store import IndexedPacks, PackStore, open_packs
 from brimful.serve.wrapped import EncodedRows, WrappedPacks
 from brimful.shards import Pack, assemble_pack
@@ -37,8 +37,8 @@ class _PlannedPacks:
             raise PlanMismatchError(
                 f"the plan is for {plan.ledger.samples_in:,} samples and {source.title} has {len(source):,}: plan again"
             )
-        if source.has_mismatches:
-            check_mismatches_keep_beginning(plan.settings.overflow_policy)
+        if source.joins_rows:
+            check_beginnings_stay(plan.settings.overflow_policy)
         # Segments of a damaged plan would be served twice, or never.
         plan.check_fingerprint()
         self._samples, self._plan = samples, plan

@@ -108,7 +108,7 @@ class RowOptions:
             raise UnknownFormatError(f"{title}: {error.message}") from error
 
     def _of(self, row_format: RowFormat, title: str) -> Reading:
-        if row_format.has_sides:
+        if row_format.view is not None:
             raise SettingsError(
                 f"{title} has rows of format {row_format.name}: a stream packs single samples, and both samples of a row "
                 f"stay in one pack. Pack the finished file with brimful pack"

@@ -12,32 +12,18 @@ True
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any
 
 from brimful.media import MediaKind
 from brimful.messages import setting
 from brimful.sources.formats import RowFormat, suggested
+from brimful.sources.formats.registry import REFUSED_COLUMNS
 from brimful.sources.media import MEDIA_COLUMNS, MediaPlace, place_media
-from brimful.sources.mismatches import RowAndOther
 from brimful.sources.sample import MalformedRowError, Message, PlainMessages, Sample, unusual_messages
-from brimful.sources.sides import SideOfRow
-
-_REASONS = {
-    **dict.fromkeys(
-        ("chosen", "rejected", "chosen_messages", "rejected_messages"),
-        "is half of a preference, and these rows are read as single samples: name the format of preferences "
-        f"({setting('format', 'preference')}) and its fields, make rows of the answers you want, or ",
-    ),
-    **dict.fromkeys(
-        ("label", "kto_tag"),
-        "says which answers are wanted, and packing would train all of them: keep the rows you want, name "
-        "a format of KTO ({suggestion}), or ",
-    ),
-}
-"""Reason to refuse a column that changes what the sample means, up to the remedy."""
 
 MESSAGE_KEYS = frozenset(
     ("role", "content", "tool_calls", "tool_call_id", "name", "weight", "loss_weight", "reasoning_content")
@@ -55,9 +41,6 @@ _BEGINNING = re.compile(r"<(?:image|video|audio|\|)")
 """Beginning of every mark that ``_PLACEHOLDER`` finds; searching for it takes a third of the time."""
 
 _OBJECTS = {dict}
-
-_REFUSED = frozenset((*MEDIA_COLUMNS, *_REASONS))
-"""Columns that ``refusal`` may have a reason to refuse."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +79,7 @@ class Reading:
             return others
         columns = self.format.columns
         unread = set().union(*set(map(tuple, rows))) - columns
-        if not _REFUSED.isdisjoint(unread):
+        if unread and not unread.isdisjoint({*MEDIA_COLUMNS, *REFUSED_COLUMNS}):
             return others
         conversations = self.format.conversations(rows)
         texts = "\n".join(chain.from_iterable([turns.texts for turns in conversations if turns is not None]))
@@ -121,11 +104,13 @@ class Reading:
         Raises:
             MalformedRowError: it is not a row of this format, or has content that cannot be packed.
         """
-        if type(row) is RowAndOther:
-            return self._sample_of_kto(sample_id, row)
-        side = None
-        if type(row) is SideOfRow:
-            row, side = row
+        if self.format.view is None:
+            return self._sample(sample_id, row)
+        return self.format.sample_of_part(row, partial(self._sample, sample_id))
+
+    def _sample(
+        self, sample_id: int, row: Any, convert: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
+    ) -> Sample:
         unread = unread_columns(row, self.format.columns, ignore=self.ignore)
         media_columns: list[str] = []
         if unread:
@@ -136,16 +121,16 @@ class Reading:
             if reason is not None:
                 raise MalformedRowError(reason)
         try:
-            content = self.format.convert(row) if side is None else self.format.convert_side(row, side)
+            content = (convert or self.format.convert)(row)
         except MalformedRowError as error:
             suggestion = "" if self.format.matches(row) else suggested(row)
             if not suggestion:
                 raise
             raise MalformedRowError(f"{error}: its keys fit {suggestion}") from error
-        if self.format.has_sides and media_columns:
+        if media_columns and not self.format.takes_media:
             raise MalformedRowError(
-                f"column {media_columns[0]!r} holds media, and preferences are packed as text only: leave it out with "
-                f"{setting('ignore', [media_columns[0]])}"
+                f"column {media_columns[0]!r} holds media, and rows of format {self.format.name} are packed as text "
+                f"only: leave it out with {setting('ignore', [media_columns[0]])}"
             )
         messages, texts = content.get("messages"), None
         if self.format.puts_media_first and not media_columns and self.ignore.isdisjoint(MEDIA_COLUMNS):
@@ -172,21 +157,6 @@ class Reading:
             if text and _may_have_marks(text):
                 self._check_placeholder(text)
         return Sample(sample_id, **content, unread=tuple(unread))
-
-    def _sample_of_kto(self, sample_id: int, pair: RowAndOther) -> Sample:
-        """Convert a row of KTO: one sample has its answer, the other its mismatch.
-
-        The label decides the slot of the answer: 0 if it is desirable, 1 if it is not.
-        """
-        own = self.sample(sample_id, pair.row)
-        if (pair.slot == 0) == self.format.is_desirable(pair.row):
-            return own
-        try:
-            other = self.sample(sample_id, pair.other)
-        except MalformedRowError as error:
-            raise MalformedRowError(f"the row whose answer is its mismatch is malformed: {error}") from error
-        assert own.completion is not None
-        return replace(own, completion=replace(own.completion, mismatched=other))
 
     def _place_media(self, row: Any, columns: Sequence[str], content: dict[str, Any], place: MediaPlace) -> None:
         """Put the media of a row in their places in its messages."""
@@ -241,10 +211,9 @@ def refusal(columns: Sequence[str], row: Any = None) -> str | None:
             return (
                 f"column {column!r} holds {words}, {_NEEDS_MEDIA}, or leave it out with {setting('ignore', [column])}"
             )
-        if column in _REASONS:
-            suggestion = suggested(row)
-            reason = _REASONS[column].format(suggestion=suggestion if "kto" in suggestion else setting("format", "kto"))
-            return f"column {column!r} {reason}leave it out with {setting('ignore', [column])}"
+        if column in REFUSED_COLUMNS:
+            reason = REFUSED_COLUMNS[column].refusal(row)
+            return f"column {column!r} {reason}, or leave it out with {setting('ignore', [column])}"
     return None
 
 

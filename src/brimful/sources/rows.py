@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
-from typing import Any
+from itertools import accumulate, chain, islice
+from typing import Any, ClassVar
 
 from brimful.fingerprint import fingerprint_of
 from brimful.sources.sample import MalformedRowError
@@ -218,18 +218,96 @@ class ChainedRows(Rows):
         The chain runs over files, not over blocks, so that an added file is recognized as appended rows.
         """
         digests = (part.fingerprint for part in self.parts)
-        return accumulate(digests, lambda chain, digest: fingerprint_of([chain, digest]), initial=fingerprint_of([]))
+        return accumulate(
+            digests, lambda digests, digest: fingerprint_of([digests, digest]), initial=fingerprint_of([])
+        )
 
     @property
     def fingerprint(self) -> Fingerprint:
         return list(self._chain())[-1]
 
     def prefix_fingerprints(self, count: int) -> Sequence[Fingerprint]:
-        for part, part_start, chain in zip(self.parts, self.starts, self._chain(), strict=False):
+        for part, part_start, digest_before in zip(self.parts, self.starts, self._chain(), strict=False):
             # The prefix ends in this part: all parts before it are complete.
             if count <= part_start + len(part):
-                return [fingerprint_of([chain, digest]) for digest in part.prefix_fingerprints(count - part_start)]
+                return [
+                    fingerprint_of([digest_before, digest]) for digest in part.prefix_fingerprints(count - part_start)
+                ]
         return []
+
+
+class RowView(Rows):
+    """Rows each seen as several samples that stay in one pack: a group.
+
+    ::
+
+        row        0              1
+        sample     0 … n-1        n … 2n-1        for n samples of a row
+
+    A format names the view of its rows (``RowFormat.view``) and converts the parts that it yields
+    (``RowFormat.sample_of_part``).
+    """
+
+    name: ClassVar[str]
+    """Belongs to the fingerprints of the rows."""
+
+    samples_per_row: ClassVar[int] = 2
+
+    rows_together: ClassVar[int] = 1
+    """Number of neighboring rows on which the samples of each of them depend."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        self.title = rows.title
+        self.lies_in_files = rows.lies_in_files
+        self.unit = rows.unit
+
+    @abc.abstractmethod
+    def parts(self, start: int, stop: int) -> Iterator[Sequence[Any]]:
+        """Yield ``samples_per_row`` parts of each of the rows ``start … stop-1``."""
+
+    def __len__(self) -> int:
+        return self.samples_per_row * len(self._rows)
+
+    def read(self, start: int, stop: int) -> Iterator[Any]:
+        if start >= stop:
+            return iter(())
+        first, last = start // self.samples_per_row, -(-stop // self.samples_per_row)
+        begin = first * self.samples_per_row
+        return islice(chain.from_iterable(self.parts(first, last)), start - begin, stop - begin)
+
+    def where(self, index: int) -> str:
+        return self._rows.where(index // self.samples_per_row)
+
+    @property
+    def blocks(self) -> Sequence[Block]:
+        return [self._block_of_samples(block) for block in self._rows.blocks]
+
+    def _block_of_samples(self, block: Block) -> Block:
+        number = self.samples_per_row
+        num_bytes = None if block.num_bytes is None else number * block.num_bytes
+        return Block(number * block.start, number * block.stop, self._of_view(block.fingerprint), num_bytes)
+
+    @property
+    def members(self) -> list[tuple[str, int]]:
+        return [(title, self.samples_per_row * num_rows) for title, num_rows in self._rows.members]
+
+    @property
+    def directory(self) -> str:
+        return self._rows.directory
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        return self._of_view(self._rows.fingerprint)
+
+    def prefix_fingerprints(self, count: int) -> Sequence[Fingerprint]:
+        # A part of a row, or of rows that depend on one another, is not an earlier state of a file.
+        if count % (self.samples_per_row * self.rows_together):
+            return []
+        return [*map(self._of_view, self._rows.prefix_fingerprints(count // self.samples_per_row))]
+
+    def _of_view(self, fingerprint: Fingerprint) -> Fingerprint:
+        return fingerprint_of([fingerprint, self.name])
 
 
 class FirstRows(Rows):

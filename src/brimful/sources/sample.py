@@ -166,20 +166,21 @@ def _messages_of(roles: tuple[str, ...], texts: list[str]) -> list[Message]:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """The part of a conversation that a preference scores: all that follows its prompt.
+    """The part of a conversation that is scored, and whose tokens are the targets: all that follows its prompt.
 
     Attributes:
         num_prompt: messages of the prompt, the first of the sample.
-        rival: the other conversation of the pair. It decides at which token the completion begins, since chosen and
-            rejected begin at the same one.
+        other: another conversation with the same prompt. It decides at which token the completion begins, since the
+            completions of both begin at the same one.
         needs_no_template: true if prompt and completion are two pieces of one text without turns.
-        mismatched: the sample of another row, whose completion follows this prompt (KTO); None for its own completion.
+        borrowed: the sample of another row, whose completion follows this prompt and has no targets; None for a
+            completion of its own.
     """
 
     num_prompt: int
-    rival: Sequence[Message] | None = None
+    other: Sequence[Message] | None = None
     needs_no_template: bool = False
-    mismatched: "Sample | None" = None
+    borrowed: "Sample | None" = None
 
 
 @dataclass(slots=True)  # one is made for each row, and a frozen class takes four times as long
@@ -197,7 +198,7 @@ class Sample:
         input_ids: tokens of a row that was already tokenized.
         labels: its targets: the token at each target, else -100; None if every token is one.
         media: images, videos and audio, one for each such part, in the order of the parts.
-        completion: the part that a preference scores, whose tokens are its targets; None for other samples.
+        completion: the part that is scored, whose tokens are its targets; None for most samples.
         unread: columns of the row that hold a value and were not read, such as ``id``; keys of messages are written as
             ``messages[].name``.
 

@@ -18,11 +18,9 @@ from brimful.messages import counted, setting
 from brimful.sources.augmented import Augmentation, Transform, as_transforms
 from brimful.sources.formats import FORMATS, RowFormat, detect, format_named
 from brimful.sources.media import MediaPlace
-from brimful.sources.mismatches import MismatchedRows
 from brimful.sources.reading import Reading
 from brimful.sources.rows import FEW_FILES, Block, ChainedRows, Rows, joined
 from brimful.sources.sample import MalformedRowError, Sample
-from brimful.sources.sides import SIDES, SideRows
 from brimful.typing import Fingerprint
 
 _ROWS_AT_ONCE = 64
@@ -79,7 +77,7 @@ class Source:
             raise SettingsError(f"{setting('prompt')} has no effect on rows of format {names}: it is for {prompted}")
         places = [None if media is None else media.beside(part.directory) for part in parts]
         parts = [
-            (MismatchedRows(part) if row_format.is_unpaired else SideRows(part)) if row_format.has_sides else part
+            part if row_format.view is None else row_format.view(part)
             for part, row_format in zip(parts, formats, strict=True)
         ]
         rows = ChainedRows(parts, rows.title) if isinstance(rows, ChainedRows) else parts[0]
@@ -114,14 +112,18 @@ class Source:
         """Transforms of the samples, and what decides their draws; None without transforms."""
         self._sized_readings = sized_readings
         formats = [reading.format for _, reading in sized_readings]
-        self.group_size = len(SIDES) if any(row_format.has_sides for row_format in formats) else 1
-        """Number of samples of one row: 2 for preferences, where chosen and rejected are packed together; else 1."""
-        if self.group_size > 1 and len({(row_format.has_sides, row_format.is_unpaired) for row_format in formats}) > 1:
+        views = {row_format.view for row_format in formats}
+        if len(views) > 1:
             names = " and ".join(dict.fromkeys(row_format.name for row_format in formats))
             raise SettingsError(
                 f"{rows.title} holds preferences among other samples (formats {names}), whose losses have no common "
                 f"unit: pack them apart"
             )
+        view = next(iter(views), None)
+        self.group_size = 1 if view is None else view.samples_per_row
+        """Number of samples of one row, which are packed together."""
+        self.joins_rows = view is not None and view.rows_together > 1
+        """True if a sample is made of several rows: it depends on its neighbors, and must keep its beginning."""
         # A run ends where the reading changes: neighboring files that are read alike form one run.
         self._runs: list[tuple[int, Reading]] = []
         start = 0
@@ -160,11 +162,6 @@ class Source:
         self = copy(self)
         self.augmentation = Augmentation(as_transforms(transforms), *numbers) if transforms else None
         return self
-
-    @property
-    def has_mismatches(self) -> bool:
-        """True for rows of KTO, whose second sample is a mismatch without targets."""
-        return any(row_format.is_unpaired for row_format in self.formats)
 
     @property
     def formats(self) -> list[RowFormat]:

@@ -134,11 +134,11 @@ def as_groups(groups: AnyIntArray | Sequence[int], *, num_samples: int, policy: 
     return array.astype(np.int64, copy=False)
 
 
-def check_mismatches_keep_beginning(policy: Overflow) -> None:
-    """Refuse a policy that cuts the beginning of rows of KTO.
+def check_beginnings_stay(policy: Overflow) -> None:
+    """Refuse a policy that cuts the beginning of samples that are made of several rows, as those of KTO.
 
-    The completion of a mismatch begins where the completion of its answer begins. For a row without its beginning, this
-    position is unknown.
+    The completion of another row begins where the completion of the answer begins. For a row without its beginning,
+    this position is unknown.
 
     Raises:
         SettingsError: the policy is ``truncate_left``.
@@ -155,8 +155,8 @@ def limits_of_members(
 ) -> Int64Array | None:
     """Return the maximum tokens that truncation leaves of each sample; None for a policy that does not cut.
 
-    Either a whole group fits, or each of its samples keeps at most an equal part of the pack. For preferences this is
-    half a pack, TRL's ``max_length = capacity // 2``, and pairs that fit keep every token::
+    Either a whole group fits, or each of its samples keeps at most an equal part of the pack. For groups of two this is
+    half a pack, TRL's ``max_length = capacity // 2``, and groups that fit keep every token::
 
         capacity 10     sample 0   1       2   3       4   5
         tokens                 6   4       7   4       9   2

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
 
-from brimful.encode.mismatches import MISMATCH_REASON
+from brimful.encode.completions import BORROWED_REASON
 from brimful.measure import LengthTable
 from brimful.messages import counted, percent, whole
 from brimful.plan.ledger import MUCH_LOST, Ledger
@@ -152,7 +152,7 @@ def ledger_section(facts: PlanFacts, lengths: LengthTable | None, rejects: Seque
         "no length. Tokens of split samples are all kept."
     )
     parts = [table(["", "samples", "of all", "tokens", "of all", "why"], rows), paragraph(sums, "fine")]
-    parts += _targets(ledger, 0 if lengths is None else lengths.account.no_target[MISMATCH_REASON])
+    parts += _targets(ledger, 0 if lengths is None else lengths.account.no_target[BORROWED_REASON])
     if lengths is not None:
         parts += _account(lengths.account.no_target, lengths.account.unread, samples)
     behind_segments, at_row_ends = plan.padding

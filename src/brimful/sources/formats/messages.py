@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from brimful.sources.formats.row_format import RowFormat
-from brimful.sources.formats.turns import as_tools
+from brimful.sources.formats.turns import as_tools, key_of_turns
 from brimful.sources.sample import PlainMessages
 
 
@@ -19,6 +19,11 @@ class Messages(RowFormat):
     default_fields = {"messages": "messages", "tools": "tools"}
     required_fields = ("messages",)
     has_conversations = True
+
+    @classmethod
+    def likely_fields(cls, row: Mapping[str, Any]) -> Mapping[str, str] | None:
+        key = key_of_turns(row, {"role", "content"})
+        return None if key is None else {"messages": key}
 
     def convert(self, row: Mapping[str, Any]) -> dict[str, Any]:
         return {"messages": self.messages(row, "messages"), "tools": as_tools(self.optional(row, "tools"))}

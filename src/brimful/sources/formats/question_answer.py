@@ -22,6 +22,10 @@ class QuestionAnswer(RowFormat):
     default_fields = {"question": "question", "answer": "answer"}
     required_fields = ("question", "answer")
     has_conversations = True
+    synonyms = {
+        "question": ("question", "problem", "query", "instruction", "prompt", "input", "user"),
+        "answer": ("answer", "solution", "response", "output", "completion", "target", "assistant"),
+    }
 
     def convert(self, row: Mapping[str, Any]) -> dict[str, Any]:
         return {"messages": PlainMessages.of_texts(_ROLES, self.texts(row, "question", "answer"))}

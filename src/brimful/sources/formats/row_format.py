@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 from brimful.errors import SettingsError
 from brimful.messages import setting
 from brimful.sources.formats.turns import as_message, as_text, is_plain, preview
-from brimful.sources.sample import MalformedRowError, Message, MixedMessages, PlainMessages
+from brimful.sources.rows import RowView
+from brimful.sources.sample import MalformedRowError, Message, MixedMessages, PlainMessages, Sample
 
 _TEXT = {str}
 
@@ -22,10 +23,14 @@ class RowFormat(abc.ABC):
     """Fields by which a row is recognized: it has all of them."""
     default_prompt: ClassVar[str] = ""
     """Turn of the user that the format adds; empty if all turns come from the row."""
-    has_sides: ClassVar[bool] = False
-    """True if a row is a preference: two samples, made by ``convert_side`` (``sources.sides``)."""
-    is_unpaired: ClassVar[bool] = False
-    """True if a row has one answer and a label: ``sources.mismatches`` makes its two samples."""
+    view: ClassVar[type[RowView] | None] = None
+    """View that makes several samples of a row, whose parts ``sample_of_part`` converts; None if a row is one sample."""
+    takes_media: ClassVar[bool] = True
+    """False if its rows are packed as text only."""
+    refused_columns: ClassVar[tuple[str, ...]] = ()
+    """Columns that change what a row means: rows of formats that do not read them are refused (``refusal``)."""
+    synonyms: ClassVar[Mapping[str, Sequence[str]]] = {}
+    """Keys that data sets use for the fields, the likeliest first."""
     has_conversations: ClassVar[bool] = False
     """True if most rows are a role and a text in each turn, and nothing else: ``conversations`` converts many at once."""
     is_detected: ClassVar[bool] = True
@@ -67,13 +72,40 @@ class RowFormat(abc.ABC):
         """
         raise NotImplementedError(f"rows of format {self.name} are converted one by one")
 
-    def convert_side(self, row: Mapping[str, Any], side: int) -> dict[str, Any]:
-        """Return the fields of the chosen (0) or rejected (1) ``Sample``; only for a format that ``has_sides``."""
-        raise NotImplementedError(f"a row of format {self.name} has no chosen and rejected answers")
+    def sample_of_part(self, part: Any, read: Callable[..., Sample]) -> Sample:
+        """Return the sample of a part of a row; only for a format with a ``view``.
 
-    def is_desirable(self, row: Mapping[str, Any]) -> bool:
-        """Return the label of a row; only for a format that ``is_unpaired``."""
-        raise NotImplementedError(f"a row of format {self.name} has no label")
+        Args:
+            part: as the view yields it.
+            read: function from a row to its sample, with all checks. Its second argument replaces ``convert``.
+        """
+        raise NotImplementedError(f"a row of format {self.name} is one sample")
+
+    @classmethod
+    def matching_fields(cls, row: Mapping[str, Any]) -> Mapping[str, str] | None:
+        """Return the fields by which a row is surely of this format; None if it is of another."""
+        return {} if cls.is_detected and cls().matches(row) else None
+
+    @classmethod
+    def likely_fields(cls, row: Mapping[str, Any]) -> Mapping[str, str] | None:
+        """Return the fields by which a row may be of this format, judged by its keys; None if it cannot be."""
+        keys = {
+            field: key
+            for field, synonyms in cls.synonyms.items()
+            for key in synonyms[::-1]
+            if isinstance(row.get(key), str)
+        }
+        return keys if keys and len(keys) == len(cls.synonyms) else None
+
+    @classmethod
+    def refusal(cls, row: Any) -> str:
+        """Return why a row with one of the ``refused_columns`` is not read by another format, up to the remedy."""
+        raise NotImplementedError(f"format {cls.name} has no columns that others refuse")
+
+    @classmethod
+    def hint(cls, row: Mapping[str, Any]) -> str:
+        """Return a sentence for a row that may lack a part of this format; empty for others."""
+        return ""
 
     def get(self, row: Mapping[str, Any], name: str) -> Any:
         """Return a field, or refuse the row without it."""

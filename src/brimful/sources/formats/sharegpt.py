@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from brimful.sources.formats.row_format import RowFormat
-from brimful.sources.formats.turns import as_message, as_text, as_tools, from_json, preview
+from brimful.sources.formats.turns import as_message, as_text, as_tools, from_json, key_of_turns, preview
 from brimful.sources.sample import MalformedRowError, Message
 
 _ROLES = {
@@ -28,6 +28,11 @@ class ShareGPT(RowFormat):
     name = "sharegpt"
     default_fields = {"conversations": "conversations", "system": "system", "tools": "tools"}
     required_fields = ("conversations",)
+
+    @classmethod
+    def likely_fields(cls, row: Mapping[str, Any]) -> Mapping[str, str] | None:
+        key = key_of_turns(row, {"from", "value"})
+        return None if key is None else {"conversations": key}
 
     def convert(self, row: Mapping[str, Any]) -> dict[str, Any]:
         messages = self.messages(row, "conversations", as_sharegpt_message)

@@ -17,6 +17,7 @@ class Text(RowFormat):
     name = "text"
     default_fields = {"text": "text"}
     required_fields = ("text",)
+    synonyms = {"text": ("text", "content", "document", "body", "article")}
 
     def matches(self, row: Any) -> bool:
         return isinstance(row, str) or super().matches(row)

@@ -5,8 +5,8 @@ import pytest
 from brimful import open_source
 from brimful.errors import BadSampleError, SettingsError
 from brimful.fingerprint import fingerprint_of
+from brimful.preferences.rows import KtoRows
 from brimful.sources.memory import MemoryRows
-from brimful.sources.mismatches import MismatchedRows
 from brimful.sources.rows import Block
 
 
@@ -16,14 +16,14 @@ def row(number, label=True):
 
 def test_an_answer_is_at_its_label():
     source = open_source([row(0), row(1, False), row(2)], format="kto")
-    others = [None if sample.completion.mismatched is None else sample.completion.mismatched.messages[-1]["content"] for sample in source.read(0, 6)]  # fmt: skip
+    others = [None if sample.completion.borrowed is None else sample.completion.borrowed.messages[-1]["content"] for sample in source.read(0, 6)]  # fmt: skip
     assert others == [None, "a2", "a0", None, None, "a1"]
     assert source.group_size == 2
     assert [source[index] for index in range(6)] == list(source.read(0, 6))
 
 
 def test_eight_rows_rotate():
-    rows = MismatchedRows(MemoryRows(list(range(19))))
+    rows = KtoRows(MemoryRows(list(range(19))))
     whole = list(rows.read(0, 38))
     assert [pair.other for pair in whole[::2]] == [7, *range(7), 15, *range(8, 15), 18, 16, 17]
     assert [rows.get(index) for index in range(38)] == whole
@@ -44,7 +44,7 @@ def test_blocks_depend_on_the_rows_of_their_rotations():
     """Row 3 changes both blocks of its rotation, and row 9 only its own: else lengths of other mismatches are taken."""
 
     def fingerprints(rows):
-        return [block.fingerprint for block in MismatchedRows(BlocksOfFour(rows)).blocks]
+        return [block.fingerprint for block in KtoRows(BlocksOfFour(rows)).blocks]
 
     before = fingerprints(list(range(10)))
 

@@ -24,24 +24,24 @@ from brimful import (  # noqa: E402
     plan_packs,
     write_packs,
 )
-from brimful.collate.mismatches import part_mismatches  # noqa: E402
 from brimful.encode import EncodedSample  # noqa: E402
 from brimful.encode.batch import EncodedBatch  # noqa: E402
-from brimful.encode.mismatches import encode_mismatched  # noqa: E402
+from brimful.encode.completions import encode_borrowed  # noqa: E402
 from brimful.encode.tokenizer import Tokenizer  # noqa: E402
 from brimful.errors import BadSampleError, CollateError, SettingsError  # noqa: E402
-from brimful.report.analysis.plan_facts import PlanFacts  # noqa: E402
-from brimful.report.html.sections import ledger_section  # noqa: E402
-from brimful.serve.rank_loader import without_loss  # noqa: E402
-from brimful.trainers.kto import (  # noqa: E402
+from brimful.preferences.kl_completions import split_kl_completions  # noqa: E402
+from brimful.preferences.kto import (  # noqa: E402
     KtoCollator,
     kl_sums,
     packed_kto_loss,
     train_on_kto,
     with_mismatch_targets,
 )
-from brimful.trainers.references import ReferenceLogps, compute_references  # noqa: E402
-from tests.trainers import preference_pairs as tiny  # noqa: E402
+from brimful.preferences.references import ReferenceLogps, compute_references  # noqa: E402
+from brimful.report.analysis.plan_facts import PlanFacts  # noqa: E402
+from brimful.report.html.sections import ledger_section  # noqa: E402
+from brimful.serve.rank_loader import without_loss  # noqa: E402
+from tests.preferences import preference_pairs as tiny  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -217,7 +217,7 @@ def test_what_is_no_kto_is_refused():
     with pytest.raises(SettingsError, match="needs the KL term of the step: give kl"):
         packed_kto_loss(tiny.model(0), KtoCollator(PackCollator())([packs()[0]]), reference_model=tiny.model(1))
     with pytest.raises(CollateError, match="both have targets, and a mismatch of KTO has none"):
-        part_mismatches(tiny.packs()[0])
+        split_kl_completions(tiny.packs()[0])
 
 
 def test_rows_without_their_beginning_are_refused_before_any_work(tmp_path, monkeypatch):
@@ -262,7 +262,7 @@ def test_a_bad_conversation_is_named_in_each_sample_that_needs_it():
 
     source = open_source(some_rows, format="kto")
     samples: Any = list(source.read(0, len(source)))
-    errors = encode_mismatched(samples, encode).errors
+    errors = encode_borrowed(samples, encode).errors
     answers = [0 if row["label"] else 1 for row in some_rows]
     expected = sorted([2, 3, 4 + 1 - answers[2]])
     assert sorted(errors) == expected
@@ -288,7 +288,7 @@ def test_a_plan_that_takes_beginnings_is_refused_by_whoever_makes_or_opens_it(tm
 def test_truncation_keeps_the_beginning_of_both():
     cut = packs(capacity=24, overflow="truncate", no_target="drop")
     for pack in cut:
-        parted = part_mismatches(pack)
-        assert parted.answers.sample_ids.tolist() == (parted.mismatches.sample_ids ^ 1).tolist()
+        parted = split_kl_completions(pack)
+        assert parted.answers.sample_ids.tolist() == (parted.kl_completions.sample_ids ^ 1).tolist()
         assert np.diff(parted.answers.cu_seqlens).max() <= 24
         assert parted.is_row.all()

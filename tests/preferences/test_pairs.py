@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful.collate.pairs import pair_segments
 from brimful.errors import CollateError
+from brimful.preferences.pairs import pair_segments
 
 
 def test_two_pairs():

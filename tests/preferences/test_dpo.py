@@ -13,17 +13,17 @@ pytest.importorskip("transformers")
 
 from brimful import ChatEncoder, CompletionEncoder, PackCollator, open_source  # noqa: E402
 from brimful.collate.loss_torch import scale_for_ddp  # noqa: E402
-from brimful.collate.preference_loss import PAIR_LOSSES  # noqa: E402
 from brimful.errors import PlanMismatchError, SettingsError, SourceNotFoundError  # noqa: E402
-from brimful.serve.rank_loader import without_loss  # noqa: E402
-from brimful.trainers import evaluate_samples  # noqa: E402
-from brimful.trainers.preferences import (  # noqa: E402
+from brimful.preferences.dpo import (  # noqa: E402
     PreferenceCollator,
     packed_preference_loss,
     train_on_preferences,
 )
-from brimful.trainers.references import ReferenceLogps, compute_references  # noqa: E402
-from tests.trainers import preference_pairs as tiny  # noqa: E402
+from brimful.preferences.pair_loss import PAIR_LOSSES  # noqa: E402
+from brimful.preferences.references import ReferenceLogps, compute_references  # noqa: E402
+from brimful.serve.rank_loader import without_loss  # noqa: E402
+from brimful.trainers import evaluate_samples  # noqa: E402
+from tests.preferences import preference_pairs as tiny  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -128,7 +128,7 @@ def test_references_are_computed_once_and_found_by_content(tmp_path):
 
 
 def test_a_rank_computes_its_files_and_waits_for_nobody(tmp_path, monkeypatch):
-    monkeypatch.setattr("brimful.trainers.references._PACKS_PER_FILE", 1)
+    monkeypatch.setattr("brimful.preferences.references._PACKS_PER_FILE", 1)
     packs, reference = tiny.packs(), tiny.model(1)
     compute_references(reference, packs, PackCollator(), tmp_path, model_id="r1", dp_rank=0, dp_world_size=2)
     with pytest.raises(Exception, match="files: run compute_references to its end on every rank"):
@@ -290,7 +290,7 @@ def test_trainer_weighs_every_pair_of_a_step_alike(tmp_path):
 @pytest.mark.long
 def test_two_ranks_of_trainer_are_one(tmp_path):
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [sys.executable, "-W", "ignore", *torchrun, "-m", "tests.trainers.preference_run", str(tmp_path)]
+    command = [sys.executable, "-W", "ignore", *torchrun, "-m", "tests.preferences.preference_run", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     expected = by_hand()

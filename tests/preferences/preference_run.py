@@ -1,4 +1,4 @@
-"""What one rank does in ``test_preferences``: started by torchrun, it trains and writes its weights."""
+"""What one rank does in ``test_dpo``: started by torchrun, it trains and writes its weights."""
 
 import os
 import sys
@@ -9,8 +9,8 @@ import torch
 
 from brimful import PackCollator
 from brimful.trainers import evaluate_samples
-from tests.trainers import preference_pairs as tiny
-from tests.trainers.test_preferences import trained
+from tests.preferences import preference_pairs as tiny
+from tests.preferences.test_dpo import trained
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])

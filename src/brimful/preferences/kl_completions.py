@@ -1,4 +1,4 @@
-"""Split of KTO packs in two: the answers with their labels, and the mismatches of the same rows."""
+"""Split of KTO packs in two: the answers with their labels, and the KL completions of the same rows."""
 
 from __future__ import annotations
 
@@ -6,37 +6,37 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from brimful.collate.pairs import pair_segments
 from brimful.errors import CollateError
+from brimful.preferences.pairs import pair_segments
 from brimful.shards import Pack
 from brimful.typing import BoolArray, Int64Array, LossMask
 
 
 @dataclass(frozen=True)
-class AnswersAndMismatches:
+class AnswersAndKlCompletions:
     """Two packs made from one pack; segment ``i`` of both belongs to the same row.
 
     Attributes:
-        answers, mismatches: the two packs, each with its targets.
+        answers, kl_completions: the two packs, each with its targets.
         is_desirable: ``bool[num_rows]``, label of each row.
         is_row: ``bool[num_rows]``, false for a row without targets, which only completes a step.
     """
 
     answers: Pack
-    mismatches: Pack
+    kl_completions: Pack
     is_desirable: BoolArray
     is_row: BoolArray
 
 
-def part_mismatches(pack: Pack) -> AnswersAndMismatches:
-    """Split a pack of KTO into answers and mismatches.
+def split_kl_completions(pack: Pack) -> AnswersAndKlCompletions:
+    """Split a pack of KTO into answers and KL completions.
 
     Of samples ``2n`` and ``2n + 1`` one has targets: the answer of row ``n``, desirable if its number is even. The
-    other is its mismatch, whose completion begins at the same token as the completion of the answer::
+    other has a completion of another row, for the KL term; it begins at the same token as the answer::
 
         sample    4          5             row 2 is desirable
         tokens    Q : 4      Q : 5 6
-        targets       4                    of the mismatch: 5 6
+        targets       4                    of the KL completion: 5 6
 
     Raises:
         CollateError: a sample without its mate, a pair with targets on both, or a sample without its beginning.
@@ -44,27 +44,27 @@ def part_mismatches(pack: Pack) -> AnswersAndMismatches:
     >>> from brimful.testing.toys import toy_pack
     >>> pack = toy_pack([4, 3])
     >>> pack.loss_mask[4:] = False
-    >>> part_mismatches(pack).is_desirable.tolist(), part_mismatches(pack).mismatches.loss_mask.tolist()
+    >>> split_kl_completions(pack).is_desirable.tolist(), split_kl_completions(pack).kl_completions.loss_mask.tolist()
     ([True], [False, True, True])
     """
-    answers, mismatches, targets = _roles(pack)
-    marked = _marked(pack, answers, mismatches)
-    return AnswersAndMismatches(
+    answers, others, targets = _roles(pack)
+    marked = _marked(pack, answers, others)
+    return AnswersAndKlCompletions(
         _taken(pack, pack.loss_mask, answers),
-        _taken(pack, marked, mismatches),
+        _taken(pack, marked, others),
         pack.sample_ids[answers] % 2 == 0,
         targets[answers] > 0,
     )
 
 
-def with_targets_of_mismatches(pack: Pack) -> Pack:
-    """Return a pack of KTO with the targets of its mismatches set."""
-    answers, mismatches, _ = _roles(pack)
-    return replace(pack, loss_mask=_marked(pack, answers, mismatches))
+def with_kl_targets(pack: Pack) -> Pack:
+    """Return a pack of KTO with the targets of its KL completions set."""
+    answers, others, _ = _roles(pack)
+    return replace(pack, loss_mask=_marked(pack, answers, others))
 
 
 def _roles(pack: Pack) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """Return the segments of the answers and of the mismatches, and the number of targets of all segments."""
+    """Return the segments of the answers and of the KL completions, and the number of targets of all segments."""
     pairs = pair_segments(pack.sample_ids)
     targets = np.add.reduceat(pack.loss_mask.astype(np.int64), pack.cu_seqlens[:-1])
     both = (targets[pairs] > 0).all(axis=1)
@@ -84,14 +84,14 @@ def _roles(pack: Pack) -> tuple[Int64Array, Int64Array, Int64Array]:
     return pairs[rows, slots], pairs[rows, 1 - slots], targets
 
 
-def _marked(pack: Pack, answers: Int64Array, mismatches: Int64Array) -> LossMask:
-    """Return the targets of a pack, including the targets of its mismatches."""
+def _marked(pack: Pack, answers: Int64Array, others: Int64Array) -> LossMask:
+    """Return the targets of a pack, including the targets of its KL completions."""
     mask = pack.loss_mask.copy()
-    for answer, mismatch in zip(answers.tolist(), mismatches.tolist(), strict=True):
+    for answer, other in zip(answers.tolist(), others.tolist(), strict=True):
         start, stop = pack.cu_seqlens[answer : answer + 2].tolist()
         own = pack.loss_mask[start:stop]
         if own.any():
-            first, last = pack.cu_seqlens[mismatch : mismatch + 2].tolist()
+            first, last = pack.cu_seqlens[other : other + 2].tolist()
             # No token predicts the first token of a segment, so it is not a target.
             mask[min(first + max(int(own.argmax()), 1), last) : last] = True
     return mask

@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 
 pytest.importorskip("torch")
 
+
 from brimful.errors import CorruptFileError, PlanMismatchError
+from brimful.preferences import references
+from brimful.preferences.references import ReferenceLogps, contents_of
 from brimful.tables import write_table
 from brimful.testing.toys import toy_pack
-from brimful.trainers import reference_index
-from brimful.trainers.reference_index import INDEX_NAME, SortedLogps
-from brimful.trainers.references import ReferenceLogps, contents_of
 
+INDEX_NAME = "sorted.index"
 GOLDEN = Path(__file__).parents[1] / "golden/references_1"
 
 
@@ -42,7 +43,7 @@ def large_pass(directory, count=100_000):
     for sample_id, content in zip(pack.sample_ids, contents_of(pack), strict=True):
         contents[sample_ids == sample_id] = content
     write_parts(directory / "model-packs", sample_ids, contents, logps, 3)
-    reference_index.make_index(directory / "model-packs", part_kind="reference_logps")
+    references._write_sorted(directory / "model-packs")
     return pack
 
 
@@ -54,9 +55,14 @@ def test_what_is_there_is_found_and_nothing_else(rows, asked):
     """Samples with several contents, in any order: a search that stops beside the row gives another sample's number."""
     ids, contents = np.array(rows, dtype=np.int64).reshape(-1, 2).T
     logps = np.arange(len(rows), dtype=np.float32)
-    is_here, logp = SortedLogps.of(ids, contents, logps).find(*asked)
-    assert is_here == (asked[0] in ids)
-    assert logp == dict(zip(rows, logps.tolist(), strict=True)).get(asked)
+    table = ReferenceLogps(ids, logps, contents)
+    expected = dict(zip(rows, logps.tolist(), strict=True)).get(asked)
+    if expected is not None:
+        assert table._logp(*asked) == expected
+        return
+    reason = "had other tokens or targets" if asked[0] in ids else "has no log probability"
+    with pytest.raises(PlanMismatchError, match=f"sample {asked[0]} {reason}"):
+        table._logp(*asked)
 
 
 def test_opening_copies_nothing_and_reads_no_part(tmp_path):
@@ -65,28 +71,28 @@ def test_opening_copies_nothing_and_reads_no_part(tmp_path):
     for part in (tmp_path / "model-packs").glob("*.arrow"):
         part.unlink()
     tracemalloc.start()
-    references = ReferenceLogps.open(tmp_path)
-    assert references.of(pack).tolist() == [-7.0, -8.0]
+    opened = ReferenceLogps.open(tmp_path)
+    assert opened.of(pack).tolist() == [-7.0, -8.0]
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert len(references) == 100_000
+    assert len(opened) == 100_000
     assert peak < 200_000, "100,000 rows are 2 MB"
-    pickled = pickle.dumps(references)
+    pickled = pickle.dumps(opened)
     assert len(pickled) < 1000
     assert pickle.loads(pickled).of(pack).tolist() == [-7.0, -8.0]
     with pytest.raises(PlanMismatchError, match="sample 7 had other tokens or targets"):
-        references.of(toy_pack([5], first_sample=7))
+        opened.of(toy_pack([5], first_sample=7))
 
 
 @pytest.mark.parametrize("column", ["sample_ids", "contents", "logps"])
 def test_a_damaged_index_is_refused(tmp_path, column):
     """Also by a worker that maps it later; a search in damaged ids would find nothing, or the numbers of another sample."""
     large_pass(tmp_path, 1000)
-    references = ReferenceLogps.open(tmp_path)
+    opened = ReferenceLogps.open(tmp_path)
     path = tmp_path / "model-packs" / INDEX_NAME
     data = bytearray(path.read_bytes())
-    values = np.ascontiguousarray(getattr(reference_index.open_index(path), column)).tobytes()
-    worker = pickle.dumps(references)
+    values = np.ascontiguousarray(getattr(references._open_sorted(path.parent), column)).tobytes()
+    worker = pickle.dumps(opened)
     data[data.index(values) + len(values) // 2] ^= 1
     path.unlink()  # not in place: the numbers that are mapped here stay
     path.write_bytes(data)
@@ -100,7 +106,7 @@ def test_a_damaged_index_is_refused(tmp_path, column):
 def test_numbers_that_were_written_before_open(tmp_path):
     """Files of two packs, and their index."""
     shutil.copytree(GOLDEN, tmp_path / "references")
-    references = ReferenceLogps.open(tmp_path / "references")
-    assert len(references) == 4
-    assert references.of(toy_pack([4, 2])).tolist() == [-5.0, -1.5]
-    assert references.of(toy_pack([3, 3], first_sample=2)).tolist() == [-2.0, -0.25]
+    opened = ReferenceLogps.open(tmp_path / "references")
+    assert len(opened) == 4
+    assert opened.of(toy_pack([4, 2])).tolist() == [-5.0, -1.5]
+    assert opened.of(toy_pack([3, 3], first_sample=2)).tolist() == [-2.0, -0.25]

@@ -9,10 +9,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from brimful.collate.kto_loss import kto_loss  # noqa: E402
 from brimful.collate.loss_torch import SegmentLosses  # noqa: E402
-from brimful.collate.mismatches import part_mismatches, with_targets_of_mismatches  # noqa: E402
 from brimful.errors import CollateError, SettingsError  # noqa: E402
+from brimful.preferences.kl_completions import split_kl_completions, with_kl_targets  # noqa: E402
+from brimful.preferences.kto_loss import kto_loss  # noqa: E402
 from brimful.shards import assemble_pack  # noqa: E402
 
 
@@ -53,16 +53,16 @@ def test_a_kl_term_below_zero_counts_as_zero():
 
 def test_a_pack_is_parted_token_by_token():
     """Whole output: each answer has its own mismatch, whose targets begin where the completion of the answer begins."""
-    parted = part_mismatches(pack())
+    parted = split_kl_completions(pack())
     assert parted.answers.input_ids.tolist() == [10, 11, 12, 20, 22, 23]
     assert parted.answers.loss_mask.astype(int).tolist() == [0, 0, 1, 0, 1, 1]
     assert parted.answers.sample_ids.tolist() == [4, 7]
-    assert parted.mismatches.input_ids.tolist() == [10, 11, 22, 23, 20, 12]
-    assert parted.mismatches.loss_mask.astype(int).tolist() == [0, 0, 1, 1, 0, 1]
-    assert parted.mismatches.sample_ids.tolist() == [5, 6]
+    assert parted.kl_completions.input_ids.tolist() == [10, 11, 22, 23, 20, 12]
+    assert parted.kl_completions.loss_mask.astype(int).tolist() == [0, 0, 1, 1, 0, 1]
+    assert parted.kl_completions.sample_ids.tolist() == [5, 6]
     assert parted.is_desirable.tolist() == [True, False]
     assert parted.is_row.tolist() == [True, True]
-    both = with_targets_of_mismatches(pack())
+    both = with_kl_targets(pack())
     assert both.loss_mask.astype(int).tolist() == [0, 0, 1, 0, 0, 1, 1, 0, 1, 1, 0, 1]
 
 
@@ -71,7 +71,7 @@ def test_a_row_without_its_beginning_is_refused():
         [np.array([11, 12]), np.array([10, 22])], [np.array([False, True]), np.array([False, False])], [5, 4], [1, 2]
     )
     with pytest.raises(CollateError, match="sample 5 lost its beginning"):
-        part_mismatches(cut)
+        split_kl_completions(cut)
 
 
 @pytest.mark.parametrize(
@@ -106,18 +106,18 @@ def test_targets_on_both_sides_are_refused():
     ids, masks = [np.array([1, 2])] * 6, [np.array([False, True])] * 6
     masks[1] = np.zeros(2, bool)
     with pytest.raises(CollateError, match="sample 8 and its mate both have targets"):
-        part_mismatches(assemble_pack(ids, masks, [4, 5, 8, 9, 10, 11]))
+        split_kl_completions(assemble_pack(ids, masks, [4, 5, 8, 9, 10, 11]))
 
 
 def test_a_row_without_targets_fills_its_step():
     nothing = [np.zeros(2, bool)] * 2
-    parted = part_mismatches(assemble_pack([np.array([1, 2])] * 2, nothing, [4, 5]))
-    assert (parted.is_row.tolist(), parted.mismatches.loss_mask.tolist()) == ([False], [False, False])
+    parted = split_kl_completions(assemble_pack([np.array([1, 2])] * 2, nothing, [4, 5]))
+    assert (parted.is_row.tolist(), parted.kl_completions.loss_mask.tolist()) == ([False], [False, False])
 
 
 def test_a_mismatch_that_ends_before_its_completion_has_no_target():
     """Cut, or of a shorter prompt: targets end with the mismatch, and never lie in the segment after it."""
     ids = [np.array([1, 2, 3]), np.array([1, 2]), np.array([4, 5]), np.array([4, 6])]
     masks = [np.array(mask, bool) for mask in ([0, 0, 1], [0, 0], [0, 1], [0, 0])]
-    parted = part_mismatches(assemble_pack(ids, masks, [4, 5, 6, 7]))
-    assert parted.mismatches.loss_mask.tolist() == [False, False, False, True]
+    parted = split_kl_completions(assemble_pack(ids, masks, [4, 5, 6, 7]))
+    assert parted.kl_completions.loss_mask.tolist() == [False, False, False, True]

@@ -6,8 +6,8 @@ import pytest
 
 from brimful import open_source
 from brimful.errors import BadSampleError, SettingsError
+from brimful.preferences.rows import PreferenceRows
 from brimful.sources.memory import MemoryRows
-from brimful.sources.sides import SideRows
 
 USER, GOOD, BAD = (
     {"role": "user", "content": "1+1?"},
@@ -37,7 +37,7 @@ def test_one_row_is_two_samples(name):
     assert [list(sample.messages or ()) for sample in (chosen, rejected)] == [[USER, GOOD], [USER, BAD]]
     assert [sample.sample_id for sample in source.read(0, 2)] == [0, 1]
     assert chosen.completion.num_prompt == rejected.completion.num_prompt == 1
-    assert chosen.completion.rival == list(rejected.messages or ())
+    assert chosen.completion.other == list(rejected.messages or ())
     assert source.where(1) == "memory[0], rejected"
 
 
@@ -77,13 +77,13 @@ def test_preferences_are_not_mixed_with_other_samples():
 def test_sides_keep_the_contract_of_rows():
     """Ranges that begin and end inside a row, appended rows, other processes."""
     plain = MemoryRows([{"chosen": number, "rejected": -number} for number in range(5)])
-    rows = pickle.loads(pickle.dumps(SideRows(plain)))
-    every = [(row.row["chosen"], row.side) for row in rows.read(0, 10)]
+    rows = pickle.loads(pickle.dumps(PreferenceRows(plain)))
+    every = [(row.row["chosen"], row.answer) for row in rows.read(0, 10)]
     assert every == [(number, side) for number in range(5) for side in (0, 1)]
-    assert [(row.row["chosen"], row.side) for row in rows.read(3, 6)] == every[3:6]
-    assert [(rows.get(index).row["chosen"], rows.get(index).side) for index in range(10)] == every
+    assert [(row.row["chosen"], row.answer) for row in rows.read(3, 6)] == every[3:6]
+    assert [(rows.get(index).row["chosen"], rows.get(index).answer) for index in range(10)] == every
     assert [(block.start, block.stop) for block in rows.blocks] == [(0, 10)]
-    first = SideRows(MemoryRows([{"chosen": number, "rejected": -number} for number in range(3)]))
+    first = PreferenceRows(MemoryRows([{"chosen": number, "rejected": -number} for number in range(3)]))
     assert first.fingerprint in rows.prefix_fingerprints(6)
     assert rows.prefix_fingerprints(5) == []
     assert first.fingerprint != rows.fingerprint

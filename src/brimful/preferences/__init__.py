@@ -1,0 +1,58 @@
+"""Preference training on packs: DPO and related losses on pairs, and KTO on single answers.
+
+A row is two samples that stay in one pack: chosen and rejected, or an answer and a KL completion. ``formats`` reads
+such rows as views of the line's ``Rows``; ``dpo`` and ``kto`` make batches and steps of their packs, with log
+probabilities of a reference model from ``references``. The line imports nothing from this room
+(``brimful.wings``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import brimful.sources  # noqa: F401  (first: it loads the formats of this room, which import the others)
+from brimful.optional import public_name
+
+__all__ = [
+    "KtoCollator",
+    "KtoLosses",
+    "PAIR_LOSSES",
+    "PreferenceCollator",
+    "PreferenceLosses",
+    "ReferenceLogps",
+    "UNPAIRED_LOSSES",
+    "compute_references",
+    "kl_sums",
+    "kto_loss",
+    "model_fingerprint",
+    "packed_kto_loss",
+    "packed_preference_loss",
+    "pair_segments",
+    "preference_loss",
+    "train_on_kto",
+    "train_on_preferences",
+    "with_mismatch_targets",
+]
+
+_NAMES_OF = {
+    "dpo": ("PreferenceCollator", "packed_preference_loss", "train_on_preferences"),
+    "kto": ("KtoCollator", "kl_sums", "packed_kto_loss", "train_on_kto", "with_mismatch_targets"),
+    "kto_loss": ("KtoLosses", "UNPAIRED_LOSSES", "kto_loss"),
+    "pair_loss": ("PAIR_LOSSES", "PreferenceLosses", "preference_loss"),
+    "pairs": ("pair_segments",),
+    "references": ("ReferenceLogps", "compute_references", "model_fingerprint"),
+}
+_MODULE_OF = {name: f"{__name__}.{module}" for module, names in _NAMES_OF.items() for name in names}
+"""Module of each name; it is imported when the name is used, since most modules need torch."""
+
+if TYPE_CHECKING:
+    from brimful.preferences.dpo import PreferenceCollator, packed_preference_loss, train_on_preferences
+    from brimful.preferences.kto import KtoCollator, kl_sums, packed_kto_loss, train_on_kto, with_mismatch_targets
+    from brimful.preferences.kto_loss import UNPAIRED_LOSSES, KtoLosses, kto_loss
+    from brimful.preferences.pair_loss import PAIR_LOSSES, PreferenceLosses, preference_loss
+    from brimful.preferences.pairs import pair_segments
+    from brimful.preferences.references import ReferenceLogps, compute_references, model_fingerprint
+
+
+def __getattr__(name: str) -> Any:
+    return public_name(__name__, _MODULE_OF.get(name), name)

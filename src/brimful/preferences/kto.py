@@ -1,0 +1,270 @@
+"""KTO on packs: a collator that separates answers from KL completions, and a step's loss for Transformers' ``Trainer``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from brimful.collate.torch import PackCollator
+from brimful.errors import SettingsError
+from brimful.fingerprint import fingerprint_of
+from brimful.preferences.kl_completions import AnswersAndKlCompletions, split_kl_completions, with_kl_targets
+from brimful.preferences.kto_loss import KtoLosses, kto_loss
+from brimful.preferences.references import ReferenceLogps
+from brimful.preferences.training import RowsCollator, collator_of, cu_seqlens_of, policy_and_reference, train_with
+from brimful.serve.pack_store import IndexedPacks
+from brimful.shards import Pack, PackSequence
+from brimful.typing import Fingerprint
+
+__all__ = ["KtoCollator", "kl_sums", "packed_kto_loss", "train_on_kto", "with_mismatch_targets"]
+
+_KTO = "kto"
+
+
+def with_mismatch_targets(packs: PackSequence) -> _KlTargetPacks:
+    """Return KTO packs whose mismatches have their targets, only for ``compute_references``.
+
+    >>> from brimful.testing.toys import ToyPacks, toy_pack
+    >>> len(with_mismatch_targets(ToyPacks([toy_pack([4, 4])])))
+    1
+    """
+    return _KlTargetPacks(packs)
+
+
+class _KlTargetPacks(IndexedPacks):
+    """KTO packs whose mismatches have their targets. Picklable, for the workers of a loader."""
+
+    _noun = "pack"
+
+    def __init__(self, packs: PackSequence) -> None:
+        self._packs = packs
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """Fingerprint of the packs and of these targets."""
+        return fingerprint_of(["mismatches", getattr(self._packs, "fingerprint", None)])
+
+    def __len__(self) -> int:
+        return len(self._packs)
+
+    def _pack(self, index: int) -> Pack:
+        return with_kl_targets(self._packs[index])
+
+    def __repr__(self) -> str:
+        return f"with_mismatch_targets({self._packs!r})"
+
+
+class KtoCollator(RowsCollator):
+    """``PackCollator`` for the answers in packs, with their labels; mismatches are kept separately.
+
+    The batch itself holds only answers. The key ``kto`` holds tensors: ``cu_seqlens`` of the real segments,
+    ``segments`` (``int64[num_rows]``), ``is_desirable`` (``bool[num_rows]``) and, with references, ``reference_logps``
+    (``float32[num_rows]``); and ``mismatches``, a batch of the mismatches of these rows with the same keys. So each
+    token passes the model once, either with or without gradients, as in TRL. Picklable, for the workers of a loader.
+
+    Args:
+        collator: of a dialect with one row for all packs of a batch and labels that are not shifted.
+        references: of the same packs ``with_mismatch_targets``; None if the reference model runs in each step.
+        needs_kl: false leaves the mismatches out, for ``apo_zero_unpaired``.
+
+    >>> from brimful.testing.toys import toy_pack
+    >>> pack = toy_pack([4, 3])  # an answer, and its mismatch without targets
+    >>> pack.loss_mask[4:] = False
+    >>> batch = KtoCollator(PackCollator())([pack])
+    >>> batch["input_ids"].shape[1], batch["kto"]["is_desirable"].tolist(), batch["kto"]["mismatches"]["input_ids"].shape[1]
+    (4, [True], 3)
+    """
+
+    def __init__(
+        self, collator: PackCollator, references: ReferenceLogps | None = None, *, needs_kl: bool = True
+    ) -> None:
+        super().__init__(collator, references)
+        self.needs_kl = needs_kl
+
+    def __call__(self, features: Sequence[Pack]) -> dict[str, Any]:
+        """Return one batch.
+
+        Raises:
+            CollateError: packs with samples that are not KTO samples, or rows that lost their beginning.
+            PlanMismatchError: a sample without a reference log probability.
+        """
+        parts = [split_kl_completions(pack) for pack in features]
+        batch, extra = self._batch([part.answers for part in parts], parts)
+        if self.needs_kl:
+            inputs, extra_of_kl = self._batch([part.kl_completions for part in parts], parts)
+            extra["mismatches"] = {**inputs, _KTO: extra_of_kl}
+        return {**batch, _KTO: extra}
+
+    def _batch(
+        self, packs: Sequence[Pack], parts: Sequence[AnswersAndKlCompletions]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        (batch,) = self.collator.rows(packs)
+        # A pack that only fills the last step of a rank has no targets; its rows belong to another step.
+        is_row = np.concatenate([part.is_row for part in parts])
+        rows = {
+            "is_desirable": np.concatenate([part.is_desirable for part in parts]),
+            **self.reference_logps(packs, (bool(part.is_row.any()) for part in parts)),
+        }
+        extra = {
+            "cu_seqlens": cu_seqlens_of(batch),
+            "segments": torch.from_numpy(np.flatnonzero(is_row)),
+            **{name: torch.from_numpy(values[is_row]) for name, values in rows.items()},
+        }
+        return self.collator.speak([batch]), extra
+
+
+def kl_sums(model: Any, batch: dict[str, Any], *, reference_model: Any = None) -> torch.Tensor:
+    """Return the sum of log π - log π_ref over the mismatches of a batch, and their number: ``float32[2]``.
+
+    Add both over all micro-batches and ranks of a step; the first divided by the second is ``kl`` of
+    ``packed_kto_loss``. It computes no gradients.
+
+    Args:
+        model: of Transformers; called without labels.
+        batch: of ``KtoCollator``, on the device of the model.
+        reference_model: see ``packed_kto_loss``.
+
+    Raises:
+        SettingsError: a batch without mismatches; see also ``packed_kto_loss``.
+
+    >>> from brimful.collate.torch import PackCollator
+    >>> from brimful.testing.toys import toy_pack
+    >>> def toy_model(input_ids, **_):  # all tokens equally likely
+    ...     return torch.zeros(*input_ids.shape, 1000)
+    >>> pack = toy_pack([4, 3])  # an answer, and its mismatch without targets
+    >>> pack.loss_mask[4:] = False
+    >>> batch = KtoCollator(PackCollator())([pack])
+    >>> kl_sums(toy_model, batch, reference_model=toy_model).tolist()
+    [0.0, 1.0]
+    """
+    mismatches = batch[_KTO].get("mismatches")
+    if mismatches is None:
+        raise SettingsError("the batch has no mismatches: make it with KtoCollator(…, needs_kl=True)")
+    with torch.no_grad():
+        losses, reference = policy_and_reference(model, reference_model, mismatches, extra=_KTO, segments="segments")
+        ratios = -losses.nll_sum[mismatches[_KTO]["segments"]] - reference
+        return torch.stack([ratios.sum(), torch.tensor(float(len(ratios)), device=ratios.device)])
+
+
+def packed_kto_loss(
+    model: Any,
+    batch: dict[str, Any],
+    *,
+    kl: Any = None,
+    reference_model: Any = None,
+    beta: float = 0.1,
+    loss_type: str = "kto",
+    desirable_weight: float = 1.0,
+    undesirable_weight: float = 1.0,
+) -> KtoLosses:
+    """Run a model on a batch of ``KtoCollator`` and return the loss of each row.
+
+    Args:
+        model: of Transformers; called without labels.
+        batch: of ``KtoCollator``, on the device of the model. It is not changed.
+        kl: KL term of the step, from ``kl_sums``; None for ``apo_zero_unpaired``.
+        reference_model: runs without gradients, if the batch has no reference log probabilities.
+        beta, loss_type, desirable_weight, undesirable_weight: see ``kto_loss``.
+
+    Raises:
+        SettingsError: neither a reference model nor reference log probabilities, or both; see also ``kto_loss``.
+
+    >>> from brimful.collate.torch import PackCollator
+    >>> from brimful.testing.toys import toy_pack
+    >>> def toy_model(input_ids, **_):  # all tokens equally likely
+    ...     return torch.zeros(*input_ids.shape, 1000)
+    >>> pack = toy_pack([4, 3])  # an answer, and its mismatch without targets
+    >>> pack.loss_mask[4:] = False
+    >>> batch = KtoCollator(PackCollator())([pack])
+    >>> result = packed_kto_loss(toy_model, batch, kl=0.0, reference_model=toy_model)
+    >>> result.losses.tolist(), result.rewards.tolist()  # σ(0), since both models are the same
+    ([0.5], [0.0])
+    """
+    losses, reference_logps = policy_and_reference(model, reference_model, batch, extra=_KTO, segments="segments")
+    return kto_loss(
+        losses,
+        batch[_KTO]["segments"],
+        batch[_KTO]["is_desirable"],
+        reference_logps,
+        kl=kl,
+        beta=beta,
+        loss_type=loss_type,
+        desirable_weight=desirable_weight,
+        undesirable_weight=undesirable_weight,
+    )
+
+
+def train_on_kto(
+    trainer: Any,
+    *,
+    reference_model: Any = None,
+    beta: float = 0.1,
+    loss_type: str = "kto",
+    desirable_weight: float = 1.0,
+    undesirable_weight: float = 1.0,
+) -> None:
+    """Let a ``Trainer`` of Transformers train on packed KTO rows, with equal weight for each row of a step.
+
+    The KL term is one number for a step: the mean over the mismatches of all its micro-batches and ranks, estimated
+    before the first micro-batch. The loss is the sum over the rows of the step, divided by their number.
+    ``trainer.kto_metrics`` holds ``kl`` of the step, and ``rewards/chosen`` and ``rewards/rejected``, the means over
+    the rows that this rank has processed in the step so far; a label without rows has no key.
+
+    Args:
+        trainer: with a ``KtoCollator`` and KTO packs.
+        reference_model, beta, loss_type, desirable_weight, undesirable_weight: see ``packed_kto_loss``.
+
+    Raises:
+        SettingsError: another collator, or a collator without the mismatches that the loss needs.
+
+    >>> from types import SimpleNamespace
+    >>> from brimful.collate.torch import PackCollator
+    >>> trainer = SimpleNamespace(data_collator=KtoCollator(PackCollator(), needs_kl=False))  # of Transformers
+    >>> train_on_kto(trainer, loss_type="apo_zero_unpaired")
+    >>> trainer.compute_loss.__name__
+    'compute_loss'
+    """
+    collator = collator_of(trainer, KtoCollator, "train_on_kto", "labels")
+    if loss_type == "kto" and not collator.needs_kl:
+        raise SettingsError("loss_type 'kto' needs the mismatches: leave needs_kl=False of KtoCollator out")
+    kl: torch.Tensor | None = None
+    of_step: list[tuple[torch.Tensor, torch.Tensor]] = []
+    """Rewards and labels of each micro-batch of the step."""
+
+    def count_rows(batches: Sequence[dict[str, Any]], device: Any) -> torch.Tensor:
+        nonlocal kl
+        of_step.clear()
+        model = trainer.model_wrapped
+        sums = torch.zeros(3, device=device)
+        for batch in batches:
+            sums[2] += len(batch[_KTO]["segments"])
+            if loss_type == "kto":
+                with trainer.compute_loss_context_manager():
+                    sums[:2] += kl_sums(model, trainer._prepare_inputs(batch), reference_model=reference_model)
+        sums = trainer.accelerator.reduce(sums, reduction="sum")
+        kl = (sums[0] / sums[1].clamp(min=1)).clamp(min=0) if loss_type == "kto" else None
+        num_rows: torch.Tensor = sums[2]
+        return num_rows
+
+    def losses_of(model: Any, inputs: dict[str, Any]) -> torch.Tensor:
+        result = packed_kto_loss(
+            model,
+            inputs,
+            kl=kl,
+            reference_model=reference_model,
+            beta=beta,
+            loss_type=loss_type,
+            desirable_weight=desirable_weight,
+            undesirable_weight=undesirable_weight,
+        )
+        of_step.append((result.rewards, inputs[_KTO]["is_desirable"]))
+        rewards, is_desirable = map(torch.cat, zip(*of_step, strict=True))
+        by_label = {"rewards/chosen": rewards[is_desirable], "rewards/rejected": rewards[~is_desirable]}
+        means = {name: float(values.mean()) for name, values in by_label.items() if len(values)}
+        trainer.kto_metrics = {"kl": 0.0 if kl is None else float(kl), **means}
+        return result.losses
+
+    train_with(trainer, reference_model, count_rows, losses_of)

@@ -1,0 +1,279 @@
+"""Log probabilities of samples under a reference model: computed once in a pass over packs, looked up by content."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from brimful.cache import exclusive
+from brimful.checks import setting_number
+from brimful.collate.torch import PackCollator
+from brimful.errors import CorruptFileError, PlanMismatchError, SettingsError, SourceNotFoundError
+from brimful.fingerprint import fingerprint_array, fingerprint_of, fingerprint_stream, short_digest
+from brimful.messages import setting
+from brimful.progress import Progress
+from brimful.shards import Pack, PackSequence
+from brimful.tables import Table, open_table, write_table
+from brimful.trainers.evaluation import evaluate_samples
+from brimful.typing import AnyIntArray, Fingerprint, Float32Array, Int64Array
+
+__all__ = ["ReferenceLogps", "compute_references", "model_fingerprint"]
+
+_KIND, _SORTED_KIND, _VERSION = "reference_logps", "reference_index", 1
+_SORTED_NAME = "sorted.index"
+"""Name of the sorted table next to the parts of a pass; its suffix differs, so that it is never counted as a part."""
+
+_PACKS_PER_FILE = 256
+"""Packs per file: a kill loses the forward passes of at most this many packs."""
+
+
+class ReferenceLogps:
+    """Log probabilities of segments, by sample and content; from a directory of ``compute_references`` or from arrays.
+
+    A number belongs to the tokens and targets it was computed from: another tokenizer, template or truncation gives
+    other tokens, and looking them up is an error. Another plan, epoch or number of ranks only moves segments, which are
+    still found. Picklable, for the workers of a loader.
+
+    Args:
+        sample_ids: ``int64[n]``.
+        logps: ``float32[n]``, Σ log p of the targets of each segment.
+        contents: ``int64[n]``, from ``contents_of``.
+        title: name for messages.
+
+    >>> from brimful.testing.toys import toy_pack
+    >>> pack = toy_pack([4, 2])
+    >>> references = ReferenceLogps(pack.sample_ids, np.array([-5.0, -1.5], np.float32), contents_of(pack))
+    >>> references.of(pack).tolist()
+    [-5.0, -1.5]
+    """
+
+    def __init__(
+        self, sample_ids: AnyIntArray, logps: Float32Array, contents: Int64Array, title: str = "the references"
+    ) -> None:
+        self._tables = [_sorted(sample_ids, contents, logps)]
+        self._opened: tuple[str, Fingerprint | None] | None = None
+        self.title = title
+
+    @classmethod
+    def open(cls, directory: str | os.PathLike[str], model: Fingerprint | None = None) -> ReferenceLogps:
+        """Map the output of ``compute_references``; nothing is copied into memory.
+
+        Every rank maps the same sorted tables.
+
+        Args:
+            directory: the directory passed to ``compute_references``.
+            model: fingerprint of the reference model; None if the directory has only one model.
+
+        Raises:
+            SourceNotFoundError: the directory is empty, or has nothing for that model.
+            SettingsError: several models, and ``model`` is None.
+            CorruptFileError: a damaged file, or parts of an unfinished pass.
+        """
+        folders = sorted(folder for folder in Path(directory).glob("*") if folder.is_dir())
+        if model is not None:
+            folders = [folder for folder in folders if folder.name.startswith(_folder_of(model))]
+        if not folders:
+            raise SourceNotFoundError(f"{directory}: no reference log probabilities{' of that model' if model else ''}")
+        if len({folder.name.split("-")[0] for folder in folders}) > 1:
+            raise SettingsError(f"{directory} has references of {len(folders)} models: name one by {setting('model')}")
+        references = cls.__new__(cls)
+        references._tables = [_open_sorted(folder) for folder in folders]
+        references._opened = (os.fspath(directory), model)
+        references.title = os.fspath(directory)
+        return references
+
+    def __reduce__(self) -> Any:
+        # A worker maps the files again: the numbers of 1e8 samples take 2 GB.
+        return super().__reduce__() if self._opened is None else (ReferenceLogps.open, self._opened)
+
+    def __len__(self) -> int:
+        return sum(len(table.logps) for table in self._tables)
+
+    def of(self, pack: Pack) -> Float32Array:
+        """Return the log probability of each segment of a pack: ``float32[num_segments]``.
+
+        Raises:
+            PlanMismatchError: a sample without a log probability, or with other tokens or targets; names it.
+        """
+        segments = zip(pack.sample_ids.tolist(), contents_of(pack).tolist(), strict=True)
+        return np.array([self._logp(sample_id, content) for sample_id, content in segments], dtype=np.float32)
+
+    def _logp(self, sample_id: int, content: int) -> float:
+        is_known = False
+        for table in self._tables:
+            first, end = np.searchsorted(table.sample_ids, [sample_id, sample_id + 1]).tolist()
+            # A sample has several rows if it was packed with different cuts.
+            row = first + int(np.searchsorted(table.contents[first:end], content))
+            if row < end and int(table.contents[row]) == content:
+                return float(table.logps[row])
+            is_known |= first < end
+        reason = "had other tokens or targets" if is_known else "has no log probability"
+        raise PlanMismatchError(f"sample {sample_id} {reason} in {self.title}: run compute_references on these packs")
+
+    def __repr__(self) -> str:
+        return f"ReferenceLogps({len(self):,} segments, {self.title!r})"
+
+
+def contents_of(pack: Pack) -> Int64Array:
+    """Return 63 bits of a hash of the tokens and targets of each segment: ``int64[num_segments]``."""
+    return np.array(
+        [
+            short_digest(pack.input_ids[start:stop].astype("<i4").tobytes() + pack.loss_mask[start:stop].tobytes())
+            for start, stop in zip(pack.cu_seqlens[:-1].tolist(), pack.cu_seqlens[1:].tolist(), strict=True)
+        ],
+        dtype=np.int64,
+    )
+
+
+def model_fingerprint(model: torch.nn.Module) -> Fingerprint:
+    """Return the fingerprint of all weights of a model and their names; every byte is read once."""
+    return fingerprint_stream(
+        piece
+        for name, weights in sorted(model.state_dict().items())
+        for piece in (name.encode(), weights.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    )
+
+
+def compute_references(
+    model: torch.nn.Module,
+    packs: PackSequence,
+    collator: PackCollator,
+    directory: str | os.PathLike[str],
+    *,
+    model_id: str | None = None,
+    packs_per_batch: int = 1,
+    dp_rank: int = 0,
+    dp_world_size: int = 1,
+    device: Any = None,
+    progress: Progress | None = None,
+) -> Fingerprint:
+    """Compute the log probability of every segment of packs in one pass without gradients, and write them to files.
+
+    Files of 256 packs appear complete or not at all, each computed by one rank. A killed pass can be continued on any
+    number of ranks; a finished pass computes nothing. The rank that ends last sorts all numbers into one file, which
+    takes 44 bytes of memory per segment. It uses no collective.
+
+    Args:
+        model, packs, collator, packs_per_batch, device: see ``evaluate_samples``.
+        directory: directory of the files, which all ranks must see.
+        model_id: name of the reference model that changes with its weights, such as a revision; the fingerprint of all
+            weights if None.
+        dp_rank, dp_world_size: this rank computes files ``dp_rank``, ``dp_rank + dp_world_size``, ….
+        progress: prints packs per second.
+
+    Returns:
+        The fingerprint of the model, for ``ReferenceLogps.open``.
+    """
+    setting_number("dp_rank", dp_rank, minimum=0, maximum=dp_world_size - 1)
+    identity = model_fingerprint(model) if model_id is None else fingerprint_of(["model", model_id])
+    folder = Path(directory) / f"{_folder_of(identity)}-{_packs_fingerprint(packs)[:16]}"
+    folder.mkdir(parents=True, exist_ok=True)
+    num_files = -(-len(packs) // _PACKS_PER_FILE)
+    progress = progress or Progress()
+    numbers = range(dp_rank, num_files, dp_world_size)
+    with progress.stage("reference", total=len(numbers) * _PACKS_PER_FILE, unit="packs"):
+        for number in numbers:
+            path = folder / f"{number:08d}.arrow"
+            if not path.exists():
+                some = [
+                    packs[i] for i in range(number * _PACKS_PER_FILE, min((number + 1) * _PACKS_PER_FILE, len(packs)))
+                ]
+                losses = evaluate_samples(model, some, collator, packs_per_batch=packs_per_batch, device=device)
+                columns: dict[str, Any] = {
+                    "sample_ids": losses.sample_ids.astype(np.int64),
+                    "logps": (-losses.nll_sum).astype(np.float32),
+                    "contents": np.concatenate([contents_of(pack) for pack in some]),
+                }
+                write_table(
+                    path, columns, {"kind": _KIND, "version": _VERSION, "num_files": num_files, "model": identity}
+                )
+            progress.advance(_PACKS_PER_FILE)
+    if num_files and len(_parts_of(folder)) == num_files:
+        _write_sorted(folder)
+    return identity
+
+
+def _folder_of(model: Fingerprint) -> str:
+    return model[:16]
+
+
+def _packs_fingerprint(packs: PackSequence) -> Fingerprint:
+    """Return the fingerprint of packs; of their samples' contents if they have no fingerprint of their own."""
+    known = getattr(packs, "fingerprint", None)
+    if known is not None:
+        return str(known)
+    return fingerprint_of([fingerprint_array(contents_of(packs[index])) for index in range(len(packs))])
+
+
+class _SortedLogps(NamedTuple):
+    """Log probabilities sorted by sample, then content: a search takes O(log n) and reads nothing else.
+
+    Attributes:
+        sample_ids, contents: ``int64[n]``.
+        logps: ``float32[n]``.
+    """
+
+    sample_ids: Int64Array
+    contents: Int64Array
+    logps: Float32Array
+
+
+def _sorted(sample_ids: AnyIntArray, contents: Int64Array, logps: Float32Array) -> _SortedLogps:
+    """Sort arrays in memory, with a peak of 44 bytes per row.
+
+    >>> _sorted(np.array([2, 0]), np.array([7, 9]), np.array([-1, -2], np.float32)).sample_ids.tolist()
+    [0, 2]
+    """
+    order = np.lexsort((contents, sample_ids))
+    return _SortedLogps(
+        np.asarray(sample_ids, dtype=np.int64)[order],
+        np.asarray(contents, dtype=np.int64)[order],
+        np.asarray(logps, dtype=np.float32)[order],
+    )
+
+
+def _open_sorted(folder: Path) -> _SortedLogps:
+    """Map the sorted table of a pass. Its numbers are compared with their checksums, which reads the file once.
+
+    Raises:
+        CorruptFileError: a damaged file, or an unfinished pass.
+    """
+    path = folder / _SORTED_NAME
+    if not path.exists():
+        raise CorruptFileError(
+            f"{folder} has {len(_parts_of(folder))} files: run compute_references to its end on every rank"
+        )
+    table = open_table(path)
+    _check_kind(table, _SORTED_KIND, "index of reference log probabilities")
+    return _SortedLogps(*map(table.flat, _SortedLogps._fields))
+
+
+def _write_sorted(folder: Path) -> None:
+    """Sort the parts of a finished pass into one table, once for all ranks.
+
+    Raises:
+        CorruptFileError: a damaged file.
+    """
+    path = folder / _SORTED_NAME
+    with exclusive(path):
+        if path.exists():
+            return
+        tables = [open_table(file) for file in _parts_of(folder)]
+        for table in tables:
+            _check_kind(table, _KIND, "reference log probabilities")
+        columns = (np.concatenate([table.flat(name) for table in tables]) for name in _SortedLogps._fields)
+        write_table(path, _sorted(*columns)._asdict(), {"kind": _SORTED_KIND, "version": _VERSION})
+
+
+def _parts_of(folder: Path) -> list[Path]:
+    """Return the existing files of a pass, in order."""
+    return sorted(folder.glob("*.arrow"))
+
+
+def _check_kind(table: Table, kind: str, title: str) -> None:
+    if (table.description.get("kind"), table.description.get("version")) != (kind, _VERSION):
+        raise CorruptFileError(f"{table.path} holds no {title} of this version")
