@@ -25,9 +25,9 @@ import torch.distributed as distributed
 import transformers
 
 from brimful import PackCollator, PackingProducer, StreamLoader
-from brimful.collate.media_features import MediaFeatures
 from brimful.demo import make_media_chats, train_tokenizer
 from brimful.encode.media_chat import MediaChatEncoder
+from brimful.media.collate import MediaFeatures
 from brimful.media.families import open_family
 
 context = multiprocessing.get_context("fork")

@@ -44,13 +44,31 @@ MAY_IMPORT = {
     "serve": {"base", "lengths", "media", "sources", "encode", "measure", "plan", "shards"},
     "stream": {"base", "sources", "plan", "shards", "serve"},
     "shared": {"base", "lengths", "sources", "encode", "measure", "plan", "shards", "serve"},
-    "collate": {"base", "media", "plan", "shards"},
-    "trainers": {"base", "lengths", "sources", "encode", "plan", "serve", "stream", "shared", "collate", "shards"},
+    "collate": {"base", "plan", "shards"},
+    "media.collate": {"base", "media", "shards", "collate"},
+    "trainers": {
+        "base",
+        "lengths",
+        "sources",
+        "encode",
+        "plan",
+        "serve",
+        "stream",
+        "shared",
+        "collate",
+        "shards",
+        "media.collate",
+    },
     "rl": {"base", "lengths", "plan", "shards", "collate"},
     "preferences": {"base", "sources", "shards", "serve", "collate", "trainers"},
 }
 ANYTHING = {"report", "cli", "testing", "demo", "verify", "export", "compat", "__init__", "__main__"}
-FORMER_PLACES = {"trainers/preferences.py", "trainers/kto.py", "trainers/references.py"}
+FORMER_PLACES = {
+    "trainers/preferences.py",
+    "trainers/kto.py",
+    "trainers/references.py",
+    "collate/media_features.py",
+}
 """Modules that only import names from where they are now, for code that knows them from here."""
 
 WINGS = {"preferences": {"preference", "preferences", "kto", "rival", "desirable"}}
@@ -70,6 +88,7 @@ OUTSIDE = {
     "stream": {"numpy"},
     "shared": {"numpy"},
     "collate": {"numpy"},
+    "media.collate": {"numpy"},
     "trainers": {"numpy"},
     "rl": {"numpy"},
     "preferences": {"numpy"},
@@ -93,9 +112,10 @@ HEAVY_FILES = {
 
 
 def package_of_module(module):
-    """The package of a module: that of its folder, and the base for those that stand alone."""
-    first = module.path.relative_to(ROOT).with_suffix("").parts[0]
-    return "base" if first in BASE else first
+    """The package of a module: that of its folder, a room of a wing, and the base for those that stand alone."""
+    parts = module.path.relative_to(ROOT).with_suffix("").parts
+    room = ".".join(parts[:2])
+    return "base" if parts[0] in BASE else room if room in MAY_IMPORT else parts[0]
 
 
 def imports_that_run(module):
@@ -124,7 +144,8 @@ def package_of(name):
     parts = name.split(".")[1:]
     if not parts:
         return "__init__", ""
-    return ("base" if parts[0] in BASE else parts[0]), ".".join(parts[:2])
+    room = ".".join(parts[:2])
+    return ("base" if parts[0] in BASE else room if room in MAY_IMPORT else parts[0]), room
 
 
 def test_arrows_point_left():

@@ -9,9 +9,9 @@ torch = pytest.importorskip("torch")
 
 from brimful import PackCollator  # noqa: E402
 from brimful.collate import DIALECTS, PackExtras, Padding, lay_out  # noqa: E402
-from brimful.collate.media_features import MediaFeatures  # noqa: E402
 from brimful.errors import CollateError, SettingsError  # noqa: E402
 from brimful.media import MediaKind, Medium, PlacedMedium  # noqa: E402
+from brimful.media.collate import MediaFeatures  # noqa: E402
 from brimful.testing.toys import toy_pack  # noqa: E402
 from brimful.tokenised import read_tokenised  # noqa: E402
 

@@ -13,7 +13,7 @@ from brimful.collate import Padding, lay_out  # noqa: E402
 from brimful.collate.dialects.megatron import build_packed_seq_params  # noqa: E402
 from brimful.collate.dialects.trl import trl_example  # noqa: E402
 from brimful.collate.layout import indexed_mask  # noqa: E402
-from brimful.collate.media_features import MediaFeatures  # noqa: E402
+from brimful.media.collate import MediaFeatures  # noqa: E402
 from brimful.media.families import open_family  # noqa: E402
 from brimful.testing.toys import toy_pack  # noqa: E402
 from tests.trainers import tiny  # noqa: E402

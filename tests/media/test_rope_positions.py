@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful.collate.media import PackExtras
+from brimful.collate.extras import PackExtras
 from brimful.media import BadMediumError, MediaKind
 from brimful.media.rope_positions import (
     QWEN2_5_OMNI,

@@ -57,9 +57,9 @@ def main(folder: Path, flags: list[str]) -> None:
     import torch
 
     from brimful import PackCollator, PackingProducer
-    from brimful.collate.media_features import MediaFeatures
     from brimful.demo import make_media_chats
     from brimful.encode.media_chat import MediaChatEncoder
+    from brimful.media.collate import MediaFeatures
     from brimful.media.families import open_family
 
     chats = make_media_chats(num_chats=1, num_tones=40)

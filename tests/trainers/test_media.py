@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
-from brimful.collate.media_features import MediaFeatures  # noqa: E402
+from brimful.media.collate import MediaFeatures  # noqa: E402
 from brimful.media.families import FAMILIES, open_family  # noqa: E402
 from brimful.serve.rank_loader import without_loss  # noqa: E402
 from brimful.testing.toys import toy_pack  # noqa: E402

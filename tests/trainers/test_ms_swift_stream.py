@@ -15,8 +15,8 @@ pytest.importorskip("torch")
 
 from brimful import LazyShardedDataset, PackingProducer
 from brimful.collate import Media, PackExtras
-from brimful.collate.media_features import MediaFeatures
 from brimful.errors import BadSampleError, SettingsError
+from brimful.media.collate import MediaFeatures
 from brimful.testing.toys import toy_stream
 from brimful.trainers import ms_swift_stream
 from brimful.trainers.ms_swift_stream import SwiftStream, take_flags

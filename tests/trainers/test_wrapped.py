@@ -104,8 +104,8 @@ def test_a_window_is_a_data_set(tmp_path):
 @pytest.mark.long
 def test_pictures_that_a_processor_encoded(small_qwen, tmp_path):
     """Patches, grids and positions of each row reach the model with its tokens: the row of a VLM's own data set."""
-    from brimful.collate.media_features import MediaFeatures
     from brimful.media import MediaKind
+    from brimful.media.collate import MediaFeatures
     from brimful.verify.media_models import tiny_media_model
     from tests.verify.media_packs import qwen_folder
 

@@ -119,7 +119,7 @@ def _verify_media(
     with _quiet():
         with optional("torch", "torch", "brimful verify"):
             import torch  # noqa: F401
-        from brimful.collate.media_features import MediaFeatures
+        from brimful.media.collate import MediaFeatures
         from brimful.serve import open_packs
         from brimful.verify import verify_packing
         from brimful.verify.media_models import tiny_media_model

@@ -3,9 +3,9 @@
 from brimful.collate.batch import PackedBatch
 from brimful.collate.columns import Column, ColumnPlace
 from brimful.collate.dialects import DIALECTS, Dialect, dialect_of
+from brimful.collate.extras import PackExtras
 from brimful.collate.layout import lay_out
 from brimful.collate.loss import Normaliser, segment_weights, token_weights
-from brimful.collate.media import PackExtras
 from brimful.collate.padding import Padding
 from brimful.collate.shift import shift_labels
 from brimful.tokenised_media import Media

@@ -2,13 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
 from brimful.collate.columns import Column, ColumnPlace
-from brimful.collate.media import PackExtras
-from brimful.collate.media_features import MediaFeatures
+from brimful.collate.extras import PackExtras
 from brimful.errors import CollateError
 from brimful.messages import setting
 from brimful.ragged import ranges
@@ -18,6 +17,18 @@ from brimful.tokenised_media import MARK_KEYS
 
 Feature: TypeAlias = Pack | tuple[Pack, PackExtras] | Mapping[str, Any] | TokenisedSample
 """A pack, a pack with its extras, or a plain sample (``read_tokenised``), already read or not."""
+
+
+@runtime_checkable
+class SampleCompleter(Protocol):
+    """Maker of extras that knows the tokens of a model's media too, such as ``MediaFeatures``."""
+
+    @property
+    def token_ids(self) -> Mapping[str, int]:
+        """Placeholder token of each kind of media."""
+
+    def of_sample(self, sample: TokenisedSample, name: str) -> TokenisedSample:
+        """Return a plain sample, checked, with the positions that it lacks."""
 
 
 def as_packs(
@@ -82,18 +93,17 @@ def as_packs(
 
 
 def read_sample(feature: Any, name: str, media: Callable[[Pack], PackExtras] | None) -> TokenisedSample:
-    """Read a plain sample. ``MediaFeatures`` makes positions that the sample lacks, and checks its placeholders.
+    """Read a plain sample. A ``SampleCompleter`` makes positions that it lacks, and checks its placeholders.
 
     Args:
         feature: see ``read_tokenised``.
         name: name of the sample in messages.
-        media: the ``media`` function of the collator. Only ``MediaFeatures`` knows the tokens of media and their
-            positions.
+        media: the ``media`` function of the collator.
 
     Raises:
         CollateError: see ``read_tokenised``; or the sample has patches and no positions, and positions cannot be made.
     """
-    if isinstance(media, MediaFeatures):
+    if isinstance(media, SampleCompleter):
         return media.of_sample(read_tokenised(feature, name, token_ids=media.token_ids), name)
     sample = read_tokenised(feature, name)
     grids = [key for item in sample.media for key in item.arrays if key.endswith("grid_thw")]

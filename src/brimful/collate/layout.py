@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from brimful.collate.batch import PackedBatch
 from brimful.collate.columns import Column, join_columns
-from brimful.collate.media import PackExtras, join_media
+from brimful.collate.extras import PackExtras, join_media
 from brimful.collate.padding import Padding
 from brimful.collate.row_writer import writer
 from brimful.errors import CollateError, SettingsError

@@ -13,10 +13,10 @@ from brimful.arguments import understands
 from brimful.checks import check_type
 from brimful.collate.batch import PackedBatch
 from brimful.collate.dialects import dialect_of
+from brimful.collate.extras import PackExtras
 from brimful.collate.features import Feature, as_packs, check_vocabulary
 from brimful.collate.layout import lay_out, policy
 from brimful.collate.loss import Normaliser, token_weights
-from brimful.collate.media import PackExtras
 from brimful.collate.padding import Padding
 from brimful.collate.row_writer import writer
 from brimful.errors import CollateError, SettingsError
@@ -50,7 +50,7 @@ class PackCollator:
             such positions (Qwen2-VL and similar) need them to isolate samples. Without it, attention crosses samples in
             packs of text in such a model.
         media: makes the pixels, spectrograms and positions of packs with media:
-            ``collate.media_features.MediaFeatures``. For plain samples, which already have features, it makes the
+            ``media.collate.MediaFeatures``. For plain samples, which already have features, it makes the
             positions.
 
     >>> import numpy as np

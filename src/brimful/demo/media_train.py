@@ -60,8 +60,8 @@ def compare_media_training(
     """
     import torch
 
-    from brimful.collate.media_features import MediaFeatures
     from brimful.collate.torch import PackCollator
+    from brimful.media.collate import MediaFeatures
 
     dataset = PackedDataset(directory)
     features = MediaFeatures(processor, "qwen2-vl")

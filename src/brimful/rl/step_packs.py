@@ -12,7 +12,7 @@ import numpy.typing as npt
 from brimful.checks import choice_of
 from brimful.collate.batch import PackedBatch
 from brimful.collate.columns import Column, ColumnPlace, check_column_name, check_fill
-from brimful.collate.media import PackExtras
+from brimful.collate.extras import PackExtras
 from brimful.errors import CollateError
 from brimful.ragged import offsets_of, ranges
 from brimful.rl.step_plan import StepPlan

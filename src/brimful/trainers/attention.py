@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
+from brimful.collate.extras import PackExtras
 from brimful.collate.loss_torch import packed_loss_sum
-from brimful.collate.media import PackExtras
 from brimful.collate.padding import Padding
 from brimful.collate.torch import PackCollator
 from brimful.errors import SettingsError

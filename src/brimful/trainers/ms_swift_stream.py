@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from brimful.collate.media_features import MediaFeatures
 from brimful.collate.torch import PackCollator
 from brimful.errors import SettingsError
+from brimful.media.collate import MediaFeatures
 from brimful.shards import Pack
 from brimful.sources.sample import MalformedRowError
 from brimful.stream import LazyShardedDataset

@@ -12,8 +12,8 @@ import torch
 from brimful.checks import choice_of, whole_number
 from brimful.collate.batch import PackedBatch
 from brimful.collate.columns import Column, ColumnPlace
+from brimful.collate.extras import PackExtras
 from brimful.collate.layout import lay_out
-from brimful.collate.media import PackExtras
 from brimful.collate.padding import Padding
 from brimful.errors import SettingsError
 from brimful.rl.context_parallel_split import (

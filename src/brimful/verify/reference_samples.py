@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from brimful.collate.media import PackExtras
+from brimful.collate.extras import PackExtras
 from brimful.encode import EncodedSample
 from brimful.errors import BrimfulError, SettingsError
 from brimful.media import PlacedMedium

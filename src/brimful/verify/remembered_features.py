@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-from brimful.collate.media import PackExtras
+from brimful.collate.extras import PackExtras
 from brimful.shards import Pack
 
 _MOST_PACKS = 64

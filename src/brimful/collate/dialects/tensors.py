@@ -8,7 +8,7 @@ import numpy.typing as npt
 import torch
 
 from brimful.collate.batch import PackedBatch
-from brimful.collate.media import join_media
+from brimful.collate.extras import join_media
 from brimful.collate.shift import shift_labels, shift_left
 from brimful.errors import CollateError
 from brimful.tokenised_media import Media

@@ -4,16 +4,10 @@ A clip of five seconds fills 500 of the 30,000 columns that Qwen2.5-Omni is give
 Columns after its end are silence, so all their numbers are equal.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
-
 import numpy as np
-import numpy.typing as npt
 
 from brimful.media.features.block import Features
 from brimful.media.placed import PlacedMedium
-
-Array: TypeAlias = npt.NDArray[Any]
 
 _EDGE = 2
 """Columns after the last that still see the clip: a window is 2.5 steps wide, and centered."""
@@ -60,22 +54,6 @@ def shortened(features: Features, num_columns: int) -> Features:
     if _MASK not in features:
         return features
     return {name: array[..., :num_columns].copy() for name, array in features.items()}
-
-
-def lengthened(packs: Sequence[Mapping[str, Array]]) -> list[Mapping[str, Array]]:
-    """Return the arrays of several packs with audio padded to the longest columns; other media are unchanged.
-
-    Zeros follow each clip: a tower for which ``shortened`` is useful reads no column after the end of a clip.
-    """
-    lengths = {arrays[_MASK].shape[-1] for arrays in packs if _MASK in arrays}
-    if len(lengths) < 2:
-        return list(packs)
-    return [{name: _padded(array, max(lengths)) for name, array in arrays.items()} for arrays in packs]
-
-
-def _padded(array: Array, num_columns: int) -> Array:
-    padding = [(0, 0)] * (array.ndim - 1) + [(0, num_columns - array.shape[-1])]
-    return np.pad(array, padding)
 
 
 def restored(stored: Features, item: PlacedMedium) -> Features:

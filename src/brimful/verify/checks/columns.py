@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from brimful.collate.batch import PackedBatch
 from brimful.collate.columns import Column, ColumnPlace
-from brimful.collate.media import PackExtras
+from brimful.collate.extras import PackExtras
 from brimful.rl.step_packs import RestoredTokens
 from brimful.shards import Pack
 from brimful.typing import IGNORE_INDEX

@@ -9,9 +9,11 @@ import numpy.typing as npt
 
 from brimful.collate.columns import Column
 from brimful.errors import CollateError
-from brimful.media.features import lengthened
 from brimful.tokenised_media import Media
 from brimful.typing import Float32Array, Int32Array, Int64Array
+
+_MASK = "feature_attention_mask"
+"""Array of the columns of audio clips that hold sound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +66,12 @@ def join_media(parts: Sequence[tuple[int, tuple[Media, ...]]]) -> tuple[Media, .
 
 
 def _join_arrays(kind: str, items: Sequence[tuple[int, Media]]) -> dict[str, npt.NDArray[Any]]:
-    """Concatenate arrays with the same name; audio clips are lengthened to the columns of the longest."""
-    packs = lengthened([item.arrays for _, item in items])
+    """Concatenate arrays with the same name; audio clips get as many columns as the longest."""
+    packs = [item.arrays for _, item in items]
+    num_columns = {arrays[_MASK].shape[-1] for arrays in packs if _MASK in arrays}
+    if len(num_columns) > 1:
+        # Zeros follow each clip: a tower that takes clips of any length reads no column after the end of one.
+        packs = [{name: _widened(array, max(num_columns)) for name, array in arrays.items()} for arrays in packs]
     # A dictionary, not a set: names keep the order of their first appearance.
     names = {name: None for arrays in packs for name in arrays}
     for name in names:
@@ -82,3 +88,7 @@ def _join_arrays(kind: str, items: Sequence[tuple[int, Media]]) -> dict[str, npt
                 f"media of kind {kind!r}: {name!r} of the packs of the batch have the shapes {text}, which do not join"
             )
     return {name: np.concatenate([arrays[name] for arrays in packs]) for name in names}
+
+
+def _widened(array: npt.NDArray[Any], num_columns: int) -> npt.NDArray[Any]:
+    return np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, num_columns - array.shape[-1])])

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from brimful.collate.media_features import MediaFeatures
 from brimful.errors import CollateError, SettingsError, WrongTypeError
 from brimful.media import MediaKind, Medium, PlacedMedium
+from brimful.media.collate import MediaFeatures
 from brimful.media.families import open_family
 from brimful.testing.toys import toy_pack
 from brimful.tokenised import read_tokenised
