@@ -30,6 +30,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 demo: $(VENV)/.installed
 	$(BIN)/brimful demo -o demo-out
+	$(BIN)/python examples/13_packed_against_padded.py demo-out
 
 test: $(VENV)/.installed
 	@$(MAKE) --no-print-directory --jobs=2 test-models test-rest

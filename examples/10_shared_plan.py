@@ -24,8 +24,7 @@ import torch.distributed as distributed
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from brimful import ChatEncoder, PackLoader, PlanSettings, shared_plan
-from brimful.demo import make_chats, train_tokenizer
-from brimful.demo.train import make_model
+from brimful.demo import make_chats, make_model, train_tokenizer
 from brimful.trainers import collator_for
 
 EPOCHS, SAVE_STEPS = 2, 3

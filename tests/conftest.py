@@ -327,13 +327,10 @@ def media_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("PIL", reason="pictures need the extra brimful[media]")
     pytest.importorskip("soundfile", reason="sounds need the extra brimful[media]")
     pytest.importorskip("transformers", reason="the tokenizer needs the extra brimful[text]")
-    from brimful.demo.media_chats import make_media_chats
-    from brimful.demo.multimodal import write_media_chats, write_processors
+    from brimful.demo.steps import write_media_chats
 
     def make(home: Path) -> None:
-        made = make_media_chats(num_chats=16, num_tones=3)
-        write_media_chats(made, home)
-        write_processors([turn["content"] for row in made.chats for turn in row["messages"]], home)
+        write_media_chats(home, num_chats=16, num_tones=3)
 
     return made_once(tmp_path_factory, "media", make)
 

@@ -13,8 +13,8 @@ import pytest
 from brimful.blobs import FsspecBlobStore, open_blob_store
 from brimful.errors import StoreError
 from brimful.testing.contracts import BlobStoreContract
-from brimful.testing.faults import FaultyFileSystem
 from tests.blobs.s3 import _s3_server, bucket  # noqa: F401 - fixtures
+from tests.faults.planted import FaultyFileSystem
 
 
 @pytest.fixture

@@ -20,7 +20,6 @@ SPEAKS_FLAGS = (
     *(
         "cli/",
         "demo/steps.py",
-        "demo/multimodal.py",
         "measure/command.py",
         "measure/length_cache.py",
         "measure/shares.py",

@@ -45,9 +45,9 @@ from brimful.media.families import open_family
 from brimful.plan import Plan, PlanSettings
 from brimful.preferences import PreferenceCollator, ReferenceLogps, compute_references
 from brimful.shards import Pack
-from brimful.testing.faults import die_at
 from brimful.testing.toys import toy_chat_encoder
 from brimful.trainers import references
+from tests.faults.planted import die_at
 from tests.faults.processes import forked
 from tests.faults.test_stream_kills import batches_of_one_run, train
 from tests.faults.test_stream_kills import survive as survive_training

@@ -9,7 +9,7 @@ import pytest
 from brimful import check_store, pack_dataset
 from brimful.plan import Plan, PlanSettings
 from brimful.sources import open_source
-from brimful.testing.faults import MEDIA_CRASH_POINTS, die_at
+from tests.faults.planted import MEDIA_CRASH_POINTS, die_at
 from tests.marks import long_but
 from tests.materialize.pictures import PictureEncoder, chat, picture, write_pictures
 from tests.materialize.stores import tree

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from brimful import PackingProducer, open_packs
-from brimful.testing.faults import CRASH_POINTS, MEDIA_CRASH_POINTS, die_at
+from tests.faults.planted import CRASH_POINTS, MEDIA_CRASH_POINTS, die_at
 from tests.faults.processes import forked
 from tests.marks import long_but
 from tests.materialize.pictures import PictureEncoder, chat, picture, write_pictures

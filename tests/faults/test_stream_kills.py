@@ -16,8 +16,8 @@ import pytest
 from brimful import StreamLoader
 from brimful.blobs import LocalBlobStore, crash_points, open_blob_store
 from brimful.shards import StreamLog
-from brimful.testing.faults import CRASH_POINTS, die_at
 from brimful.testing.toys import ToyProducer, toy_stream
+from tests.faults.planted import CRASH_POINTS, die_at
 from tests.faults.processes import forked
 
 LANES = 4

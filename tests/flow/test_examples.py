@@ -67,6 +67,7 @@ def test_no_example_is_left_out() -> None:
         "10_shared_plan.py",
         "11_audio_as_it_arrives.py",
         "12_preferences.py",
+        "13_packed_against_padded.py",
     ], "a new example needs a test here"
 
 
@@ -124,6 +125,30 @@ def test_examples_of_trainers(name, library, line, tmp_path) -> None:
         pytest.skip(f"{library} is not installed")
     out = run(name, tmp_path)
     assert re.search(line, out, re.M), out
+
+
+@pytest.mark.long
+def test_packed_and_padded_losses_agree(tmp_path) -> None:
+    """Samples of a pack that see each other have other losses than alone."""
+    pytest.importorskip("transformers")
+    runs = json.loads(run("13_packed_against_padded.py", tmp_path, "--steps", "3", "--json"))
+    packed, padded = runs["packed"], runs["padded"]
+    assert len(packed["losses"]) == 3
+    assert packed["losses"][-1] < packed["losses"][0] - 0.1
+    assert packed["losses"] == pytest.approx(padded["losses"], abs=1e-4)
+    assert packed["real_tokens"] == padded["real_tokens"]
+    assert packed["fill_ratio"] == 1.0
+    assert padded["fill_ratio"] < 0.9
+
+
+def test_packed_and_padded_losses_of_images_agree(media_home: Path, media_packs: Path) -> None:
+    """Without it the example shows a model whose samples see each other's pictures."""
+    pytest.importorskip("torch")
+    compare = runpy.run_path(str(EXAMPLES / "13_packed_against_padded.py"))["compare"]
+    packed, padded = compare(media_home, steps=2, packs_per_step=2)
+    assert packed.losses == pytest.approx(padded.losses, abs=1e-4)
+    assert packed.losses[1] < packed.losses[0]
+    assert packed.real_tokens == padded.real_tokens == packed.positions < padded.positions
 
 
 @pytest.mark.long

@@ -29,7 +29,7 @@ from brimful.media.features.trimmed import restored  # noqa: E402
 from brimful.plan import PlanSettings  # noqa: E402
 from brimful.progress import Progress  # noqa: E402
 from brimful.sources import open_source  # noqa: E402
-from brimful.testing.faults import die_at, full_disk  # noqa: E402
+from tests.faults.planted import die_at, full_disk  # noqa: E402
 from tests.flow.test_media import png  # noqa: E402
 from tests.flow.test_media_families import sound  # noqa: E402
 from tests.marks import long_but  # noqa: E402

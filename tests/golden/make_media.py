@@ -81,9 +81,9 @@ def main(folder: Path) -> None:
         pack(name, **options)
         expected["stores"][name] = contents_of_media(open_packs(name))
     # Killed right after its first shard was committed.
-    code = "import sys; sys.path.insert(0, sys.argv[1]); import make_media; from brimful.testing.faults import die_at; "
+    code = "import sys; sys.path[:0] = sys.argv[1:]; import make_media; from tests.faults.planted import die_at; "
     code += "die_at('after-commit', 1); make_media.pack('interrupted', media_storage='bytes')"
-    subprocess.run([sys.executable, "-c", code, str(Path(__file__).parent)], check=False)
+    subprocess.run([sys.executable, "-c", code, *map(str, Path(__file__).parents[:3])], check=False)
     for record in Path().glob("*/log/*.json"):  # without the name of the machine
         record.write_text(re.sub(r'"producer_id": "[^"]*"', '"producer_id": "golden-1-00000000"', record.read_text()))
     Path("expected.json").write_text(json.dumps(expected, indent=1, sort_keys=True) + "\n")

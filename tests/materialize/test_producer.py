@@ -27,7 +27,7 @@ from brimful.errors import (
 from brimful.materialize.registered import SAMPLES_OF_PRODUCER
 from brimful.shards import EndRecord
 from brimful.stream.acks import Acks
-from brimful.testing.faults import LateStore, full_disk
+from tests.faults.planted import LateStore, full_disk
 from tests.materialize.streams import (
     HandClock,
     append,

@@ -27,8 +27,8 @@ from brimful.errors import (
 from brimful.materialize import shard_task
 from brimful.progress import Progress
 from brimful.shards import EndRecord, StreamLog
-from brimful.testing.faults import full_disk
 from brimful.testing.toys import toy_chat_encoder
+from tests.faults.planted import full_disk
 from tests.materialize.stores import texts, tree, written
 
 

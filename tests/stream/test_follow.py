@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from brimful.blobs import BlobStore, LocalBlobStore
 from brimful.errors import SettingsError, StreamTimeoutError
 from brimful.stream.follow import FollowedLog
-from brimful.testing.faults import LateStore
 from brimful.testing.toys import ToyProducer, toy_stream
+from tests.faults.planted import LateStore
 
 
 class Clock:

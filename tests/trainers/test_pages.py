@@ -35,8 +35,7 @@ def made(tmp_path_factory):
     from transformers import AutoTokenizer
 
     from brimful import ChatEncoder
-    from brimful.demo import make_chats, train_tokenizer
-    from brimful.demo.train import make_model
+    from brimful.demo import make_chats, make_model, train_tokenizer
 
     here = tmp_path_factory.mktemp("pages")
     chats = make_chats(limit=400)

@@ -4,5 +4,5 @@
 def reach(label: str) -> None:
     """Pass the point of that label, which does nothing.
 
-    ``brimful.testing.faults`` replaces this function in a child process; nothing in production code reads a switch.
+    Fault tests replace this function in a child process; nothing in production code reads a switch.
     """

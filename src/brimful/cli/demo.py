@@ -24,17 +24,15 @@ from brimful.cli.terminal import show_json
     click.option(
         "--multimodal",
         is_flag=True,
-        help="Generate images and tones, pack chats about them, and train a tiny vision-language model.",
+        help="Draw images and tones, and pack chats about them.",
     ),
 )
 @click.option("--chats", "limit", type=click.IntRange(min=100), hidden=True, help="Most chats, for tests.")
-@click.option("--steps", type=click.IntRange(min=1), hidden=True, help="Optimizer steps, for tests.")
-def demo(output: str | None, keep: bool, as_json: bool, multimodal: bool, limit: int | None, steps: int | None) -> None:
-    """Pack the docstrings of Python's standard library and train a tiny model on them, packed and padded.
+def demo(output: str | None, keep: bool, as_json: bool, multimodal: bool, limit: int | None) -> None:
+    """Pack the docstrings of Python's standard library, report, and inspect a pack.
 
-    With --multimodal, pack chats about generated images and tones, and train a tiny vision-language model. Run again on
-    the same directory, it continues. It takes a minute on two cores, needs no network and no GPU, and writes nothing
-    outside its directory.
+    With --multimodal, pack chats about drawn images and tones. Run again on the same directory, it continues. It
+    takes half a minute on two cores, needs no network and no GPU, and writes nothing outside its directory.
     """
     from brimful.demo import run_demo, run_multimodal_demo
 
@@ -47,17 +45,12 @@ def demo(output: str | None, keep: bool, as_json: bool, multimodal: bool, limit:
         if not is_permanent:
             stack.callback(shutil.rmtree, directory)
         if multimodal:
-            runs = run_multimodal_demo(directory, say, **_given(num_chats=limit, steps=steps))
+            summary = run_multimodal_demo(directory, say, **({} if limit is None else {"num_chats": limit}))
         else:
-            runs = run_demo(directory, say, limit=limit, **_given(steps=steps))
+            summary = run_demo(directory, say, limit=limit)
         if is_permanent:
             say(f"All files stay in {directory}")
         else:
             say(f"{directory} is removed now; keep it with --keep, or name one with -o DIR")
         if as_json:
-            show_json({"directory": directory if is_permanent else None, **{run.name: run.as_dict() for run in runs}})
-
-
-def _given(**options: int | None) -> dict[str, int]:
-    """Return the options that are given; the demo has its own defaults for the others."""
-    return {name: value for name, value in options.items() if value is not None}
+            show_json({"directory": directory if is_permanent else None, **summary})

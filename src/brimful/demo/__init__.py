@@ -2,23 +2,20 @@
 
 ::
 
-    docstrings ─► chats ─► tokenizer ─► brimful pack, report, inspect ─► training, packed against padded
+    docstrings ─► chats ─► tokenizer ─► brimful pack, report, inspect
 """
 
 from brimful.demo.chats import Chat, make_chats
-from brimful.demo.media_chats import make_media_chats
-from brimful.demo.multimodal import run_multimodal_demo
-from brimful.demo.steps import run_demo
+from brimful.demo.media import make_media_chats
+from brimful.demo.model import make_model
+from brimful.demo.steps import run_demo, run_multimodal_demo
 from brimful.demo.tokenizer import train_tokenizer
-from brimful.demo.train import TrainingRun, compare_training, draw_comparison
 
 __all__ = [
     "Chat",
-    "TrainingRun",
-    "compare_training",
-    "draw_comparison",
     "make_chats",
     "make_media_chats",
+    "make_model",
     "run_demo",
     "run_multimodal_demo",
     "train_tokenizer",

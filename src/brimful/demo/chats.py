@@ -94,13 +94,13 @@ def _module_chats(name: str, path: Path) -> Iterator[Chat]:
         return  # a template or a broken link among the sources
     text = ast.get_docstring(tree)
     if text:
-        yield _chat((f"What is the module {name} for?", text))
+        yield make_chat((f"What is the module {name} for?", text))
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
             yield from _class_chats(f"{name}.{node.name}", node)
         elif _is_documented(node):
             function = f"{name}.{node.name}"
-            yield _chat((f"What does {function} do?", f"{_signature(function, node)}\n\n{ast.get_docstring(node)}"))
+            yield make_chat((f"What does {function} do?", f"{_signature(function, node)}\n\n{ast.get_docstring(node)}"))
 
 
 def _class_chats(name: str, node: ast.ClassDef) -> Iterator[Chat]:
@@ -119,11 +119,11 @@ def _class_chats(name: str, node: ast.ClassDef) -> Iterator[Chat]:
         )
         for method in methods
     ]
-    yield _chat(*turns)
+    yield make_chat(*turns)
     for method in methods:
         call = _signature(f"{node.name}.{method.name}", method, bound=True)
         summary = (ast.get_docstring(method) or "").strip().splitlines()[0]
-        yield _chat((f"How do I call {name}.{method.name}?", f"{call}\n\n{summary}"))
+        yield make_chat((f"How do I call {name}.{method.name}?", f"{call}\n\n{summary}"))
 
 
 def _is_documented(node: ast.stmt) -> TypeGuard[_Function]:
@@ -150,7 +150,7 @@ def _signature(name: str, node: _Function, *, bound: bool = False) -> str:
     return f"{name}({ast.unparse(arguments)}){result}"
 
 
-def _chat(*turns: tuple[str, str]) -> Chat:
+def make_chat(*turns: tuple[str, str]) -> Chat:
     """Make a chat of turns, each a question and its answer."""
     messages = []
     for question, answer in turns:

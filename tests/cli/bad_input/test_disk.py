@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from brimful.testing.faults import full_disk
 from tests.cli.bad_input.tools import done, one_line, refused, run, snapshot, temporary_files
+from tests.faults.planted import full_disk
 
 ORDER = ("stream.json", "shards/", "log/000000000000.json", "log/000000000001.json", "summary.json")
 

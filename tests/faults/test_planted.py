@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import os
 
 import pytest
@@ -9,8 +10,9 @@ import pytest
 from brimful import check_store, measure_lengths, open_source, plan_packs, write_packs
 from brimful.blobs import LocalBlobStore, crash_points
 from brimful.testing.contracts import BlobStoreContract
-from brimful.testing.faults import LateStore, PowerCut
 from brimful.testing.toys import toy_chat_encoder
+from tests.faults import planted
+from tests.faults.planted import LateStore, PowerCut
 from tests.materialize.stores import texts, tree
 
 
@@ -40,6 +42,11 @@ def test_the_blobs_of_others_are_late_and_in_any_order(tmp_path):
     assert views[0] != keys
     assert views[0] != keys[: len(views[0])], "a prefix is what readers expect; the view must not be one"
     assert views[-1] == keys
+
+
+def test_examples_of_the_faults():
+    """An example that fails misleads whoever writes the next fault."""
+    assert doctest.testmod(planted).failed == 0
 
 
 class PowerLost(BaseException):
