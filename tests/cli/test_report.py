@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -57,7 +58,10 @@ def test_the_advice_stands_in_the_terminal(plan_file):
     assert [row[9] for row in rows] == ["48", "24", "12"]
     text = "\n".join(out)
     assert "Goyal et al., 2017" in text
-    assert any(line.startswith("waiting        slowest ÷ mean rank 1.0") for line in out)
+    heads, seeded, balanced = out[out.index("slowest rank ÷ mean rank, qwen3-8b") + 1 :][:3]
+    assert heads.split()[:5] == ["order", "of", "packs", "mean", "wait"]
+    assert [seeded.split()[:3], balanced.split()[:3]] == [["in", "seeded", "order"], ["balanced", "by", "cost"]]
+    assert 1 <= float(balanced.split()[3]) <= float(seeded.split()[3]) < 1.1
 
 
 def test_lengths_are_planned_for_a_report_if_asked(array):
@@ -113,10 +117,12 @@ def test_sources_are_counted_before_and_after(tmp_path):
     np.save(tmp_path / "s.npy", np.array([0, 0, 1, 1]))
     options = ("--sources", tmp_path / "s.npy", "--source-name", "chats", "--source-name", "books")
     out = shown("report", tmp_path / "l.npy", "--max-length", 10, "--overflow", "drop", *options)
-    assert [line for line in out if line.startswith("share")] == [
-        "share            5.1 % of tokens,  55.6 % of packed tokens: chats",
-        "share           94.9 % of tokens,  44.4 % of packed tokens: books",
-    ]
+    begin = out.index("sources") + 1
+    heads, *rows = (re.split(r" {2,}", line.strip()) for line in out[begin : begin + 3])
+    assert (heads[2], heads[5], heads[6]) == ("of samples", "of tokens", "of packed tokens")
+    assert [(row[0], row[5], row[6]) for row in rows] == [
+        ("chats", "5.1 %", "55.6 %"), ("books", "94.9 %", "44.4 %"),
+    ]  # fmt: skip
 
 
 def test_samples_without_a_target_are_left_out(tmp_path):

@@ -17,10 +17,11 @@ from brimful.report.analysis.advise import advise
 from brimful.report.analysis.facts import gather_facts
 from brimful.report.analysis.training_run import TrainingRun
 from brimful.report.analysis.what_if import compare_plans
-from brimful.report.text.advice import describe_advice, draw_choices
-from brimful.report.text.comparison import draw_comparison, draw_sweep
-from brimful.report.text.lengths import describe_lengths, draw_histogram
+from brimful.report.tables import comparison_table, sweep_table
+from brimful.report.text.facts import describe_advice, draw_choices, draw_histogram
+from brimful.report.text.lengths import describe_lengths
 from brimful.report.text.plan import describe_plan
+from brimful.report.text.table import draw_table
 
 WIDTHS = (60, 80)
 
@@ -37,8 +38,8 @@ def report() -> list[str]:
     facts = gather_facts("x", table=table, plan=plan, run=run)
     return [
         *describe_lengths(table), "", *draw_histogram(table), "", *describe_plan(plan), "",
-        *draw_comparison(compare_plans(table, plan, capacities=[], packs_per_step=8)), "",
-        *describe_advice(advice), "", *draw_choices(advice), "", *draw_sweep(facts.sweep, has_steps=True),
+        *draw_table(comparison_table(compare_plans(table, plan, capacities=[], packs_per_step=8))), "",
+        *describe_advice(advice), "", *draw_choices(advice), "", *draw_table(sweep_table(facts.sweep)),
     ]  # fmt: skip
 
 

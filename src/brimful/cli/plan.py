@@ -26,12 +26,13 @@ from brimful.errors import SettingsError, SourceNotFoundError
 from brimful.measure import LengthTable, join_tables, measure_lengths
 from brimful.measure.shares import unfinished_shares
 from brimful.plan import PlanSettings, plan_with
-from brimful.report.analysis.advise import advise_run
+from brimful.report.analysis.advise import advise
 from brimful.report.analysis.training_run import TrainingRun
 from brimful.report.analysis.what_if import compare_plans
-from brimful.report.text.advice import describe_advice, draw_choices
-from brimful.report.text.comparison import draw_comparison
+from brimful.report.tables import comparison_table
+from brimful.report.text.facts import describe_advice, draw_choices
 from brimful.report.text.plan import describe_plan
+from brimful.report.text.table import draw_table
 
 
 @click.command(cls=GroupedCommand)
@@ -86,10 +87,17 @@ def plan(lengths: tuple[str, ...], output: str | None, groups: str | None, **opt
         # Alternatives are compared at the run's current number of packs per step.
         capacities = options["try_capacities"]
         alternatives = compare_plans(table, result, capacities=capacities, packs_per_step=run.packs_per_step)
-        advice = advise_run(table, result, run)
+        advice = advise(table, result, run)
         data["comparison"] = [asdict(alternative) for alternative in alternatives]
         data["advice"] = asdict(advice)
-        lines = ["", *draw_comparison(alternatives), "", *describe_advice(advice), "", *draw_choices(advice)]
+        lines = [
+            "",
+            *draw_table(comparison_table(alternatives)),
+            "",
+            *describe_advice(advice),
+            "",
+            *draw_choices(advice),
+        ]
     show(lambda: data, lambda: lines, options["as_json"])
 
 

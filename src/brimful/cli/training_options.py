@@ -6,8 +6,13 @@ from typing import Any
 
 from brimful.cli.command import grouped, value_option
 from brimful.errors import SettingsError
-from brimful.report.analysis.model_presets import DEFAULT_MODEL, MODELS, cost_model_from_config, cost_model_named
-from brimful.report.analysis.training_run import TrainingRun
+from brimful.report.analysis.training_run import (
+    DEFAULT_MODEL,
+    MODELS,
+    TrainingRun,
+    cost_model_from_config,
+    cost_model_named,
+)
 
 training_options = grouped(
     "Training run",

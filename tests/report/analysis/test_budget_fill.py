@@ -16,7 +16,6 @@ def test_each_budget_is_summed_over_the_segments_of_a_pack() -> None:
     by_pack = sorted(sum(int(table.budgets["patches"][s.sample_id]) for s in plan.pack(index)) for index in range(2))
     assert (patches.least, patches.most, patches.total, patches.fill_ratio) == (*by_pack, 12, 0.75)
     assert (images.capacity, images.fill_ratio, images.total) == (None, None, 2)
-    assert "not limited" in images.describe()
 
 
 def test_texts_have_one_budget_and_no_section() -> None:

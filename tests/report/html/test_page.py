@@ -14,13 +14,14 @@ from brimful.measure import LengthTable
 from brimful.plan import Alignment
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.schedule import CostModel
-from brimful.report.analysis.capacity_sweep import CAPACITIES, sweep_capacities
 from brimful.report.analysis.facts import gather_facts
 from brimful.report.analysis.training_run import TrainingRun
+from brimful.report.analysis.what_if import CAPACITIES, sweep_capacities
 from brimful.report.html.page import DATA_ID, render_page
-from brimful.report.text.comparison import draw_sweep
+from brimful.report.tables import sweep_table
 from brimful.report.text.facts import describe_facts
 from brimful.report.text.plan import describe_plan
+from brimful.report.text.table import draw_table
 from brimful.testing.strategies import capacities_and_lengths
 
 VOID = {"meta", "br", "img", "input", "hr", "link"}
@@ -296,7 +297,7 @@ def test_every_capacity_says_what_it_loses():
     ]  # fmt: skip
     assert points[0].lost_ratio == 2000 / 2060
     assert points[0].oversized_ratio == 1 / 20
-    first, second = draw_sweep(points, has_steps=False)[1:3]
+    first, second = draw_table(sweep_table(points))[1:3]
     assert "97.09 %" in first
     assert first.endswith("← much is lost")
     assert "0.00 %" in second
@@ -357,6 +358,8 @@ def test_parts_of_a_model_are_shown_beside_each_other():
     page = render_page(facts)
     for text in ("vision tower", "language model", "No one order balances all parts: the language model takes 1.143"):
         assert text in page
-    lines = describe_facts(facts)
-    assert any(line.startswith("vision tower   58.8 % of the cost, slowest ÷ mean rank ") for line in lines)
+    lines, one = describe_facts(facts), facts.work.parts[1]
+    (tower,) = [line.split() for line in lines if line.strip().startswith("vision tower")]
+    numbers = [f"{number:.3f}" for number in (one.as_it_comes, one.balanced, one.alone)]
+    assert tower == ["vision", "tower", "58.8", "%", *numbers], "the terminal shows the same"
     assert facts.as_dict()["work"]["parts"][1]["part"] == "vision_tower"

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from brimful.measure import LengthTable
-from brimful.messages import percent
 from brimful.plan import Plan
 
 _FOR_COSTS = ("patch_blocks",)
@@ -36,17 +35,6 @@ class BudgetFill:
     def fill_ratio(self) -> float | None:
         """Mean ÷ capacity; None without a limit."""
         return None if self.capacity is None else self.mean / self.capacity
-
-    def describe(self) -> str:
-        """Return the fill in words.
-
-        >>> BudgetFill("patches", 1536, 96_000, 900, 960.0, 1500).describe()
-        'patches: 62.5 % of 1,536 on average; least 900, most 1,500'
-        """
-        share = self.fill_ratio
-        mean = f"{self.mean:,.0f}" if share is None else f"{percent(share)} of {self.capacity:,}"
-        limit = "" if self.capacity is not None else ", not limited"
-        return f"{self.name}: {mean} on average{limit}; least {self.least:,}, most {self.most:,}"
 
 
 def measure_budget_fill(plan: Plan, table: LengthTable | None) -> list[BudgetFill]:

@@ -9,16 +9,15 @@ from brimful.plan import Alignment, Plan
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.order.diversity import measure_variety
 from brimful.plan.policies.mixture.shares import SourceDraws, sources_of_record
-from brimful.report.analysis.advice import Advice
-from brimful.report.analysis.advise import advise_run
+from brimful.report.analysis.advise import Advice, advise
 from brimful.report.analysis.budget_fill import BudgetFill, measure_budget_fill
-from brimful.report.analysis.capacity_sweep import CAPACITIES, CapacityPoint, sweep_capacities
 from brimful.report.analysis.length_facts import LengthFacts
 from brimful.report.analysis.plan_facts import PlanFacts
 from brimful.report.analysis.rank_balance import RankBalance, measure_rank_balance
 from brimful.report.analysis.shown_packs import ShownPack
 from brimful.report.analysis.source_shares import SourceShare, source_shares, sources_of_table
 from brimful.report.analysis.training_run import TrainingRun
+from brimful.report.analysis.what_if import CAPACITIES, CapacityPoint, sweep_capacities
 from brimful.shards import MediaCensus
 from brimful.typing import AnyIntArray
 
@@ -60,6 +59,11 @@ class Facts:
     shown: list[ShownPack] = field(default_factory=list)
     mixed: list[SourceDraws] = field(default_factory=list)
     media: MediaCensus = field(default_factory=MediaCensus)
+
+    @property
+    def has_losses(self) -> bool:
+        """True if sources lose samples: not for a mixture, which leaves them for later epochs."""
+        return self.plan is not None and self.plan.settings.mixture is None
 
     @property
     def rejects(self) -> Sequence[Sequence[Any]]:
@@ -131,7 +135,7 @@ def gather_facts(
     # Advice comes first, because it checks the run, and that plan and table belong together.
     advice = work = variety = None
     if plan is not None and plan.num_packs:
-        advice = advise_run(table, plan, run)
+        advice = advise(table, plan, run)
         variety = measure_variety(
             plan.offsets,
             plan.lengths,

@@ -89,6 +89,11 @@ class RankBalance:
     parts: list[PartBalance]
     notes: list[str]
 
+    @property
+    def orders(self) -> dict[str, OrderCosts]:
+        """Costs under each order of the packs, by its name in words."""
+        return {"in seeded order": self.as_it_comes, "balanced by cost": self.balanced}
+
 
 def measure_rank_balance(plan: Plan, run: TrainingRun, table: LengthTable | None = None) -> RankBalance | None:
     """Compute the cost on each rank at each step of the first epoch.

@@ -5,9 +5,8 @@ from html import escape
 from itertools import groupby
 
 from brimful.messages import counted, percent, whole
-from brimful.report.analysis.budget_fill import BudgetFill
 from brimful.report.analysis.shown_packs import ShownMedium, ShownPack, ShownSegment, ShownText
-from brimful.report.html.markup import Cell, Column, paragraph, section, share, table_of
+from brimful.report.html.markup import paragraph, section
 
 _LEGEND = {
     "text": "text",
@@ -21,26 +20,6 @@ _LEGEND = {
 
 _HEIGHT = 28
 """Height of a strip whose width is its number of columns."""
-
-
-def budgets_section(fills: list[BudgetFill]) -> str:
-    """Return the fill of packs in each budget, side by side."""
-
-    def of_capacity(fill: BudgetFill) -> Cell:
-        colour = "one" if fill.name == "tokens" else "two"
-        return "–" if fill.fill_ratio is None else share(fill.fill_ratio, colour)
-
-    columns: list[Column[BudgetFill]] = [
-        ("budget", lambda fill: fill.name.replace("_", " ")),
-        ("most a pack may hold", lambda fill: "not limited" if fill.capacity is None else whole(fill.capacity)),
-        ("fill on average", of_capacity),
-        ("emptiest pack", lambda fill: whole(fill.least)),
-        ("mean", lambda fill: f"{fill.mean:,.1f}"),
-        ("fullest pack", lambda fill: whole(fill.most)),
-        ("in all packs", lambda fill: whole(fill.total)),
-    ]
-    words = "A pack is full when one of its budgets is: the others may have room left."
-    return section("budgets", "Budgets", paragraph(words), table_of(columns, fills))
 
 
 def shown_packs_section(packs: list[ShownPack]) -> str:

@@ -9,10 +9,18 @@ from brimful import __version__
 from brimful.fingerprint import short
 from brimful.messages import counted
 from brimful.report.analysis.facts import Facts
-from brimful.report.html.chart_sections import capacity_section, lengths_section, packs_section, work_section
-from brimful.report.html.media_section import media_section
-from brimful.report.html.pack_section import budgets_section, shown_packs_section
-from brimful.report.html.sections import advice_section, ledger_section, mixture_section, shares_section, summary_tiles
+from brimful.report.html.pack_section import shown_packs_section
+from brimful.report.html.sections import (
+    advice_section,
+    capacity_section,
+    ledger_section,
+    lengths_section,
+    packs_section,
+    source_sections,
+    summary_tiles,
+    table_sections,
+    work_section,
+)
 
 DATA_ID = "report-data"
 """Id of the element that holds the numbers as JSON, as ``brimful report --json`` prints them."""
@@ -30,33 +38,26 @@ def render_page(facts: Facts) -> str:
     >>> "<h1>&lt;b&gt;</h1>" in page
     True
     """
-    plan_facts, run = facts.plan_facts, facts.run
-    capacity = None if facts.plan is None else facts.plan.capacity
+    plan = facts.plan_facts
     # In the order of questions: the result, the training, then the evidence.
     parts = [summary_tiles(facts)]
     if facts.advice is not None:
-        parts.append(advice_section(facts.advice, run.model))
+        parts.append(advice_section(facts.advice, facts.run.model))
     if facts.length_facts is not None:
+        capacity = None if facts.plan is None else facts.plan.capacity
         parts.append(lengths_section(facts.length_facts, capacity))
-    if plan_facts is not None and plan_facts.plan.num_packs:
-        parts.append(packs_section(plan_facts))
-    if facts.budgets:
-        parts.append(budgets_section(facts.budgets))
-    if facts.media.kinds:
-        parts.append(media_section(facts.media))
+    if plan is not None:
+        parts.append(packs_section(plan))
+    parts += table_sections(facts)
     if facts.shown:
         parts.append(shown_packs_section(facts.shown))
     if facts.sweep:
-        parts.append(capacity_section(facts.sweep, run.packs_per_step, capacity))
-    if plan_facts is not None:
-        parts.append(ledger_section(plan_facts, facts.table, facts.rejects))
-    if facts.mixed:
-        parts.append(mixture_section(facts.mixed))
-    if facts.shares:
-        is_mixed = facts.plan is not None and facts.plan.settings.mixture is not None
-        parts.append(shares_section(facts.shares, has_plan=facts.plan is not None and not is_mixed))
+        parts.append(capacity_section(facts))
+    if plan is not None:
+        parts.append(ledger_section(plan, facts.table, facts.rejects))
+    parts += source_sections(facts)
     if facts.work is not None:
-        parts.append(work_section(facts.work, run.model))
+        parts.append(work_section(facts.work, facts.run.model))
     # The style sheet is inside the page: the policy below forbids loading one.
     style = files("brimful.report.html").joinpath("page.css").read_text(encoding="utf-8")
     title, body = escape(facts.title), "\n".join(parts)

@@ -5,11 +5,6 @@ import numpy as np
 from brimful.fingerprint import short
 from brimful.measure import LengthTable
 from brimful.messages import counted
-from brimful.plan.counts.histogram import Histogram
-from brimful.report.analysis.bins import count_bins, ratio_edges
-
-_BAR_WIDTH = 48
-"""Characters of the longest bar."""
 
 
 def describe_lengths(table: LengthTable) -> list[str]:
@@ -46,27 +41,4 @@ def describe_lengths(table: LengthTable) -> list[str]:
             f"rejected       {counted(len(table.rejected_ids), 'row' if filtered else 'malformed row')}{filtered}"
         )
         lines += [f"               {origin}: {reason}" for _, origin, reason in table.rejects[:5]]
-    return lines
-
-
-def draw_histogram(table: LengthTable) -> list[str]:
-    """Draw samples and tokens by length, in bins that double.
-
-    A heavy tail shows as few samples that hold many of the tokens.
-    """
-    values = table.tokens[table.tokens > 0]
-    if not len(values):
-        return []
-    items = Histogram.of(values)
-    bins = count_bins(items, ratio_edges(int(values.min()), int(values.max()), per_octave=1))
-    most = max(length_bin.number for length_bin in bins)
-    lines = [f"{'tokens':>17}  {'samples':>11}  {'share of tokens':>15}"]
-    for length_bin in bins:
-        bar = "█" * round(_BAR_WIDTH * length_bin.number / most)
-        # A bin that holds anything shows something.
-        if length_bin.number and not bar:
-            bar = "▏"
-        span = f"{length_bin.begin:,} … {length_bin.end - 1:,}"
-        share = 100 * length_bin.total / items.total
-        lines.append(f"{span:>17}  {length_bin.number:>11,}  {share:>13.1f} %  {bar}")
     return lines

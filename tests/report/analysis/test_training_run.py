@@ -4,7 +4,7 @@ import pytest
 
 from brimful.errors import SettingsError
 from brimful.plan.schedule import CostModel
-from brimful.report.analysis.model_presets import MODELS, cost_model_from_config, cost_model_named
+from brimful.report.analysis.training_run import MODELS, cost_model_from_config, cost_model_named
 
 
 def test_named_models_have_the_crossover_lengths_of_their_papers():

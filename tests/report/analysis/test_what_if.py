@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from brimful import plan_packs
 from brimful.plan import Alignment
 from brimful.plan.counts.histogram import Histogram
-from brimful.report.analysis.capacity_sweep import sweep_capacities
+from brimful.report.analysis.what_if import sweep_capacities
 from brimful.testing.strategies import capacities_and_lengths
 
 
