@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from io import BytesIO
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -16,12 +15,19 @@ from brimful.media import BadMediumError, MediaKind, PlacedMedium
 from brimful.media.audio import audio_header, load_audio
 from brimful.media.images import image_size, load_image
 from brimful.media.videos import load_frames, video_header
-from brimful.report.analysis.media_facts import MediumFacts
+from brimful.report.analysis.pack_view import (
+    Decode,
+    MediumFacts,
+    Segment,
+    ShownText,
+    segments_of,
+    split_at_media,
+    texts_of,
+)
 from brimful.shards import Pack, PackSequence
-from brimful.typing import TokenIds
 
-_PACKS, _CANDIDATES = 3, 64
-"""Number of packs that are shown, and of evenly spread packs that they are chosen from."""
+_CANDIDATES = 64
+"""Number of evenly spread packs from which the shown ones are chosen."""
 
 _MEDIA = 48
 """Maximum number of media that are drawn in all shown packs; the others appear by title."""
@@ -43,17 +49,6 @@ _MAX_BYTES, _MAX_PIXELS, _MAX_SAMPLES = 1 << 26, 50_000_000, 1 << 25
 
 _COLUMNS = 480
 """Columns of the strip of a pack."""
-
-_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-"""Control characters, including text direction, which a terminal or a page obeys; data must not contain them."""
-
-
-@dataclass(frozen=True)
-class ShownText:
-    """A text between two media, and whether its tokens are targets."""
-
-    text: str
-    is_target: bool
 
 
 @dataclass(frozen=True)
@@ -78,12 +73,9 @@ class ShownMedium:
 
 @dataclass(frozen=True)
 class ShownSegment:
-    """A segment of a pack: its sample, first token, tokens, targets, and its texts and media."""
+    """A segment of a pack with its texts and media."""
 
-    sample_id: int
-    first: int
-    tokens: int
-    targets: int
+    facts: Segment
     parts: tuple[ShownText | ShownMedium, ...]
 
 
@@ -123,9 +115,7 @@ class ShownPack:
         }
 
 
-def show_packs(
-    packs: PackSequence, *, budgets: dict[str, int], decode: Callable[[TokenIds], str] | None
-) -> list[ShownPack]:
+def show_packs(packs: PackSequence, *, budgets: dict[str, int], decode: Decode | None) -> list[ShownPack]:
     """Return a few packs with media: the fullest in patches or audio, the middle one, and the emptiest that has any.
 
     They are chosen from at most 64 packs, evenly spread, so that a large store is not read for its report.
@@ -145,38 +135,49 @@ def show_packs(
     ranked = sorted((index for index in indices if weights[index]), key=lambda index: (-weights[index], index))
     if not ranked:
         return []
-    choice = dict.fromkeys((ranked[0], ranked[len(ranked) // 2], ranked[-1]))
-    shown_items: list[ShownPack] = []
-    num_drawn = 0
-    for index in sorted(list(choice)[:_PACKS]):
-        pack = _show(packs[index], index, budgets, decode, _MEDIA - num_drawn)
-        num_drawn += sum(isinstance(part, ShownMedium) for segment in pack.segments for part in segment.parts)
-        shown_items.append(pack)
-    return shown_items
+    chosen = dict.fromkeys((ranked[0], ranked[len(ranked) // 2], ranked[-1]))
+    # Each medium that is drawn in any of the packs takes one of these numbers.
+    drawings = iter(range(_MEDIA))
+    return [_show(packs[index], index, budgets, decode, drawings) for index in sorted(chosen)]
 
 
-def _show(
-    pack: Pack, index: int, budgets: dict[str, int], decode: Callable[[TokenIds], str] | None, num_media: int
-) -> ShownPack:
+def _show(pack: Pack, index: int, budgets: dict[str, int], decode: Decode | None, drawings: Iterator[int]) -> ShownPack:
     uses = {"tokens": len(pack), "patches": sum(item.num_patches for item in pack.media)}
     capacity = budgets["tokens"]
-    edges = pack.cu_seqlens.tolist()
-    segments = []
-    for number, (begin, end) in enumerate(pairwise(edges[: _SEGMENTS + 1])):
-        media = [item for item in pack.media if item.segment == number]
-        parts = tuple(_parts(pack, begin, end, media, decode, num_media))
-        num_media -= len(media)
-        num_targets = int(np.count_nonzero(pack.loss_mask[begin:end]))
-        segments.append(ShownSegment(int(pack.sample_ids[number]), begin, end - begin, num_targets, parts))
     return ShownPack(
         index=index,
         tokens=len(pack),
         budgets={name: (amount, budgets[name]) for name, amount in uses.items() if name in budgets},
         strip=_strip(pack, capacity),
-        boundaries=tuple(edge / capacity for edge in edges[1:-1]),
-        segments=tuple(segments),
+        boundaries=tuple(edge / capacity for edge in pack.cu_seqlens[1:-1].tolist()),
+        segments=tuple(
+            ShownSegment(segment, tuple(_parts(pack, segment, media, decode, drawings)))
+            for segment, media in islice(segments_of(pack), _SEGMENTS)
+        ),
         hidden=max(0, pack.num_segments - _SEGMENTS),
     )
+
+
+def _parts(
+    pack: Pack,
+    segment: Segment,
+    media: Sequence[PlacedMedium],
+    decode: Decode | None,
+    drawings: Iterator[int],
+) -> Iterator[ShownText | ShownMedium]:
+    """Yield texts and media of a segment in the order of their tokens."""
+    for part in split_at_media(segment, media):
+        if isinstance(part, PlacedMedium):
+            is_drawn = next(drawings, None) is not None
+            note = "not drawn: many before"
+            yield _drawn(part) if is_drawn else ShownMedium(MediumFacts.of(part), note=note)
+        elif decode is not None:
+            for run in texts_of(pack, part, decode):
+                text = run.text
+                if len(text) > _CHARACTERS:
+                    text = f"{text[: _CHARACTERS // 2]} … {text[-_CHARACTERS // 4 :]}"
+                # Half of a surrogate pair cannot be written.
+                yield replace(run, text=text.encode("utf-8", "backslashreplace").decode())
 
 
 def _strip(pack: Pack, capacity: int) -> tuple[str, ...]:
@@ -189,46 +190,6 @@ def _strip(pack: Pack, capacity: int) -> tuple[str, ...]:
     edges = np.linspace(0, capacity, min(_COLUMNS, capacity) + 1).astype(np.int64)
     columns = [np.bincount(kinds[begin:end], minlength=len(names))[::-1] for begin, end in pairwise(edges.tolist())]
     return tuple(names[len(names) - 1 - int(np.argmax(counts))] for counts in columns)
-
-
-def _parts(
-    pack: Pack,
-    begin: int,
-    end: int,
-    media: list[PlacedMedium],
-    decode: Callable[[TokenIds], str] | None,
-    num_media: int,
-) -> Iterator[ShownText | ShownMedium]:
-    """Yield texts and media of a segment in the order of their tokens."""
-    for number, item in enumerate(media):
-        yield from _texts(pack, begin, item.start, decode)
-        yield _drawn(item) if number < num_media else ShownMedium(MediumFacts.of(item), note="not drawn: many before")
-        begin = item.start + item.length
-    yield from _texts(pack, begin, end, decode)
-
-
-def _texts(pack: Pack, begin: int, end: int, decode: Callable[[TokenIds], str] | None) -> Iterator[ShownText]:
-    """Yield runs of targets and of other tokens as texts."""
-    if decode is None or begin >= end:
-        return
-    mask = pack.loss_mask[begin:end]
-    edges = [0, *(np.flatnonzero(mask[1:] != mask[:-1]) + 1).tolist(), len(mask)]
-    for first, last in pairwise(edges):
-        text = decode(pack.input_ids[begin + first : begin + last])
-        if len(text) > _CHARACTERS:
-            text = f"{text[: _CHARACTERS // 2]} … {text[-_CHARACTERS // 4 :]}"
-        # Control characters are shown, not obeyed, and half of a surrogate pair cannot be written.
-        text = without_controls(text)
-        yield ShownText(text.encode("utf-8", "backslashreplace").decode(), bool(mask[first]))
-
-
-def without_controls(text: str) -> str:
-    """Return a text whose control characters are escaped.
-
-    >>> without_controls("a\u202eb\tc")
-    'a\\\\u202eb\tc'
-    """
-    return _CONTROLS.sub(lambda match: match.group().encode("unicode_escape").decode(), text)
 
 
 def _drawn(item: PlacedMedium) -> ShownMedium:

@@ -5,7 +5,8 @@ from html import escape
 from itertools import groupby
 
 from brimful.messages import counted, percent, whole
-from brimful.report.analysis.shown_packs import ShownMedium, ShownPack, ShownSegment, ShownText
+from brimful.report.analysis.pack_view import ShownText
+from brimful.report.analysis.shown_packs import ShownMedium, ShownPack, ShownSegment
 from brimful.report.html.markup import paragraph, section
 
 _LEGEND = {
@@ -68,9 +69,10 @@ def _strip(pack: ShownPack) -> str:
 
 
 def _segment(segment: ShownSegment) -> str:
+    facts = segment.facts
     head = (
-        f"sample {segment.sample_id:,} · tokens {segment.first:,} … {segment.first + segment.tokens - 1:,} · "
-        f"{counted(segment.targets, 'target')}"
+        f"sample {facts.sample_id:,} · tokens {facts.first:,} … {facts.first + facts.tokens - 1:,} "
+        f"· {counted(facts.loss_tokens, 'target')}"
     )
     body = "".join(_text(part) if isinstance(part, ShownText) else _medium(part) for part in segment.parts)
     return f'<div class="segment"><p class="fine">{escape(head)}</p><div class="words">{body}</div></div>'

@@ -1,23 +1,23 @@
 """One pack with its boundaries and its text."""
 
-from collections.abc import Callable, Iterator
-from itertools import pairwise
+from dataclasses import asdict
 from typing import Any
 
-import numpy as np
-
-from brimful.report.analysis.media_facts import MediumFacts
-from brimful.report.analysis.shown_packs import without_controls
+from brimful.media import PlacedMedium
+from brimful.report.analysis.pack_view import (
+    Decode,
+    MediumFacts,
+    segments_of,
+    split_at_media,
+    texts_of,
+)
 from brimful.shards import Pack
-from brimful.typing import LossMask, TokenIds
 
 _HEAD, _TAIL = 48, 24
 """Tokens that are shown of a long segment, at its beginning and at its end."""
 
 
-def show_pack(
-    pack: Pack, index: int, capacity: int, decode: Callable[[TokenIds], str] | None, full: bool = False
-) -> list[str]:
+def show_pack(pack: Pack, index: int, capacity: int, decode: Decode | None, full: bool = False) -> list[str]:
     """Describe the segments of a pack; targets of the loss stand between ⟦ and ⟧.
 
     Args:
@@ -32,75 +32,56 @@ def show_pack(
         f"pack {index}: {len(pack):,} of {capacity:,} tokens ({share:.1f} %), {pack.num_segments} segments, "
         f"{pack.num_loss_tokens:,} loss tokens"
     ]
-    for span, segment in _segments(pack):
-        start = f" from its token {segment['start']:,}" if segment["start"] else ""
+    for segment, media in segments_of(pack):
+        start = f" from its token {segment.start:,}" if segment.start else ""
+        last = segment.first + segment.tokens - 1
         lines.append(
-            f"── tokens {span.start:,} … {span.stop - 1:,} · sample {segment['sample_id']}{start} · "
-            f"{segment['tokens']:,} tokens, {segment['loss_tokens']:,} loss"
+            f"── tokens {segment.first:,} … {last:,} · sample {segment.sample_id}{start} · "
+            f"{segment.tokens:,} tokens, {segment.loss_tokens:,} loss"
         )
-        media = [MediumFacts.of(item) for item in pack.media if item.segment == segment["number"]]
-        if decode is not None:
-            lines.append(_segment_text(pack, span, media, decode, full))
-        else:
-            lines += [medium.describe() for medium in media]
+        if decode is None:
+            lines += [MediumFacts.of(item).describe() for item in media]
+            continue
+        # Each medium is in the place of its tokens, which are one token repeated.
+        lines.append(
+            "".join(
+                MediumFacts.of(part).describe()
+                if isinstance(part, PlacedMedium)
+                else _text(pack, part, decode, full)
+                for part in split_at_media(segment, media)
+            )
+        )
     return lines
 
 
-def pack_as_dict(pack: Pack, index: int, capacity: int, decode: Callable[[TokenIds], str] | None) -> dict[str, Any]:
+def pack_as_dict(pack: Pack, index: int, capacity: int, decode: Decode | None) -> dict[str, Any]:
     """Return a pack for JSON: its segments, with their texts if a tokenizer is given."""
     segments = []
-    for span, facts in _segments(pack):
-        segment = {name: value for name, value in facts.items() if name != "number"}
+    for facts, media in segments_of(pack):
+        segment = asdict(facts)
         if decode is not None:
-            segment["text"] = decode(pack.input_ids[span])
-        media = [MediumFacts.of(item).as_dict() for item in pack.media if item.segment == facts["number"]]
-        segments.append(segment | ({"media": media} if media else {}))
-    return {"kind": "pack", "pack": index, "tokens": len(pack), "capacity": capacity, "segments": segments}
+            segment["text"] = decode(pack.input_ids[facts.first : facts.first + facts.tokens])
+        if media:
+            segment["media"] = [asdict(MediumFacts.of(item)) for item in media]
+        segments.append(segment)
+    return {
+        "kind": "pack",
+        "pack": index,
+        "tokens": len(pack),
+        "capacity": capacity,
+        "segments": segments,
+    }
 
 
-def _segments(pack: Pack) -> Iterator[tuple[slice, dict[str, Any]]]:
-    """Yield the positions of each segment, and its sample, place and counts as JSON names them."""
-    spans = pairwise(pack.cu_seqlens.tolist())
-    rows = zip(spans, pack.sample_ids.tolist(), pack.starts.tolist(), strict=True)
-    for number, ((begin, end), sample_id, start) in enumerate(rows):
-        num_targets = int(np.count_nonzero(pack.loss_mask[begin:end]))
-        counts = {"tokens": end - begin, "loss_tokens": num_targets}
-        yield slice(begin, end), {"number": number, "sample_id": sample_id, "first": begin, "start": start, **counts}
+def _text(pack: Pack, tokens: slice, decode: Decode, full: bool) -> str:
+    """Return the text of some tokens with marks around targets, without the middle of a long one."""
 
+    def marked(begin: int, end: int) -> str:
+        texts = texts_of(pack, slice(begin, end), decode)
+        return "".join(f"⟦{one.text}⟧" if one.is_target else one.text for one in texts)
 
-def _segment_text(
-    pack: Pack, span: slice, media: list[MediumFacts], decode: Callable[[TokenIds], str], full: bool
-) -> str:
-    """Return the text of a segment, with each medium in place of its tokens, which are one token repeated."""
-    texts = []
-    begin = span.start
-    for medium in media:
-        if begin < medium.start:
-            part = slice(begin, medium.start)
-            texts.append(_text(pack.input_ids[part], pack.loss_mask[part], decode, full))
-        texts.append(medium.describe())
-        begin = medium.start + medium.length
-    if begin < span.stop:
-        part = slice(begin, span.stop)
-        texts.append(_text(pack.input_ids[part], pack.loss_mask[part], decode, full))
-    return "".join(texts)
-
-
-def _text(ids: TokenIds, mask: LossMask, decode: Callable[[TokenIds], str], full: bool) -> str:
-    """Return a text, without the middle of a long one."""
-    if full or len(ids) <= _HEAD + _TAIL:
-        return _marked_text(ids, mask, decode)
-    head = _marked_text(ids[:_HEAD], mask[:_HEAD], decode)
-    tail = _marked_text(ids[-_TAIL:], mask[-_TAIL:], decode)
-    return f"{head}\n   … {len(ids) - _HEAD - _TAIL:,} tokens …\n{tail}"
-
-
-def _marked_text(ids: TokenIds, mask: LossMask, decode: Callable[[TokenIds], str]) -> str:
-    """Return the text with marks around runs of targets; control characters are escaped."""
-    # Runs end where the mask changes.
-    edges = [0, *(np.flatnonzero(mask[1:] != mask[:-1]) + 1).tolist(), len(ids)]
-    pieces = []
-    for begin, end in pairwise(edges):
-        text = without_controls(decode(ids[begin:end]))
-        pieces.append(f"⟦{text}⟧" if mask[begin] else text)
-    return "".join(pieces)
+    num_hidden = tokens.stop - tokens.start - _HEAD - _TAIL
+    if full or num_hidden <= 0:
+        return marked(tokens.start, tokens.stop)
+    head, tail = marked(tokens.start, tokens.start + _HEAD), marked(tokens.stop - _TAIL, tokens.stop)
+    return f"{head}\n   … {num_hidden:,} tokens …\n{tail}"

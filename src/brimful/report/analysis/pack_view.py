@@ -1,18 +1,31 @@
-"""Facts of the media of a pack: their sizes from headers, and why one cannot be read."""
+"""A pack as it is: its segments, their texts by targets, and facts of their media."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeAlias
+
+import numpy as np
 
 from brimful.errors import MissingExtraError
 from brimful.media import BadMediumError, MediaKind, PlacedMedium
 from brimful.media.audio import audio_header
 from brimful.media.images import image_size
 from brimful.media.videos import video_header
+from brimful.shards import Pack
+from brimful.typing import TokenIds
 
 _MAX_NAME = 80
 """Maximum number of characters of a name that are shown: a name is any text, and may be a whole path."""
+
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""Control characters, including text direction, which a terminal or a page obeys; data must not contain them."""
+
+Decode: TypeAlias = Callable[[TokenIds], str]
+"""Function from tokens to their text."""
 
 
 @dataclass(frozen=True)
@@ -89,10 +102,6 @@ class MediumFacts:
             parts.append(f"{self.patches:,} patches")
         return f"[{', '.join(parts)}]"
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the facts for JSON."""
-        return asdict(self)
-
 
 def _size(item: PlacedMedium) -> str:
     """Return width and height of an image or a video, and seconds of video and audio."""
@@ -103,3 +112,68 @@ def _size(item: PlacedMedium) -> str:
         return f"{sound.num_frames / sound.sampling_rate:.1f} s"
     video = video_header(item.medium)
     return f"{video.width}×{video.height}, {video.num_frames / video.fps:.1f} s"
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A segment of a pack.
+
+    Attributes:
+        sample_id: its sample.
+        first: its first token in the pack.
+        start: its first token in the sample; above 0 if the sample was cut.
+        tokens: number of its tokens.
+        loss_tokens: number of its targets of the loss.
+    """
+
+    sample_id: int
+    first: int
+    start: int
+    tokens: int
+    loss_tokens: int
+
+
+@dataclass(frozen=True)
+class ShownText:
+    """A text whose tokens are all targets, or none of them."""
+
+    text: str
+    is_target: bool
+
+
+def segments_of(pack: Pack) -> Iterator[tuple[Segment, list[PlacedMedium]]]:
+    """Yield each segment of a pack with its media."""
+    for number, (begin, end) in enumerate(pairwise(pack.cu_seqlens.tolist())):
+        num_targets = int(np.count_nonzero(pack.loss_mask[begin:end]))
+        sample_id, start = int(pack.sample_ids[number]), int(pack.starts[number])
+        media = [item for item in pack.media if item.segment == number]
+        yield Segment(sample_id, begin, start, end - begin, num_targets), media
+
+
+def split_at_media(segment: Segment, media: Sequence[PlacedMedium]) -> Iterator[slice | PlacedMedium]:
+    """Yield the media of a segment, and the tokens of the pack between them, in order."""
+    begin, end = segment.first, segment.first + segment.tokens
+    for item in media:
+        if begin < item.start:
+            yield slice(begin, item.start)
+        yield item
+        begin = item.start + item.length
+    if begin < end:
+        yield slice(begin, end)
+
+
+def texts_of(pack: Pack, tokens: slice, decode: Decode) -> Iterator[ShownText]:
+    """Yield runs of targets and of other tokens as texts, with control characters escaped."""
+    ids, mask = pack.input_ids[tokens], pack.loss_mask[tokens]
+    edges = [0, *(np.flatnonzero(mask[1:] != mask[:-1]) + 1).tolist(), len(ids)]
+    for begin, end in pairwise(edges):
+        yield ShownText(without_controls(decode(ids[begin:end])), bool(mask[begin]))
+
+
+def without_controls(text: str) -> str:
+    """Return a text whose control characters are escaped.
+
+    >>> without_controls("a\u202eb\tc")
+    'a\\\\u202eb\tc'
+    """
+    return _CONTROLS.sub(lambda match: match.group().encode("unicode_escape").decode(), text)
