@@ -13,7 +13,13 @@ from brimful.cli.npy import lengths_from_npy, numbers_from_npy
 from brimful.cli.options import capacity_option, json_option, no_target_option, overflow_option
 from brimful.cli.terminal import show_json, show_lines
 from brimful.cli.training_options import make_run, training_options
-from brimful.errors import NotAPackStoreError, PlanMismatchError, SettingsError, SourceNotFoundError
+from brimful.errors import (
+    NotAPackStoreError,
+    PlanMismatchError,
+    SettingsError,
+    SourceNotFoundError,
+    UnfinishedStoreError,
+)
 from brimful.fingerprint import short
 from brimful.measure import LengthTable
 from brimful.plan import Plan, plan_packs
@@ -21,8 +27,8 @@ from brimful.report.analysis.facts import gather_facts
 from brimful.report.analysis.shown_packs import ShownPack, show_packs
 from brimful.report.html.page import DATA_ID, render_page
 from brimful.report.text.facts import describe_facts
-from brimful.serve import open_packs
-from brimful.shards import MediaCensus, StreamLog, recorded_root
+from brimful.serve import PackStore, open_packs
+from brimful.shards import StreamLog
 from brimful.typing import AnyIntArray
 
 
@@ -58,9 +64,13 @@ def report(path: str, output: str | None, as_json: bool, capacity: int | None, *
             raise SettingsError(f"--max-length plans lengths, and {path} has none: name a length table or a .npy file")
         plan = plan_packs(table, capacity=capacity, overflow=options["overflow"], no_target=options["no_target"])
     sources = _sources(options["sources"], options["source_names"], table)
+    packs = _packs(path) if capacity is None else None
+    shown: list[ShownPack] = []
     # Only the page shows packs, and only packs with media: `brimful inspect` shows texts.
-    shown = _shown(path, plan) if output is not None and capacity is None else []
-    media = _media(path) if capacity is None else None
+    if output is not None and packs is not None and packs.has_media and plan is not None:
+        budgets = {"tokens": plan.capacity, **(plan.settings.budgets or {})}
+        shown = show_packs(packs, budgets=budgets, decode=decoder_of(None, packs))
+    media = None if packs is None else packs.media
     title = os.path.basename(os.path.normpath(path))
     facts = gather_facts(title, table=table, plan=plan, run=run, sources=sources, shown=shown, media=media)
     if output is not None:
@@ -97,27 +107,14 @@ def _open(path: str) -> tuple[LengthTable | None, Plan | None]:
     return table, plan
 
 
-def _shown(path: str, plan: Plan | None) -> list[ShownPack]:
-    """Return some packs with media of a store; an empty list for anything else."""
-    if plan is None or not os.path.exists(os.path.join(path, "stream.json")):
-        return []
-    packs = open_packs(path)
-    if not packs.has_media:
-        return []
-    budgets = {"tokens": plan.capacity, **(plan.settings.budgets or {})}
-    return show_packs(packs, budgets=budgets, decode=decoder_of(None, packs))
-
-
-def _media(path: str) -> MediaCensus | None:
-    """Return the media of the packs in a directory; None if it has no packs, or only packs of text."""
+def _packs(path: str) -> PackStore | None:
+    """Open the packs in a directory; return None without packs, or before their job has ended."""
     if not os.path.exists(os.path.join(path, "stream.json")):
         return None
-    store = open_blob_store(path)
-    log = StreamLog(store)
-    header = log.header()
-    if "media" not in header["identity"]:
+    try:
+        return open_packs(path)
+    except UnfinishedStoreError:
         return None
-    return MediaCensus.of(log.records()[0], directory=path, root=recorded_root(store, header["notes"]))
 
 
 def _check_together(path: str, table: LengthTable | None, plan: Plan) -> None:
