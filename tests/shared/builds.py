@@ -13,8 +13,8 @@ import numpy as np
 
 from brimful.fingerprint import fingerprint_of
 from brimful.plan import Plan, plan_packs
-from brimful.shared.builder import BuiltPlan
-from brimful.shared.waiting import Waiting
+from brimful.shared.epoch_plans import BuiltPlan
+from brimful.shared.ranks import Waiting
 
 LENGTHS = np.random.default_rng(0).integers(1, 60, 400)
 QUICK = Waiting(poll_seconds=0.02, arrive_seconds=20.0, see_seconds=0.3)

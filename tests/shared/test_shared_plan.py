@@ -33,7 +33,7 @@ WORLD = 4
 
 @pytest.fixture(autouse=True)
 def _no_lingering(monkeypatch):
-    monkeypatch.setattr("brimful.shared.builder._LINGER_SECONDS", 0.5)
+    monkeypatch.setattr("brimful.shared.epoch_plans._LINGER_SECONDS", 0.5)
 
 
 def make(rank, build, folder, *, world_size=WORLD, directory=None, **options):
@@ -85,7 +85,7 @@ def test_a_build_longer_than_every_waiting_time_is_waited_for(tmp_path):
 
 def test_followers_say_for_whom_they_wait(tmp_path, monkeypatch):
     """An hour of silence on every rank but one is taken for a hang, and killed."""
-    monkeypatch.setattr("brimful.shared.follower._SAY_SECONDS", 0.1)
+    monkeypatch.setattr("brimful.shared.epoch_plans._SAY_SECONDS", 0.1)
     stream = io.StringIO()
     plans = in_threads(
         lambda: [time.sleep(0.2), make(0, Build(tmp_path, seconds=0.6), tmp_path, world_size=2, ahead=False)][1],

@@ -36,11 +36,11 @@ def arguments_of(
     values = {f"encoder {name}": value for name, value in (encoder.length_settings | encoder.label_settings).items()}
     if settings is not None:
         values |= settings.as_dict()
-    texts = {
-        name: value if isinstance(value, str) else canonical_json(value).decode() for name, value in values.items()
-    }
-    texts = {name: text if len(text) <= _LONGEST_SHOWN else fingerprint_of(text) for name, text in texts.items()}
-    return {"title": source.title, "source": kept_fingerprint(source, cache), **texts}
+    arguments = {"title": source.title, "source": kept_fingerprint(source, cache)}
+    for name, value in values.items():
+        text = value if isinstance(value, str) else canonical_json(value).decode()
+        arguments[name] = text if len(text) <= _LONGEST_SHOWN else fingerprint_of(text)
+    return arguments
 
 
 def kept_fingerprint(source: Source, cache: str | os.PathLike[str] | None = None) -> Fingerprint:
@@ -49,11 +49,13 @@ def kept_fingerprint(source: Source, cache: str | os.PathLike[str] | None = None
     It is kept until the files change. Rows outside files, such as rows in memory, are read by each process.
     """
     members = source.rows.members
-    paths = [path for title, _ in members for path in _files(title)]
     if not source.rows.lies_in_files or not all(map(os.path.exists, dict(members))):
         return source.fingerprint
-    # Taken before the bytes are read; the reader refuses a file that changes in the meantime.
-    stamps = [[os.path.abspath(path), repr(Stamp.of(path))] for path in paths]
+    stamps = []
+    for title, _ in members:
+        files = [os.path.join(folder, name) for folder, _, names in os.walk(title) for name in sorted(names)]
+        # Taken before the bytes are read; the reader refuses a file that changes in the meantime.
+        stamps += [[os.path.abspath(path), repr(Stamp.of(path))] for path in files or [title]]
     path = cache_dir(cache) / "fingerprints" / fingerprint_of([members, source.unit, source.row_settings, stamps])
     with exclusive(path):
         if not path.exists():
@@ -77,12 +79,6 @@ def check_arguments(theirs: Arguments, own: Arguments, rank: int, their_rank: in
         raise PlanMismatchError(
             f"rank {rank} has different arguments from rank {their_rank}, which made the plan: {', '.join(differences)}"
         )
-
-
-def _files(title: str) -> list[str]:
-    """Return the path of a file, or of all files below a directory."""
-    names = [os.path.join(folder, name) for folder, _, names in os.walk(title) for name in sorted(names)]
-    return names or [title]
 
 
 def _shown(arguments: Arguments, name: str) -> str:

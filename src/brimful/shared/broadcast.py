@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -66,8 +65,10 @@ def broadcast_plan(
         path = Path(folder) / "plan.arrow"
         num_bytes = -1
         if is_source and isinstance(plan, Plan):
-            _saved(plan, path)
-            num_bytes = os.path.getsize(path)
+            own_path = plan.path
+            plan.save(path)
+            plan.path = own_path  # the copy in the folder is only for sending
+            num_bytes = path.stat().st_size
         # The size is sent first, also without a plan: a rank that raised alone would leave the others in a collective.
         document = json.dumps(arguments).encode()
         num_bytes, document_bytes = send(torch.tensor([num_bytes, len(document)], dtype=torch.int64)).tolist()
@@ -96,10 +97,3 @@ def broadcast_plan(
         if their_arguments and arguments:
             check_arguments(their_arguments, arguments, distributed.get_rank(), src)
         return received_plan
-
-
-def _saved(plan: Plan, path: Path) -> None:
-    """Save a plan without changing its own ``path``."""
-    own_path = plan.path
-    plan.save(path)
-    plan.path = own_path

@@ -14,9 +14,8 @@ import socket
 import weakref
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from brimful.errors import SettingsError
 from brimful.fingerprint import fingerprint_of
@@ -41,22 +40,15 @@ def document_of(folder: Path, job: str | None, name: str, world_size: int) -> Pa
     return folder / "jobs" / f"{fingerprint_of([job, name, number, world_size])}.json"
 
 
-@dataclass(frozen=True)
-class Document:
-    """One document as it was read.
-
-    Attributes:
-        values: contents of the document.
-        is_live: true if its writer is alive.
-    """
+class Document(NamedTuple):
+    """One document as it was read."""
 
     values: dict[str, Any]
+    """Contents of the document."""
     is_live: bool
-
-    @property
-    def writer(self) -> tuple[str, int]:
-        """Host and process id of its writer."""
-        return self.values["host"], self.values["pid"]
+    """True if its writer is alive."""
+    writer: str
+    """Host and process id of its writer, for messages too."""
 
 
 class DocumentWriter:
@@ -73,7 +65,7 @@ class DocumentWriter:
     >>> writer = DocumentWriter(path)
     >>> writer.write({"epoch": 1})
     >>> document = read_document(path)
-    >>> document.values["epoch"], document.is_live, document.writer[1] == os.getpid()
+    >>> document.values["epoch"], document.is_live, document.writer.endswith(f"process {os.getpid()}")
     (1, True, True)
     >>> writer.close()
     >>> read_document(path).is_live
@@ -85,9 +77,8 @@ class DocumentWriter:
         self._descriptor: int | None = None
         found = read_document(path)
         if found is not None and found.is_live:
-            host, pid = found.writer
             raise SettingsError(
-                f"{path.parent.parent} is in use by another job of that name ({host}, process {pid}): give each its own "
+                f"{path.parent.parent} is in use by another job of that name ({found.writer}): give each its own "
                 f"{setting('job')}; they still share plans"
             )
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -133,7 +124,8 @@ def read_document(path: Path) -> Document | None:
             with open(path, "rb") as file:
                 is_live = is_held(file)
                 if is_live or os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
-                    return Document(json.loads(file.read()), is_live)
+                    values = json.loads(file.read())
+                    return Document(values, is_live, "{host}, process {pid}".format(**values))
         except (OSError, ValueError):  # absent, or replaced while it was read (ESTALE)
             return None
 

@@ -77,9 +77,8 @@ class Domains:
             raise SettingsError(
                 f"{setting('domains')} has {len(domains):,} names for {num_samples:,} samples: give one for each"
             )
-        names = tuple(sorted(set(domains)))
-        numbers = {name: number for number, name in enumerate(names)}
-        return cls(np.fromiter((numbers[name] for name in domains), dtype=np.int32, count=num_samples), names)
+        names, codes = np.unique(np.array(domains, dtype=object), return_inverse=True)
+        return cls(codes.astype(np.int32), tuple(names.tolist()))
 
     @property
     def fingerprint(self) -> Fingerprint:
@@ -114,7 +113,7 @@ def save_groups(path: Path, group: Int32Array, names: Sequence[str]) -> None:
     write_table(path, {"group": group}, {"kind": _KIND, "names": list(names)})
 
 
-def open_metadata(plan: Plan, path: Path | None) -> PackMetadata:
+def open_metadata(plan: Plan, path: Path | None = None) -> PackMetadata:
     """Map the groups of a plan; without a file all packs belong to one domain.
 
     Raises:

@@ -1,18 +1,15 @@
-"""Ranks of a job: the number of this process, and how many processes the job has."""
+"""Ranks of a job: the number of this process, how many processes the job has, and how long they wait for rank 0."""
 
 from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from brimful.checks import setting_number
+from brimful.checks import is_number, setting_number
 from brimful.errors import SettingsError
 from brimful.messages import setting
-
-BUILDER = 0
-"""Rank that measures and plans."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +30,33 @@ class Ranks:
     @property
     def is_builder(self) -> bool:
         """True for the one rank that plans."""
-        return self.rank == BUILDER
+        return self.rank == 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting:
+    """Seconds that ranks wait for rank 0. They do not limit how long a build may take.
+
+    Attributes:
+        poll_seconds: time between two polls.
+        arrive_seconds: delay by which rank 0 may arrive later than another rank.
+        see_seconds: delay after the announcement of rank 0 until another rank must see the file of the plan.
+
+    Raises:
+        SettingsError: a time that is not positive.
+
+    >>> Waiting(arrive_seconds=30).poll_seconds
+    0.5
+    """
+
+    poll_seconds: float = 0.5
+    arrive_seconds: float = 600.0
+    see_seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if not is_number(value) or not value > 0:
+                raise SettingsError(f"{setting(name, value)} must be a number of seconds above 0")
 
 
 def find_ranks(rank: int | None = None, world_size: int | None = None) -> Ranks:
@@ -51,11 +74,18 @@ def find_ranks(rank: int | None = None, world_size: int | None = None) -> Ranks:
     if (rank is None) != (world_size is None):
         raise SettingsError(f"{setting('rank')} and {setting('world_size')} go together: give both, or neither")
     if rank is None or world_size is None:
-        rank, world_size = _from_process_group() or _from_launcher() or (0, 1)
+        distributed = process_group()
+        if distributed is not None:
+            rank, world_size = distributed.get_rank(), distributed.get_world_size()
+        else:
+            try:
+                rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+            except (KeyError, ValueError):  # not started by a launcher
+                rank, world_size = 0, 1
     world_size = setting_number("world_size", world_size, minimum=1)
     rank = setting_number("rank", rank, minimum=0, maximum=world_size - 1)
     # This variable only decides whether a line is printed.
-    return Ranks(rank, world_size, speaks=rank == BUILDER or os.environ.get("LOCAL_RANK", "0") == "0")
+    return Ranks(rank, world_size, speaks=rank == 0 or os.environ.get("LOCAL_RANK", "0") == "0")
 
 
 def process_group() -> Any | None:
@@ -64,15 +94,3 @@ def process_group() -> Any | None:
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
     return distributed
-
-
-def _from_process_group() -> tuple[int, int] | None:
-    distributed = process_group()
-    return None if distributed is None else (int(distributed.get_rank()), int(distributed.get_world_size()))
-
-
-def _from_launcher() -> tuple[int, int] | None:
-    try:
-        return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    except (KeyError, ValueError):
-        return None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import multiprocessing.context
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace, TracebackType
+from typing import Any
 
 from brimful.cache import cache_dir as default_cache_dir
 from brimful.checks import check_type, setting_number
@@ -15,22 +17,23 @@ from brimful.fingerprint import short
 from brimful.measure import LengthCache, LengthTable
 from brimful.measure.filters import Filter
 from brimful.measure.job import OnBadSample
-from brimful.messages import setting
-from brimful.plan import Plan, PlanSettings
+from brimful.messages import counted, setting
+from brimful.plan import Alignment, Plan, PlanSettings
 from brimful.progress import Progress, make_progress
+from brimful.serve import PackedDataset
+from brimful.serve.pack_store import IndexedPacks
+from brimful.shards import Pack
 from brimful.shared.arguments import Arguments, check_arguments
-from brimful.shared.builder import Builder, BuildPlan
 from brimful.shared.document import document_of
 from brimful.shared.domains import PackMetadata, open_metadata
-from brimful.shared.follower import Follower
-from brimful.shared.ranks import Ranks, find_ranks
+from brimful.shared.epoch_plans import Builder, BuildPlan, BuiltPlan, Follower
+from brimful.shared.ranks import Ranks, Waiting, find_ranks
 from brimful.shared.source_plans import SourcePlans
-from brimful.shared.waiting import Waiting
+from brimful.sources.augmented import Transform
 from brimful.typing import AnyIntArray, Fingerprint
 
-if TYPE_CHECKING:
-    from brimful.shared.dataset import SharedPackedDataset
-    from brimful.sources.augmented import Transform
+_MAX_PATH = 4096
+"""Maximum bytes of the path of a plan, as in file systems."""
 
 
 def shared_plan(
@@ -160,7 +163,6 @@ class SharedPlan:
 
     Attributes:
         ranks: rank of this process, and number of ranks.
-        arguments: arguments of rank 0 that the plan was made with.
         samples: source and encoder, for ``dataset``; None if they were not given.
     """
 
@@ -180,17 +182,16 @@ class SharedPlan:
     ) -> None:
         self.ranks, self.replans = ranks, replan
         self.samples: tuple[Any, Any] | None = None
-        self.arguments: Arguments = {}
         self._directory, self._ahead, self._num_epochs = directory, ahead, num_epochs
-        waiting, progress = waiting or Waiting(), progress or Progress()
-        self._follower: Follower | None = None
-        self._builder: Builder | None = None
+        progress = progress or Progress()
+        self._plans: Builder | Follower
         if ranks.is_builder:
-            self._builder = Builder(build, document, progress=progress)
+            self._plans = Builder(build, document, progress=progress)
         else:
             assert document is not None, "another rank writes it"
-            self._follower = Follower(document, ranks, directory, progress=progress, waiting=waiting)
+            self._plans = Follower(document, ranks, directory, progress=progress, waiting=waiting or Waiting())
         self._epoch: int | None = None
+        self._built: BuiltPlan
         try:
             self.set_epoch(epoch)
         except BaseException:
@@ -200,7 +201,7 @@ class SharedPlan:
     @property
     def plan(self) -> Plan:
         """The plan of the epoch, mapped from its file."""
-        return self._plan
+        return self._built.plan
 
     @property
     def epoch(self) -> int:
@@ -211,13 +212,17 @@ class SharedPlan:
     @property
     def identity(self) -> Fingerprint:
         """Fingerprint of everything that decides the plans of all epochs, for states that outlive an epoch."""
-        return self._identity
+        return self._built.identity
+
+    @property
+    def arguments(self) -> Arguments:
+        """Arguments of rank 0 that the plan was made with."""
+        return self._built.arguments
 
     @property
     def metadata(self) -> PackMetadata:
         """Metadata of the packs: ``indices``, ``lengths``, ``group``, ``group_domains``; equal on every rank."""
-        further = self._files[1:]
-        return open_metadata(self._plan, self._directory / further[0] if further else None)
+        return open_metadata(self.plan, *(self._directory / path for path in self._built.files[1:]))
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the plan of an epoch; every rank calls it, between two epochs.
@@ -232,16 +237,10 @@ class SharedPlan:
         if epoch == self._epoch:
             return
         if self._epoch is None or self.replans:
-            self._go_to(epoch if self.replans else 0)
+            self._built = self._plans.get(epoch if self.replans else 0)
         self._epoch = epoch
-        next_epoch = epoch + 1
-        if (
-            self._builder is not None
-            and self._ahead
-            and self.replans
-            and next_epoch < (self._num_epochs or next_epoch + 1)
-        ):
-            self._builder.prepare(next_epoch)
+        if self._ahead and self.replans and (self._num_epochs is None or epoch + 1 < self._num_epochs):
+            self._plans.prepare(epoch + 1)
 
     def dataset(self, *, transforms: Sequence[Transform] = ()) -> SharedPackedDataset:
         """Return the packs of the plan as a map-style data set for trainers, which follows ``set_epoch``.
@@ -252,16 +251,13 @@ class SharedPlan:
         Raises:
             SettingsError: the plan was made without source and encoder.
         """
-        from brimful.shared.dataset import SharedPackedDataset
-
         if self.samples is None:
             raise SettingsError("this plan was made without samples: use SharedPackedDataset(source, encoder, shared)")
         return SharedPackedDataset(*self.samples, self, transforms=transforms)
 
     def close(self) -> None:
         """Close the document of rank 0: a rank that waits for it afterwards gets an error."""
-        if self._builder is not None:
-            self._builder.close()
+        self._plans.close()
 
     def __enter__(self) -> SharedPlan:
         return self
@@ -271,18 +267,129 @@ class SharedPlan:
     ) -> None:
         self.close()
 
-    def _go_to(self, epoch: int) -> None:
-        if self._builder is not None:
-            built_plan = self._builder.get(epoch)
-            self._plan, self._identity, self.arguments = built_plan.plan, built_plan.identity, built_plan.arguments
-            self._files = built_plan.files
-        else:
-            assert self._follower is not None
-            self._plan, told = self._follower.get(epoch)
-            self._identity, self._files, self.arguments = told["identity"], tuple(told["files"]), told["arguments"]
-
     def __repr__(self) -> str:
         return (
-            f"SharedPlan(epoch {self._epoch}, {self._plan.num_packs:,} packs, rank {self.ranks.rank} of "
-            f"{self.ranks.world_size}, {short(self._plan.fingerprint)})"
+            f"SharedPlan(epoch {self._epoch}, {self.plan.num_packs:,} packs, rank {self.ranks.rank} of "
+            f"{self.ranks.world_size}, {short(self.plan.fingerprint)})"
         )
+
+
+class SharedPackedDataset(IndexedPacks):
+    """Packs of a shared plan, encoded at access, with ``set_epoch`` for all ranks.
+
+    ``PackLoader``, the trainers of Transformers and Lightning, and torchtitan's loader accept it like a
+    ``PackedDataset``. Workers of a loader, persistent workers too, see the plan of the epoch: the name of its file is
+    in shared memory.
+
+    Attributes:
+        fingerprint: fingerprint of what decides the plans of all epochs: a loader state belongs to a run, not to an
+            epoch.
+        replans: true if the membership of packs changes with the epoch.
+
+    Args:
+        source: the samples, or anything that ``open_source`` takes.
+        encoder: the encoder that measured them.
+        shared: the plan, as ``shared_plan`` returns it.
+        transforms: see ``PackedDataset.from_plan``.
+
+    >>> import tempfile
+    >>> from brimful import PlanSettings
+    >>> from brimful.progress import Progress
+    >>> from brimful.shared import shared_plan
+    >>> from brimful.testing.toys import toy_chat_encoder
+    >>> chats, encoder, folder = [{"prompt": "1+1?", "completion": "2"}], toy_chat_encoder(), tempfile.mkdtemp()
+    >>> shared = shared_plan(chats, encoder, PlanSettings(capacity=64), directory=folder, num_epochs=1, progress=Progress())
+    >>> SharedPackedDataset(chats, encoder, shared)[0]
+    Pack(22 tokens, 1 segments, 2 loss tokens)
+    """
+
+    def __init__(self, source: Any, encoder: Any, shared: SharedPlan, *, transforms: Sequence[Transform] = ()) -> None:
+        check_type("shared", shared, SharedPlan, "what shared_plan returns")
+        self._source, self._encoder, self._transforms = source, encoder, tuple(transforms)
+        self._shared: SharedPlan | None = shared
+        self.fingerprint, self.replans = shared.identity, shared.replans
+        self._served = ""
+        # Read by workers, which hold a copy of this object from before later epochs.
+        self._current: Any = multiprocessing.RawArray("c", _MAX_PATH)
+        self._follow(shared.plan)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Facts on the packs of all epochs, for the state of a loader."""
+        return {name: value for name, value in self._packs_now().facts.items() if name != "epoch"}
+
+    @property
+    def plan_fingerprint(self) -> Fingerprint:
+        """Fingerprint of the plan that is served."""
+        return self._packs_now().fingerprint
+
+    @property
+    def epoch(self) -> int:
+        """Epoch that is served."""
+        return self._of_main_process().epoch
+
+    @property
+    def metadata(self) -> PackMetadata:
+        """Metadata of the packs of this epoch, equal on every rank."""
+        return self._of_main_process().metadata
+
+    @property
+    def alignment(self) -> Alignment:
+        """Multiples of tokens that the plan left room for."""
+        return self._packs_now().alignment
+
+    @property
+    def media_settings(self) -> dict[str, Any] | None:
+        """Settings that media were encoded with; None for packs of text."""
+        return self._packs_now().media_settings
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the packs of an epoch, on all ranks; call it between two epochs, before its batches are requested."""
+        shared = self._of_main_process()
+        shared.set_epoch(epoch)
+        self._follow(shared.plan)
+
+    def __len__(self) -> int:
+        return len(self._packs_now())
+
+    def _pack(self, index: int) -> Pack:
+        return self._packs_now()[index]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Pack]:
+        return self._packs_now().__getitems__(indices)
+
+    def _follow(self, plan: Plan) -> None:
+        """Serve a plan, here and in workers."""
+        assert plan.path is not None, "shared plans are files"
+        path = plan.path.encode()
+        if len(path) >= _MAX_PATH:
+            raise SettingsError(f"the path of the plan is too long: {plan.path}")
+        self._current.value = path
+        self._packs_now()
+
+    def _packs_now(self) -> PackedDataset:
+        """Return the packs of the current plan, which a worker may not have opened yet."""
+        path = self._current.value.decode()
+        if path != self._served:
+            plan = Plan.open(path)
+            self._packs = PackedDataset.from_plan(self._source, self._encoder, plan, transforms=self._transforms)
+            self._served = path
+        return self._packs
+
+    def _of_main_process(self) -> SharedPlan:
+        if self._shared is None:
+            raise SettingsError(
+                "this copy of the data set is in a worker: set_epoch belongs to the process that made it"
+            )
+        return self._shared
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The receiver opens the plan by its path: arrays may be gigabytes, and threads belong to one process.
+        state = {**self.__dict__, "_shared": None, "_packs": None, "_served": ""}
+        if multiprocessing.context.get_spawning_popen() is None:
+            # Shared memory can only be passed to a process that is being started; any other copy stays in its epoch.
+            state["_current"] = SimpleNamespace(value=self._current.value)
+        return state
+
+    def __repr__(self) -> str:
+        return f"SharedPackedDataset({counted(len(self), 'pack')}, {short(self.plan_fingerprint)})"

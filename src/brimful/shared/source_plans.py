@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,11 +21,11 @@ from brimful.plan import Plan, PlanSettings, plan_with
 from brimful.plan.policies.budgets import DERIVED
 from brimful.progress import Progress
 from brimful.shared.arguments import Arguments, arguments_of
-from brimful.shared.builder import BuiltPlan
 from brimful.shared.domains import Domains, group_of_packs, save_groups
+from brimful.shared.epoch_plans import BuiltPlan
 from brimful.sources.open import open_source
 from brimful.sources.source import Source
-from brimful.typing import AnyIntArray, Fingerprint
+from brimful.typing import AnyIntArray
 
 _VERSION = 1
 """Version in the name of every plan: plans that another version of brimful might make differently are not found."""
@@ -34,6 +33,7 @@ _VERSION = 1
 _LOSS_TOKENS = "loss_tokens"
 
 
+@dataclass(eq=False)
 class SourcePlans:
     """Function from an epoch to its plan; only the builder calls it. Every rank reads ``arguments``.
 
@@ -45,85 +45,71 @@ class SourcePlans:
     An existing plan is not made again by a later job; a job that runs at the same time waits for it.
     """
 
-    def __init__(
-        self,
-        source: Any,
-        encoder: Any,
-        settings: PlanSettings,
-        directory: Path,
-        *,
-        groups: AnyIntArray | Sequence[int] | None,
-        domains: Sequence[str] | None,
-        lengths: LengthTable | LengthCache | None,
-        measure_options: Mapping[str, Any],
-    ) -> None:
-        self._source, self._encoder, self._settings, self._directory = source, encoder, settings, directory
-        self._groups, self._domain_names = groups, domains
-        self._table = lengths if isinstance(lengths, LengthTable) else None
-        self._cache = lengths if isinstance(lengths, LengthCache) else None
-        self._domains: Domains | None = None
-        self._measure_options = measure_options
+    source: Any
+    encoder: Any
+    settings: PlanSettings
+    directory: Path
+    groups: AnyIntArray | Sequence[int] | None
+    domains: Domains | Sequence[str] | None
+    lengths: LengthTable | LengthCache | None
+    measure_options: Mapping[str, Any]
 
     @cached_property
     def samples(self) -> tuple[Source, Encoder]:
         """Source and encoder, opened."""
-        source = open_source(self._source, cache_dir=self._measure_options.get("cache_dir"))
-        return source, as_encoder(source, self._encoder)
+        source = open_source(self.source, cache_dir=self.measure_options["cache_dir"])
+        return source, as_encoder(source, self.encoder)
 
     @property
     def arguments(self) -> Arguments:
         """Arguments that all ranks must share; empty for plans of lengths without samples."""
-        cache = self._measure_options.get("cache_dir")
-        return {} if self._source is None else arguments_of(*self.samples, self._settings, cache)
+        cache = self.measure_options["cache_dir"]
+        return {} if self.source is None else arguments_of(*self.samples, self.settings, cache)
 
     def __call__(self, epoch: int, progress: Progress) -> BuiltPlan:
-        table = self._lengths(progress)
-        settings = replace(self._settings, epoch=epoch)
-        identity = self._identity(table)
+        if not isinstance(self.lengths, LengthTable):
+            self.lengths = self._measure(progress)
+        table, domains = self.lengths, self.domains
+        if domains is not None and not isinstance(domains, Domains):
+            self.domains = domains = Domains.of(domains, len(table))
+        # Everything that decides the plans, except the epoch.
+        identity = fingerprint_of(
+            {
+                "version": _VERSION,
+                "lengths": table.fingerprint,
+                "targets": None if table.targets is None else fingerprint_array(table.targets.counts),
+                "settings": self.settings.as_dict(),
+                "time_limit": self.settings.time_limit,
+                "groups": None if self.groups is None else fingerprint_array(np.asarray(self.groups)),
+                "domains": None if domains is None else domains.fingerprint,
+            }
+        )
+        settings = replace(self.settings, epoch=epoch)
         name = fingerprint_of([identity, epoch])
-        plan_path, groups_path = f"plans/{name}.arrow", f"plans/{name}.domains.arrow"
-        path = self._directory / plan_path
+        files = (f"plans/{name}.arrow", f"plans/{name}.domains.arrow")
+        path, groups_path = (self.directory / file for file in files)
         with exclusive(path), progress.stage("plan", total=1, unit="plan"):
             plan = _kept(path, settings)
             if plan is None:
-                plan_with(table, settings, groups=self._groups).save(path)
+                plan_with(table, settings, groups=self.groups).save(path)
                 plan = Plan.open(path)
-            if self._domains is not None and not os.path.exists(self._directory / groups_path):
-                save_groups(self._directory / groups_path, group_of_packs(plan, self._domains), self._domains.names)
+            if domains is not None and not groups_path.exists():
+                save_groups(groups_path, group_of_packs(plan, domains), domains.names)
             progress.advance(1)
-        files = (plan_path,) if self._domains is None else (plan_path, groups_path)
-        return BuiltPlan(plan, identity, files, self.arguments)
+        return BuiltPlan(plan, identity, files[:1] if domains is None else files, self.arguments)
 
-    def _lengths(self, progress: Progress) -> LengthTable:
-        if self._table is None:
-            source, encoder = self.samples
-            budgets = self._settings.budgets or {}
-            for name in budgets:
-                if name not in (*DERIVED, _LOSS_TOKENS, *encoder.budgets):
-                    known_budgets = ", ".join((_LOSS_TOKENS, *DERIVED, *encoder.budgets))
-                    raise SettingsError(
-                        f"{setting('budgets')}: {name!r} is unknown: packing can measure {known_budgets}"
-                    )
-            measurement = ("tokens", _LOSS_TOKENS) if _LOSS_TOKENS in budgets else ("tokens",)
-            measure = measure_lengths if self._cache is None else self._cache.lengths
-            self._table = measure(source, encoder, budgets=measurement, progress=progress, **self._measure_options)
-        if self._domain_names is not None and self._domains is None:
-            self._domains = Domains.of(self._domain_names, len(self._table))
-        return self._table
-
-    def _identity(self, table: LengthTable) -> Fingerprint:
-        """Return the fingerprint of everything that decides the plans, except the epoch."""
-        settings = replace(self._settings, epoch=0)
-        parts = {
-            "version": _VERSION,
-            "lengths": table.fingerprint,
-            "targets": None if table.targets is None else fingerprint_array(table.targets.counts),
-            "settings": settings.as_dict(),
-            "time_limit": settings.time_limit,
-            "groups": None if self._groups is None else fingerprint_array(np.asarray(self._groups)),
-            "domains": None if self._domains is None else self._domains.fingerprint,
-        }
-        return fingerprint_of(parts)
+    def _measure(self, progress: Progress) -> LengthTable:
+        source, encoder = self.samples
+        budgets = self.settings.budgets or {}
+        known_budgets = (_LOSS_TOKENS, *DERIVED, *encoder.budgets)
+        for name in budgets:
+            if name not in known_budgets:
+                raise SettingsError(
+                    f"{setting('budgets')}: {name!r} is unknown: packing can measure {', '.join(known_budgets)}"
+                )
+        measurement = ("tokens", _LOSS_TOKENS) if _LOSS_TOKENS in budgets else ("tokens",)
+        measure = self.lengths.lengths if isinstance(self.lengths, LengthCache) else measure_lengths
+        return measure(source, encoder, budgets=measurement, progress=progress, **self.measure_options)
 
 
 def _kept(path: Path, settings: PlanSettings) -> Plan | None:
