@@ -45,9 +45,7 @@ def show_pack(pack: Pack, index: int, capacity: int, decode: Decode | None, full
         # Each medium is in the place of its tokens, which are one token repeated.
         lines.append(
             "".join(
-                MediumFacts.of(part).describe()
-                if isinstance(part, PlacedMedium)
-                else _text(pack, part, decode, full)
+                MediumFacts.of(part).describe() if isinstance(part, PlacedMedium) else _text(pack, part, decode, full)
                 for part in split_at_media(segment, media)
             )
         )
