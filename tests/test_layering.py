@@ -29,6 +29,7 @@ BASE = {
     "stopping",
     "versions",
     "wings",
+    "settings",
 }
 MAY_IMPORT = {
     "base": {"base"},

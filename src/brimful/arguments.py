@@ -1,5 +1,6 @@
 """Names of the arguments of public calls: aliases from other libraries, and one line for a call that does not fit."""
 
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Mapping
@@ -15,15 +16,16 @@ CAPACITY_NAMES = ("max_length", "packing_length", "seq_length")
 
 
 def understands(
-    elsewhere: Mapping[str, str] | None = None, /, **names: tuple[str, ...]
+    elsewhere: Mapping[str, str] | None = None, options: type[Any] | None = None, /, **names: tuple[str, ...]
 ) -> Callable[[Function], Function]:
     """Let a function understand other names of its keyword arguments, and explain a call that does not fit.
 
-    Its signature does not change: the other names are for users who know them from another library; documentation and
-    type checkers know one name. The error for a call that does not fit shows how the function is called.
+    The other names are for users who know them from another library; documentation and type checkers know one name.
+    The error for a call that does not fit shows how the function is called.
 
     Args:
         elsewhere: by keyword argument that the function does not have: what to pass or call instead.
+        options: dataclass of settings whose fields the function takes as ``**options``; its signature shows them.
         names: by argument: its other names.
 
     >>> @understands(capacity=("max_length",))
@@ -46,7 +48,7 @@ def understands(
     """
 
     def decorate(function: Function) -> Function:
-        signature = inspect.signature(function)
+        signature = _signature(function, options)
         title = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
         positional, required, all_names = _plain_parameters(signature)
         alias_names = [alias for aliases in names.values() for alias in aliases]
@@ -73,9 +75,30 @@ def understands(
                     raise _misfit(title, signature, alias_names, kwargs, elsewhere or {}, error) from None
             return function(*args, **kwargs)
 
+        call.__signature__ = signature  # type: ignore[attr-defined]
         return cast(Function, call)
 
     return decorate
+
+
+def _signature(function: Callable[..., Any], options: type[Any] | None) -> inspect.Signature:
+    """Return the signature of a function, with the fields of its settings in place of ``**options``."""
+    signature = inspect.signature(function)
+    if options is None:
+        return signature
+    own_parameters = [item for item in signature.parameters.values() if item.kind is not item.VAR_KEYWORD]
+    # The settings may be one object instead: then no field is required.
+    of_fields = [
+        inspect.Parameter(
+            item.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None if item.default is dataclasses.MISSING else item.default,
+            annotation=item.type,
+        )
+        for item in dataclasses.fields(options)
+        if item.init and item.name not in signature.parameters
+    ]
+    return signature.replace(parameters=own_parameters + of_fields)
 
 
 def _plain_parameters(signature: inspect.Signature) -> tuple[list[str], frozenset[str], frozenset[str]]:

@@ -7,7 +7,7 @@ import pytest
 
 from brimful import PackingProducer, open_packs
 from brimful.blobs import open_blob_store
-from brimful.encode.choose import Mode
+from brimful.encode.choose import EncoderSettings, Mode
 from brimful.errors import BadSampleError, NoTargetError, SettingsError, SourceError
 from brimful.materialize.producer.begin import _mode, check_apart
 from brimful.materialize.producer.settings import ProducerSettings
@@ -40,7 +40,7 @@ class Feed:
 
 def mode(feed, known=None, *, close=False, **options):
     registration = None if known is None else Stub(settings={"mode": known})
-    return _mode(options, feed, registration, close=close)
+    return _mode(EncoderSettings(**options), feed, registration, close=close)
 
 
 def test_what_was_given_or_begun_asks_no_row():

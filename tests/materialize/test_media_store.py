@@ -196,7 +196,7 @@ def test_a_job_that_goes_on_with_other_pictures_is_refused(home, monkeypatch):
 
 def test_kept_places_of_pictures_that_changed_are_not_used(home, monkeypatch):
     """A killed job leaves them, and the picture may have another size by now."""
-    monkeypatch.setattr("brimful.materialize.job.write_packs", lambda *args, **options: 1 / 0)
+    monkeypatch.setattr("brimful.materialize.job.write_plan", lambda *args, **options: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         pack(home, directory="killed")
     monkeypatch.undo()

@@ -1,15 +1,22 @@
-"""Recognition of files that brimful wrote, and the command for each kind."""
+"""Files that commands open: those that brimful wrote, and numbers in ``.npy`` and ``.npz`` files."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from brimful.errors import BrimfulError, SettingsError
+import click
+import numpy as np
+
+from brimful.cli.flags import in_flags
+from brimful.encode.tokenizer import Tokenizer
+from brimful.errors import BrimfulError, InvalidLengthsError, SettingsError, SourceNotFoundError
 from brimful.measure import LengthTable
 from brimful.plan import Plan
 from brimful.remote import is_remote
+from brimful.serve import PackStore
 from brimful.sources.directory import is_pack_store
 from brimful.tables import open_table
+from brimful.typing import TokenIds
 
 LENGTHS, PLAN, STORE = "length_table", "plan", "store"
 
@@ -91,3 +98,68 @@ def refuse_as_data(paths: Iterable[str]) -> None:
         kind = kind_of(path)
         if kind is not None:
             raise SettingsError(f"{mismatch(path, 'data')}: `brimful {_KINDS[kind][1]}` takes it")
+
+
+def numbers_from_npy(path: str, *, flag: str = "", error_type: type[BrimfulError] = InvalidLengthsError) -> Any:
+    """Open the array of a .npy file, or the named arrays of a .npz file.
+
+    Args:
+        path: the file.
+        flag: the flag that named it, with a trailing blank, for messages.
+        error_type: error class for a file that holds no numbers.
+
+    Raises:
+        SourceNotFoundError: no such file.
+        InvalidLengthsError: it holds no numbers; or the other error type.
+    """
+    try:
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError as error:
+        raise SourceNotFoundError(f"{flag}{path}: no such file") from error
+    except (ValueError, EOFError, OSError) as error:
+        raise error_type(f"{flag}{path} is not a .npy file of numbers: {error}") from error
+
+
+def lengths_from_npy(path: str) -> LengthTable:
+    """Return a length table from the whole numbers in a .npy file, or from the named columns of a .npz file.
+
+    Raises:
+        SourceNotFoundError: no such file.
+        InvalidLengthsError: not a file of numbers, no numbers in it, or numbers that are not whole or below 1.
+    """
+    numbers = numbers_from_npy(path)
+    try:
+        if isinstance(numbers, np.ndarray):
+            table = LengthTable.from_lengths(numbers)
+        else:
+            # Columns of the file become arguments, and tokens are called lengths there.
+            columns = {"lengths" if name == "tokens" else name: numbers[name] for name in numbers}
+            if "lengths" not in columns:
+                raise InvalidLengthsError(f"it has {', '.join(numbers)}, and the lengths must be named tokens")
+            table = LengthTable.from_lengths(**columns)
+    except InvalidLengthsError as error:
+        raise InvalidLengthsError(f"{path}: {error.message}") from error
+    if len(table) == 0:
+        raise InvalidLengthsError(f"{path} holds no lengths")
+    return table
+
+
+def decoder_of(name: str | None, packs: PackStore) -> Callable[[TokenIds], str] | None:
+    """Return a function from tokens to text, or None without a tokenizer: boundaries can be shown without text.
+
+    The tokenizer that packed is opened at the path in the notes of the packs, without network access.
+    """
+    path = name or packs.notes.get("tokenizer")
+    if not path:
+        return None
+    try:
+        tokenizer = Tokenizer(path, ask_hub=name is not None)
+        hf = tokenizer.hf
+        # Another tokenizer would silently give other text for the same ids.
+        fingerprint = packs.notes.get("tokenizer_fingerprint")
+        if fingerprint is not None and tokenizer.fingerprint != fingerprint:
+            click.echo(f"({path} is not the tokenizer that packed: the text may be wrong)", err=True)
+    except BrimfulError as error:
+        click.echo(f"(no text: {in_flags(error.message)})", err=True)
+        return None
+    return lambda ids: str(hf.decode(list(map(int, ids)), skip_special_tokens=False))

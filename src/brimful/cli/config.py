@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from brimful.cli.command import grouped, value_option
+from brimful.cli.flags import command_named
 from brimful.errors import SettingsError, SourceNotFoundError
 from brimful.optional import optional
 
@@ -81,7 +81,7 @@ SOURCES_META = "brimful.config.sources"
 """Key of ``click.Context.meta`` for paths that a file gives instead of the command line."""
 
 
-def _apply(ctx: click.Context, _: click.Parameter, path: str | None) -> None:
+def apply_file(ctx: click.Context, _: click.Parameter, path: str | None) -> None:
     """Use the settings of a file as the defaults of a command."""
     if path is None:
         return
@@ -104,7 +104,7 @@ def _apply(ctx: click.Context, _: click.Parameter, path: str | None) -> None:
             target = str(by_name[name].name)
             value = _value(entry, by_name[name], ctx)
         else:
-            raise SettingsError(_unknown(entry, [*by_name, _SOURCE], str(ctx.info_name)))
+            raise SettingsError(_unknown(entry, [*by_name, _SOURCE], ctx))
         if value is None:  # null leaves the option open
             continue
         if target in places:
@@ -127,20 +127,6 @@ def _in_blocks(path: str) -> Iterator[tuple[str, FileEntry]]:
             continue
         for inner in node_entries(path, entry.node):
             yield entry.key, inner
-
-
-config_option = grouped(
-    "Job",
-    value_option(
-        "--config",
-        "FILE.yaml",
-        "A file of options by name, and source: paths; flags override it.",
-        "config_file",
-        is_eager=True,
-        expose_value=False,
-        callback=_apply,
-    ),
-)
 
 
 def file_entries(path: str, flag: str) -> list[FileEntry]:
@@ -211,10 +197,11 @@ def _check_switch(entry: FileEntry) -> None:
     raise _wrong(entry, "true or left out")
 
 
-def _unknown(entry: FileEntry, names: Sequence[str], command: str) -> str:
+def _unknown(entry: FileEntry, names: Sequence[str], ctx: click.Context) -> str:
     """Return the message for an unknown key, with the nearest known one."""
+    command, name = ctx.info_name, _ALIASES.get(_word(entry.key), _word(entry.key))
     matches = get_close_matches(_word(entry.key), [*names, *_ALIASES, *_SWITCHES], n=1, cutoff=0.6)
-    if command != "pack" and _ALIASES.get(_word(entry.key), _word(entry.key)) in _names_of_pack():
+    if command != "pack" and name in _options(command_named("pack")):
         hint = "it is an option of `brimful pack`, and a file belongs to one command"
     elif matches:
         hint = f"did you mean {matches[0]}?"
@@ -223,12 +210,6 @@ def _unknown(entry: FileEntry, names: Sequence[str], command: str) -> str:
     else:
         hint = f"`brimful {command} --help` lists the options"
     return f"{entry.where}: {command} has no option {entry.key!r}: {hint}"
-
-
-def _names_of_pack() -> set[str]:
-    from brimful.cli.pack import pack
-
-    return set(_options(pack))
 
 
 def _options(command: click.Command) -> dict[str, click.Option]:
@@ -284,10 +265,12 @@ def _strings(entry: FileEntry) -> tuple[str, ...]:
     import yaml
 
     node = entry.node
-    if isinstance(node, yaml.MappingNode):
-        is_json = _word(entry.key) in _JSON_OPTIONS
-        pairs = [(_text(key), _json(value) if is_json else _text(value)) for key, value in node.value]
-        if entry.key != _SOURCE and all(key is not None and value is not None for key, value in pairs):
+    if isinstance(node, yaml.MappingNode) and entry.key != _SOURCE:
+        if _word(entry.key) in _JSON_OPTIONS:  # `no` in YAML is false, and `"no"` is text
+            values = plain_value(entry)
+            return tuple(f"{name}={json.dumps(value, default=str)}" for name, value in values.items())
+        pairs = [(_text(key), _text(value)) for key, value in node.value]
+        if all(text is not None for pair in pairs for text in pair):
             return tuple(f"{key}={value}" for key, value in pairs)
     nodes = node.value if isinstance(node, yaml.SequenceNode) else [node]
     texts = [_text(item) for item in nodes]
@@ -301,26 +284,18 @@ def _text(node: Any) -> str | None:
     return node.value if isinstance(node.value, str) and not _is_null(node) else None
 
 
-def _json(node: Any) -> str | None:
-    """Return a value as the JSON that ``--template-arg`` reads: ``no`` in YAML is false, and ``"no"`` is text."""
+def plain_value(entry: FileEntry) -> Any:
+    """Return the value of an entry as Python's numbers, texts, lists and mappings.
+
+    Raises:
+        SettingsError: a tag that would create an object.
+    """
     import yaml
 
-    if isinstance(node, yaml.SequenceNode):
-        return _joined("[]", [_json(item) for item in node.value])
-    if isinstance(node, yaml.MappingNode):
-        pairs = [(_text(key), _json(value)) for key, value in node.value]
-        return _joined("{}", [None if None in pair else f"{json.dumps(pair[0])}: {pair[1]}" for pair in pairs])
-    text = _text(node)
-    if text is None or node.tag.endswith((":int", ":float")):
-        return text
-    return json.dumps(text.lower() in _YES if node.tag.endswith(":bool") else text)
-
-
-def _joined(brackets: str, texts: Sequence[str | None]) -> str | None:
-    """Return JSON from several parts; None if a part has no text."""
-    if None in texts:
-        return None
-    return brackets[0] + ", ".join(text for text in texts if text is not None) + brackets[1]
+    try:
+        return yaml.SafeLoader("").construct_object(entry.node, deep=True)
+    except (yaml.YAMLError, ValueError) as error:
+        raise SettingsError(f"{entry.where}: {entry.key} has a value that cannot be read") from error
 
 
 def _number(node: Any) -> int | float | None:

@@ -7,8 +7,7 @@ from functools import partial
 
 import click
 
-from brimful.cli.command import GroupedCommand, grouped
-from brimful.cli.options import json_option
+from brimful.cli.options import GroupedCommand, grouped, json_option
 from brimful.cli.terminal import show_json
 
 

@@ -4,20 +4,24 @@ from typing import Any
 
 import click
 
-from brimful.cli.arguments import execution_of, one_or_all, output_directory, required, source_settings
-from brimful.cli.command import GroupedCommand, grouped, value_option
+from brimful.cli.arguments import one_or_all, output_directory, progress_of, required
 from brimful.cli.options import (
+    GroupedCommand,
     execution_options,
+    grouped,
     job_options,
     media_place_options,
     source_options,
     store_options,
+    value_option,
 )
 from brimful.cli.terminal import show
+from brimful.execute import Execution
 from brimful.export import LAYOUTS, check_export, export_packs
 from brimful.export.whole_samples import open_as_packed
-from brimful.progress import make_progress
 from brimful.serve import open_packs
+from brimful.settings import settings_from
+from brimful.sources.settings import SourceSettings
 
 
 @click.command(cls=GroupedCommand)
@@ -31,7 +35,7 @@ from brimful.serve import open_packs
         "PATH",
         "The data that was packed: packed-captions and packed-chats hold its texts. May be given several times, in the "
         "order of packing.",
-        "sources",
+        "source_paths",
         multiple=True,
     ),
     click.option("--check", is_flag=True, help="Read the export back with the reader of its project, and compare."),
@@ -55,9 +59,12 @@ def export(packs: str, output: str | None, to: str | None, check: bool, **option
     directory = output_directory(output, "name the directory for the export")
     layout = required(to, "--to", "name the layout: " + ", ".join(LAYOUTS))
     store = open_packs(packs)
-    names = options["sources"]
-    source = open_as_packed(one_or_all(names), store, **source_settings(options)) if names else None
-    progress = make_progress("json" if options["as_json"] else "none" if options["quiet"] else "auto")
+    names = options["source_paths"]
+    source = None
+    if names:
+        settings = vars(settings_from(SourceSettings, options))
+        source = open_as_packed(one_or_all(names), store, **settings, cache_dir=options["cache_dir"])
+    progress = progress_of(options)
     summary = export_packs(
         store,
         to=layout,
@@ -65,7 +72,7 @@ def export(packs: str, output: str | None, to: str | None, check: bool, **option
         source=source,
         packs_per_shard=options["packs_per_shard"],
         num_proc=options["num_proc"],
-        execution=execution_of(options),
+        execution=settings_from(Execution, options),
         progress=progress,
     )
     outcome = check_export(directory, store, source=source, progress=progress) if check else None

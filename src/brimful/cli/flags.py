@@ -7,49 +7,57 @@
 
 import shlex
 from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
 from typing import Any
+
+import click
 
 from brimful.messages import NO_VALUE, as_argument, translate
 
-FLAGS = {
-    "capacity": "--max-length",
-    "alignment": "--align",
-    "segment": "--align",
-    "total": "--align-total",
-    "budgets": "--budget",
-    "fields": "--field",
-    "filters": "--filter",
-    "directory": "-o",
-    "path": "-o",
-    "dp_world_size": "--world-size",
-    "template_kwargs": "--template-arg",
-    "source_names": "--source-name",
-    "family": "--encoder",
-    "config": "--subset",
-    "media_storage": "--media",
-    "trainings": "--training",
+COMMANDS = {
+    "demo": "the whole pipeline on real text from this machine, in a minute",
+    "pack": "measure, plan and write a data set in one command",
+    "measure": "measure the exact lengths of all samples",
+    "plan": "decide which samples share which pack",
+    "write": "write the packs of a plan",
+    "produce": "append packs to a stream while the data still arrives",
+    "export": "write packs in the layout of another project: energon, webdataset, megatron, …",
+    "verify": "check that packing is right: isolation and parity, on your model",
+    "inspect": "show a length table, a plan, a pack store, a stream, one pack with its text, or where one sample is",
+    "report": "report lengths, fill and the effect of other capacities",
 }
-"""Flags whose names differ from their arguments in more than hyphens."""
+"""The commands; each has a file of its name, which is imported when it is used."""
 
-PYTHON_ONLY = frozenset(
-    {
-        *("assign", "barrier", "beyond", "cache_bytes", "count", "dialect", "fit", "group", "groups_share", "layout"),
-        *("arrive_seconds", "beta", "domains", "job", "mean", "place", "plan", "rank"),
-        *("label_smoothing", "loss_type", "parts", "segment_multiple_of"),
-        *("media_maker", "multiple_of", "normaliser", "on_bad_medium", "on_corrupt", "pad_to", "position_start"),
-        *("by_source", "tail", "timeout", "uses"),
-    }
-)
-"""Settings without a flag: messages mention them as Python arguments."""
+
+def command_named(name: str) -> click.Command:
+    """Import a command."""
+    command: click.Command = getattr(import_module(f"brimful.cli.{name}"), name)
+    return command
+
+
+@cache
+def _flags() -> dict[str, str]:
+    """Return the flag of each setting that some command has, by the setting's name in Python."""
+    flags = {"directory": "-o", "path": "-o", "alignment": "--align"}
+    for command in map(command_named, COMMANDS):
+        for parameter in command.params:
+            long_flags = [flag for flag in parameter.opts if flag.startswith("--")]
+            # A switch that only switches off, such as --no-gradients, is the setting gradients.
+            if isinstance(parameter, click.Option) and parameter.is_flag:
+                long_flags = [flag.replace("--no-", "--") for flag in long_flags]
+            names = [str(parameter.name), *(flag[2:].replace("-", "_") for flag in long_flags)]
+            flags |= {name: long_flags[0] for name in names if long_flags and name not in flags}
+    return flags
 
 
 def flag_of(name: str) -> str:
-    """Return the flag of an argument.
+    """Return the flag of a setting; empty if no command has one.
 
-    >>> flag_of("capacity"), flag_of("on_bad_sample")
-    ('--max-length', '--on-bad-sample')
+    >>> flag_of("capacity"), flag_of("on_bad_sample"), flag_of("pad_to")
+    ('--max-length', '--on-bad-sample', '')
     """
-    return FLAGS.get(name, f"--{name.replace('_', '-')}")
+    return _flags().get(name, "")
 
 
 def in_flags(message: str) -> str:
@@ -58,10 +66,10 @@ def in_flags(message: str) -> str:
 
 
 def _as_flag(name: str, value: Any) -> str:
-    # Without a flag, the argument is the only name that a reader can look up.
-    if name in PYTHON_ONLY:
-        return as_argument(name, value)
     flag = flag_of(name)
+    # Without a flag, the argument is the only name that a reader can look up.
+    if not flag:
+        return as_argument(name, value)
     if value is NO_VALUE or value is True:
         return flag
     if value is False:

@@ -6,11 +6,18 @@ from dataclasses import asdict
 import click
 
 from brimful.blobs import open_blob_store
-from brimful.cli.artefacts import LENGTHS, PLAN, kind_of, lengths_as_dict, lengths_in, plan_as_dict, plan_in
-from brimful.cli.command import GroupedCommand, grouped, value_option
-from brimful.cli.decoder import decoder_of
+from brimful.cli.artefacts import (
+    LENGTHS,
+    PLAN,
+    decoder_of,
+    kind_of,
+    lengths_as_dict,
+    lengths_in,
+    plan_as_dict,
+    plan_in,
+)
 from brimful.cli.follow import follow
-from brimful.cli.options import json_option
+from brimful.cli.options import GroupedCommand, grouped, json_option, value_option
 from brimful.cli.terminal import show, show_lines
 from brimful.errors import NotAPackStoreError, SettingsError, SourceNotFoundError, UnfinishedStoreError
 from brimful.materialize import check_store

@@ -1,25 +1,29 @@
 """``brimful measure``: exact lengths."""
 
-from typing import Any
+from typing import Any, get_args
 
 import click
 
-from brimful.cli.arguments import augmentation_of, execution_of, open_job
+from brimful.cli.arguments import open_job
 from brimful.cli.artefacts import lengths_as_dict
-from brimful.cli.command import GroupedCommand, choice_option, grouped, value_option
-from brimful.cli.config import SourceArgument, config_option
+from brimful.cli.config import SourceArgument
 from brimful.cli.options import (
+    GroupedCommand,
     bad_sample_option,
+    config_option,
     encoder_options,
     execution_options,
     filter_option,
+    grouped,
     job_options,
     media_options,
+    pairs_of,
     source_options,
     transform_option,
+    value_option,
 )
 from brimful.cli.terminal import show
-from brimful.measure import measure_lengths
+from brimful.measure import OnMismatch, measure_lengths
 from brimful.report.text.lengths import describe_lengths
 
 
@@ -45,12 +49,19 @@ from brimful.report.text.lengths import describe_lengths
         "NAME=VALUE",
         "Settings of augmentations in training, recorded for LengthCache; a block in a file of --config.",
         multiple=True,
+        callback=pairs_of("--augmentation", "NAME=VALUE, such as crop=224"),
     ),
 )
 @grouped(
     "Output",
     click.option("-o", "--output", metavar="FILE", help="The length table (default: inside the cache)."),
-    choice_option("--on-mismatch", ["error", "rebuild"], "What to do if FILE holds lengths of other data or settings."),
+    value_option(
+        "--on-mismatch",
+        "error|rebuild",
+        "What to do if FILE holds lengths of other data or settings.",
+        type=click.Choice(get_args(OnMismatch)),
+        default="error",
+    ),
 )
 @execution_options
 @job_options
@@ -60,21 +71,21 @@ def measure(source: tuple[str, ...], output: str | None, **options: Any) -> None
 
     Only new rows are measured: results are cached by content and by everything that changes a length.
     """
-    augmentation = augmentation_of(options["augmentation"])
     job = open_job(source, options)
+    settings = job.settings
     table = measure_lengths(
         job.source,
         job.encoder,
         budgets=("tokens", *options["budgets"]),
         path=output,
         rejects_path=options["rejects"] or (f"{output}.rejects.jsonl" if output else None),
-        execution=execution_of(options),
-        progress=job.progress,
-        augmentation=augmentation,
-        **{
-            name: options[name]
-            for name in ("targets", "cache_dir", "num_proc", "on_bad_sample", "filters", "on_mismatch")
-        },
+        **{name: options[name] for name in ("targets", "augmentation", "on_mismatch")},
+        on_bad_sample=settings.on_bad_sample,
+        filters=settings.filters,
+        num_proc=settings.num_proc,
+        cache_dir=settings.cache_dir,
+        execution=settings.execution,
+        progress=settings.progress,
     )
     data = {**lengths_as_dict(table), "account": table.account.as_dict()}
     show(lambda: data, lambda: [*describe_lengths(table), f"table          {table.path}"], options["as_json"])

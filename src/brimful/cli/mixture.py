@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from brimful.cli.config import SOURCES_META, FileEntry, file_entries, node_entries
+from brimful.cli.config import SOURCES_META, FileEntry, file_entries, node_entries, plain_value
 from brimful.errors import SettingsError
 from brimful.measure import LengthTable
 from brimful.plan import Mixture
@@ -56,7 +56,7 @@ class MixtureFile:
             if entry.key == "sources":
                 sources = entry
             elif entry.key in _OF_MIXTURE:
-                options[entry.key] = _value(entry)
+                options[entry.key] = plain_value(entry)
             else:
                 raise SettingsError(_unknown(entry, (*_OF_MIXTURE, "sources"), "a mixture"))
         if sources is None or sources.node.id != "mapping":
@@ -123,7 +123,7 @@ class MixtureFile:
 def _source(path: str, source: FileEntry) -> dict[str, Any]:
     """Return the values of one source; a single number is its weight."""
     if source.node.id != "mapping":
-        return {"weight": _value(source)}
+        return {"weight": plain_value(source)}
     values: dict[str, Any] = {}
     for entry in node_entries(path, source.node):
         key = _ALIASES.get(entry.key, entry.key)
@@ -131,7 +131,7 @@ def _source(path: str, source: FileEntry) -> dict[str, Any]:
             raise SettingsError(_unknown(entry, (*_OF_SOURCE, *_OF_DATA), f"source {source.key}"))
         if key in values:
             raise SettingsError(f"{entry.where}: {entry.key} repeats an earlier key of source {source.key}: keep one")
-        value = _value(entry)
+        value = plain_value(entry)
         if key in ("path", "ignore"):
             value = [value] if isinstance(value, str) else value
             if not isinstance(value, list) or not value or not all(isinstance(item, str) for item in value):
@@ -145,16 +145,6 @@ def _source(path: str, source: FileEntry) -> dict[str, Any]:
             raise SettingsError(f"{entry.where}: {entry.key} must be a number and is {value!r}")
         values[key] = value
     return values
-
-
-def _value(entry: FileEntry) -> Any:
-    """Return the value of a key as Python's numbers, texts, lists and mappings."""
-    import yaml
-
-    try:
-        return yaml.SafeLoader("").construct_object(entry.node, deep=True)
-    except (yaml.YAMLError, ValueError) as error:
-        raise SettingsError(f"{entry.where}: {entry.key} has a value that cannot be read") from error
 
 
 def _unknown(entry: FileEntry, names: Sequence[str], owner: str) -> str:

@@ -1,49 +1,226 @@
-"""Options that several commands share.
+"""Options of commands, made from the settings of the library, in named groups.
 
-Types follow from defaults. A setting of the command group makes ``--help`` show them (``brimful.cli.program``).
+A field of settings that has a help (``brimful.settings``) is a flag and a key of ``--config``. ``--help`` shows the options
+that people use, ``--help-all`` all of them.
 """
+
+import json
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field, fields
+from enum import Enum
+from textwrap import shorten
+from types import UnionType
+from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import click
 
-from brimful.cli.command import choice_option, grouped, value_option
+from brimful.cli.config import apply_file
 from brimful.cli.mixture import read_mixture
-from brimful.encode import Mode, Reasoning
-from brimful.execute import Engine
-from brimful.measure.filters import FILTERS
-from brimful.media.families import FAMILIES
-from brimful.media.storage import MediaStorage
-from brimful.plan import ALGORITHMS, NoTarget, Overflow
-from brimful.plan.algorithms import Algorithm
-from brimful.sources.formats import FORMATS
+from brimful.encode.choose import EncoderSettings
+from brimful.errors import SettingsError
+from brimful.execute import Execution
+from brimful.materialize.settings import JobSettings
+from brimful.media.families.settings import MediaSettings
+from brimful.plan import PlanSettings
+from brimful.report.analysis.training_run import MODELS, TrainingRun
+from brimful.settings import Help
+from brimful.sources.settings import SourceSettings
 
-source_options = grouped(
-    "Source",
-    value_option(
-        "--format", "NAME", f"What rows look like: {', '.join(FORMATS)}. Detected if not given.", "format_name"
-    ),
-    value_option(
-        "--field",
-        "NAME=KEY",
-        "A field of the format under another key, e.g. messages=dialogue.",
-        "fields",
-        multiple=True,
-    ),
-    value_option(
-        "--ignore",
-        "NAME",
-        "A column to leave out although it changes the meaning of a sample (images, label, rejected), or a mark such "
-        "as <image> that is plain text.",
-        multiple=True,
-    ),
-    value_option(
-        "--prompt", "TEXT", "The user's turn for captions, boxes and transcripts, whose rows do not contain it."
-    ),
-    choice_option("--text-unit", ["file", "line"], "What one document of a text file is.", default="file"),
-    value_option("--split", "NAME", "Split of a data set with several (all: every split in a directory)."),
-    value_option("--subset", "NAME", "Configuration (subset) of a data set with several.", "config"),
-    value_option("--max-samples", "N", "Take the first N samples: a trial run.", type=int),
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+Decorator: TypeAlias = Callable[[Any], Any]
+"""A function from a command to the same command with more options."""
+
+_GROUP = "brimful_group"
+"""Attribute of an option that holds the title of its group."""
+
+_SHOW_ALL = "brimful.show_all"
+"""Key of ``click.Context.meta`` that is true if the help shows all options."""
+
+_NAME_WIDTH = 30
+"""Characters of the column of names in the help; a longer name has a line of its own."""
+
+_OTHER = "Other"
+"""Title of the options without a group."""
+
+_MANY = 30
+"""Options of a command from which on ``--help`` shows only those in ``_COMMON``, member in one line."""
+
+_COMMON = frozenset(
+    {
+        *("format", "fields", "on_bad_sample", "max_samples", "rejects", "filters"),
+        *("tokenizer", "mode", "chat_template", "system", "train_on"),
+        *("processor", "max_pixels", "media_storage"),
+        *("capacity", "overflow", "no_target", "algorithm", "budgets", "mixture", "seed", "cp", "lookahead"),
+        *("what_if", "dp_world_size", "micro_batch_size", "learning_rate"),
+        *("producer", "close", "max_age", "lanes", "high_water", "trainings"),
+        *("output", "as_json", "quiet", "num_proc", "config_file", "task_index", "num_tasks", "help_all"),
+    }
 )
+"""Options that ``--help`` shows of a command that has many."""
 
+
+def value_option(flag: str, metavar: str, help: str, *names: str, **settings: Any) -> Decorator:
+    """Return an option that takes a value.
+
+    Args:
+        flag: the flag, such as ``--field``.
+        metavar: placeholder of the value in ``--help``.
+        help: help text of the option.
+        names: other flags, and the argument's name if it differs from the flag's.
+        settings: further settings of ``click.option``.
+    """
+    return click.option(flag, *names, metavar=metavar, help=help, **settings)
+
+
+def grouped(title: str, *options: Decorator) -> Callable[[Command], Command]:
+    """Return one decorator for several options under one heading of ``--help``; nested groups keep their heading."""
+
+    def decorate(function: Command) -> Command:
+        for option in reversed(options):
+            function = option(function)
+            # Click appends options to this list until the function becomes a command.
+            vars(function.__click_params__[-1]).setdefault(_GROUP, title)  # type: ignore[attr-defined]
+        return function
+
+    return decorate
+
+
+def options_of(settings: type[Any], title: str, *names: str) -> Callable[[Command], Command]:
+    """Return the options of settings: all fields that have a help, or only those of these names."""
+    hints = get_type_hints(settings)
+    members = [member for member in fields(settings) if "help" in member.metadata and member.name in (names or hints)]
+    return grouped(title, *(_option(member, hints[member.name]) for member in members))
+
+
+def _option(field: Field[Any], hint: Any) -> Decorator:
+    """Return the option of one field: its type says if it is a switch, a choice, a number, or may be repeated."""
+    help: Help = field.metadata["help"]
+    flag, *aliases = help.flags or (f"--{field.name.replace('_', '-')}",)
+    default = None if field.default is MISSING else field.default
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    outer_kinds = {get_origin(kind) or kind for kind in kinds}
+    choices = help.choices or [
+        str(getattr(choice, "value", choice))
+        for kind in kinds
+        for choice in (get_args(kind) if get_origin(kind) is Literal else kind if _is_enum(kind) else ())
+    ]
+    facts: dict[str, Any] = {"help": help.text, "metavar": help.form}
+    if bool in kinds:
+        if default is not False:
+            flag = f"{flag}/--no-{flag.removeprefix('--')}"
+        facts |= {"default": default, "is_flag": True, "metavar": None}
+    elif Mapping in outer_kinds or Sequence in outer_kinds:
+        facts |= {"multiple": True, "help": f"{help.text} May be given several times."}
+        if Mapping in outer_kinds:
+            value_kind = get_args(kinds[0])[1]
+            number = " with a whole number" if value_kind is int else ""
+            form = f"{help.form}{number}, such as {help.example}"
+            facts["callback"] = pairs_of(flag, form, value_kind)
+    elif choices:
+        facts |= {"type": click.Choice(choices), "default": getattr(default, "value", default)}
+    else:
+        kind = next((kind for kind in (int, float) if kind in kinds), str)
+        if help.minimum is not None:
+            kind = click.IntRange(min=help.minimum)  # type: ignore[assignment]
+        elif os.PathLike in outer_kinds:
+            kind = click.Path(file_okay=False)  # type: ignore[assignment]
+        facts |= {"type": kind, "default": default, "show_default": default not in (None, "", 0)}
+
+    return click.option(flag, *aliases, field.name, **facts)
+
+
+def _is_enum(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Enum)
+
+
+def pairs_of(flag: str, form: str, kind: Any = Any) -> Callable[..., dict[str, Any] | None]:
+    """Return the callback of an option that takes texts ``NAME=VALUE``; it gives a dictionary, or None without any.
+
+    Args:
+        flag: the flag, for messages.
+        form: the form of a text, for messages.
+        kind: type of the values: ``int``, ``str``, or ``Any`` for JSON.
+    """
+    pattern, convert = {int: (r"\d+", int), str: (".+", str)}.get(kind, (".*", _json_or_text))
+
+    def parse(_: click.Context, __: click.Parameter, texts: Sequence[str]) -> dict[str, Any] | None:
+        values: dict[str, Any] = {}
+        for text in texts:
+            match = re.fullmatch(f"([^=]+)=({pattern})", text, re.DOTALL)
+            if match is None:
+                raise SettingsError(f"{flag} {text!r} must be {form}")
+            # Otherwise the second limit would silently replace the first.
+            if kind is int and match.group(1) in values:
+                raise SettingsError(f"{flag} {match.group(1)} is given twice")
+            values[match.group(1)] = convert(match.group(2))
+        return values or None
+
+    return parse
+
+
+def _json_or_text(text: str) -> Any:
+    """Return a value as JSON if possible: templates test booleans, and the text "false" would be true."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+class GroupedCommand(click.Command):
+    """A command that lists its options group by group, in order of first appearance; options without a group come last."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._is_long = len(self.params) > _MANY
+        if self._is_long:
+            num_more = sum(isinstance(item, click.Option) and item.name not in _COMMON for item in self.params)
+            show_all: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False, "callback": _show_all}
+            self.params.append(click.Option(["--help-all"], **show_all, help=f"Show {num_more} more options."))
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        is_short = self._is_long and not ctx.meta.get(_SHOW_ALL)
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = _record(ctx, parameter) if isinstance(parameter, click.Option) else None
+            # Click adds --help itself.
+            is_rare = parameter in self.params and parameter.name not in _COMMON
+            if record is None or (is_short and is_rare):
+                continue
+            if is_short:
+                record = record[0], shorten(record[1], formatter.width - _NAME_WIDTH, placeholder=" …")
+            groups.setdefault(getattr(parameter, _GROUP, _OTHER), []).append(record)
+        # The sort is stable: it moves only the options without a group.
+        for title, records in sorted(groups.items(), key=lambda group: group[0] == _OTHER):
+            with formatter.section(title):
+                formatter.write_dl(records, col_max=min(_NAME_WIDTH, formatter.width // 3))
+
+
+def _show_all(ctx: click.Context, _: click.Parameter, is_given: bool) -> None:
+    if is_given:
+        ctx.meta[_SHOW_ALL] = True
+        click.echo(ctx.get_help())
+        ctx.exit()
+
+
+def _record(ctx: click.Context, option: click.Option) -> tuple[str, str] | None:
+    """Return the names and help of an option: its first long name, and its other names after the help."""
+    record = option.get_help_record(ctx)
+    # A line of help has room for one long name.
+    name, *aliases = [flag for flag in option.opts if flag.startswith("--")]
+    if record is None or not aliases:
+        return record
+    names, text = record
+    return names.replace(", ".join([name, *aliases]), name), f"{text} Also {', '.join(aliases)}."
+
+
+row_options = options_of(SourceSettings, "Source", "format", "fields", "ignore", "prompt")
+media_place_options = options_of(SourceSettings, "Media", "media_dir", "media_outside")
+source_options = grouped(
+    "Source", row_options, options_of(SourceSettings, "Source", "text_unit", "split", "config", "max_samples")
+)
 transform_option = grouped(
     "Source",
     value_option(
@@ -54,229 +231,38 @@ transform_option = grouped(
         multiple=True,
     ),
 )
-
-encoder_options = grouped(
-    "Encoding",
-    value_option("--tokenizer", "DIR|ID", "Tokenizer: a directory or a hub id."),
-    choice_option(
-        "--mode",
-        Mode,
-        "Chats with the chat template, prompt and completion without one, documents, or ready tokens; auto chooses by "
-        "the format of the rows.",
-        default="auto",
-    ),
-    value_option("--chat-template", "FILE", "A Jinja chat template instead of the tokenizer's own."),
-    value_option(
-        "--template-arg",
-        "NAME=VALUE",
-        "A variable of the chat template, such as enable_thinking=false; may be given several times.",
-        "template_args",
-        multiple=True,
-    ),
-    value_option("--system", "TEXT", "System prompt for chats without one."),
-    choice_option(
-        "--reasoning",
-        Reasoning,
-        "Reasoning (reasoning_content) that the template does not support: refuse, write it as <think>, or drop.",
-    ),
-    value_option("--date", "YYYY-MM-DD", "The date for templates that write today's date, such as Llama 3.1's."),
-    choice_option(
-        "--train-on",
-        ["assistant", "last", "completion", "all"],
-        "Tokens that are targets: in chats every answer (default), the last answer, or all tokens; in prompt and "
-        "completion the completion (default) or all tokens.",
-        default=None,
-    ),
-    value_option(
-        "--separator", "TEXT", "Between prompt and completion, with --mode completion.", default="", show_default=False
-    ),
-    click.option("--bos/--no-bos", default=None, help="Documents begin with BOS (default: as in the tokenizer)."),
-    click.option("--eos/--no-eos", default=True, help="Documents end with EOS."),
-    click.option(
-        "--fast/--no-fast", default=True, help="Encode with faster libraries if they give the same tokens (default)."
-    ),
-)
-
-media_place_options = grouped(
-    "Media",
-    value_option("--media-dir", "DIR", "Directory of the media that rows name (default: the rows' directory)."),
-    click.option("--media-outside", is_flag=True, help="Rows may name media outside that directory."),
-)
-
+tokenizer_option = value_option("--tokenizer", "DIR|ID", "Tokenizer: a directory or a hub id.")
+_of_text = [member.name for member in fields(EncoderSettings) if member.name != "compare_media"]
+encoder_options = grouped("Encoding", tokenizer_option, options_of(EncoderSettings, "Encoding", *_of_text))
 media_options = grouped(
     "Media",
-    value_option(
-        "--processor",
-        "DIR",
-        "Directory of the model's processor (preprocessor_config.json): packs images, videos and audio too.",
-    ),
-    value_option(
-        "--encoder",
-        "FAMILY",
-        f"Family of the model: {', '.join(FAMILIES)} (default: as the processor says).",
-        "family",
-    ),
+    options_of(MediaSettings, "Media", "processor", "family"),
     media_place_options,
-    click.option(
-        "--compare-media/--no-compare-media",
-        default=True,
-        help="Compare a share of the samples with the model's own processor while measuring (default).",
-    ),
-    value_option("--min-pixels", "N", "Fewest pixels of an image, instead of the processor's.", type=int),
-    value_option("--max-pixels", "N", "Most pixels of an image, instead of the processor's.", type=int),
-    value_option("--fps", "RATE", "Frames taken per second of video.", type=float),
-    value_option("--num-frames", "N", "Frames taken per video, of any duration.", type=int),
-    value_option("--min-frames", "N", "Fewest frames that --fps takes.", type=int),
-    value_option("--max-frames", "N", "Most frames that --fps takes.", type=int),
-    value_option("--video-min-pixels", "N", "Fewest pixels of a video frame; for Qwen3-VL, of all frames.", type=int),
-    value_option("--video-max-pixels", "N", "Most pixels of a video frame; for Qwen3-VL, of all frames.", type=int),
-    value_option("--sampling-rate", "HERTZ", "Audio samples per second, instead of the processor's.", type=int),
+    options_of(EncoderSettings, "Media", "compare_media"),
+    options_of(MediaSettings, "Media", *(member.name for member in fields(MediaSettings)[2:])),
 )
-
-media_storage_option = grouped(
-    "Media",
-    click.option(
-        "--media",
-        "media_storage",
-        type=click.Choice([storage.value for storage in MediaStorage]),
-        default=MediaStorage.REFERENCES.value,
-        help="What packs hold of media in files: path and fingerprint; their bytes; or the processor's features. "
-        "Distinct bytes and features are stored once.",
-    ),
-)
-
+media_storage_option = options_of(JobSettings, "Media", "media_storage")
 max_patches_option = grouped(
     "Media",
     value_option("--max-patches", "N", "Most patches per pack: short for --budget patches=N.", type=int),
 )
-
 json_option = grouped(
     "Output", click.option("--json", "as_json", is_flag=True, help="Print result, progress and errors as JSON lines.")
 )
-
-job_options = grouped(
-    "Output",
-    json_option,
-    click.option("--quiet", is_flag=True, help="No progress."),
-    grouped(
-        "Job",
-        click.option(
-            "--num-proc",
-            type=click.IntRange(min=1),
-            help="Processes (default: all cores, one for small data). Never changes the result.",
-        ),
-        click.option(
-            "--cache-dir",
-            type=click.Path(file_okay=False),
-            help="Directory for indexes and measured lengths, but not for notes on tokenizers (default: $BRIMFUL_CACHE or "
-            "~/.cache/brimful).",
-        ),
-    ),
-)
-
-engine_option = grouped(
-    "Job",
-    choice_option(
-        "--engine",
-        Engine,
-        "Where the work runs: processes of this machine, or the running Ray cluster.",
-        default="local",
-    ),
-)
-
-execution_options = grouped(
-    "Job",
-    engine_option,
-    value_option(
-        "--task-index",
-        "N",
-        "Do one share of the job, from 0, for a Slurm array; the share that finishes last joins them.",
-        type=int,
-    ),
-    value_option("--num-tasks", "N", "Shares of the job.", type=int),
-)
-
+quiet_option = grouped("Output", click.option("--quiet", is_flag=True, help="No progress."))
+job_options = grouped("Output", json_option, quiet_option, options_of(JobSettings, "Job", "num_proc", "cache_dir"))
+engine_option = options_of(Execution, "Job", "engine")
+execution_options = options_of(Execution, "Job")
 store_options = grouped("Output", value_option("-o", "DIR", "Directory of the packs.", "--output"))
-
-bad_sample_option = grouped(
-    "Source",
-    choice_option(
-        "--on-bad-sample",
-        ["error", "skip"],
-        "A malformed row stops the job, or is counted and written to a reject file.",
-    ),
-)
-
-
-filter_option = grouped(
-    "Source",
-    value_option(
-        "--filter",
-        "NAME[=VALUE]",
-        "Leave out samples of poor quality, counted and listed with the rejected rows: "
-        + ", ".join(f"{filter_class.form}" for filter_class in FILTERS.values())
-        + ". May be given several times.",
-        "filters",
-        multiple=True,
-    ),
-)
-
-
-def _name_and_aliases(algorithm: Algorithm) -> str:
-    return f"{algorithm.name} ({', '.join(algorithm.aliases)})" if algorithm.aliases else algorithm.name
-
-
-capacity_option = grouped(
-    "Packing",
-    value_option(
-        "--max-length",
-        "TOKENS",
-        "Most tokens per pack; with an alignment, rounded down to a multiple of it.",
-        *("--capacity", "--packing-length", "--seq-length", "capacity"),
-        type=int,
-    ),
-)
-
-overflow_option = grouped(
-    "Packing", choice_option("--overflow", Overflow, "What to do with samples longer than a pack.")
-)
-
-no_target_option = grouped(
-    "Packing",
-    choice_option(
-        "--no-target",
-        NoTarget,
-        "What to do with samples without a target of the loss, before or after truncation.",
-    ),
-)
-
-# In the order of --help: the pack, samples that do not fit, then the algorithm.
+bad_sample_option = options_of(JobSettings, "Source", "on_bad_sample")
+filter_option = options_of(JobSettings, "Source", "filters")
+capacity_option = options_of(PlanSettings, "Packing", "capacity")
+overflow_option = options_of(PlanSettings, "Packing", "overflow")
+no_target_option = options_of(PlanSettings, "Packing", "no_target")
 plan_options = grouped(
     "Packing",
-    capacity_option,
-    overflow_option,
-    no_target_option,
+    options_of(PlanSettings, "Packing"),
     value_option("--groups", "FILE", "A .npy file with a group for each sample: equal groups stay together, -1 alone."),
-    value_option(
-        "--algorithm",
-        "NAME",
-        f"How to pack: {', '.join(map(_name_and_aliases, ALGORITHMS.values()))}.",
-        default="auto",
-    ),
-    value_option("--phases", "TEXT", "Recipe of phased, such as 'powers_of_two; half(min_fill=0.96); finish'."),
-    value_option("--num-packs", "NUMBER", "Exact number of packs that spread makes.", type=int),
-    value_option(
-        "--budget",
-        "NAME=MOST",
-        "Limit per pack for another quantity: a column of the lengths, samples, or squares. May be given several "
-        "times.",
-        "budgets",
-        multiple=True,
-    ),
-    value_option(
-        "--min-fill", "SHARE", "Packs with less fill are packed again, then come last.", default=0.0, show_default=False
-    ),
-    click.option("--mix", is_flag=True, help="Exchange segments until packs look like the data, at no cost in fill."),
     value_option(
         "--mixture",
         "FILE.yaml",
@@ -284,16 +270,31 @@ plan_options = grouped(
         callback=read_mixture,
         is_eager=True,
     ),
-    value_option("--time-limit", "SECONDS", "Limit on the search of optimal (default 60) and auto.", type=float),
-    click.option("--seed", default=0, help="Seed of the order of packs and of equally long samples."),
-    click.option("--epoch", default=0, help="Pass over the data; each pass combines samples differently."),
     grouped(
         "Alignment",
-        value_option("--align", "TOKENS", "Plan for segments padded to a multiple of this.", type=int),
-        value_option("--align-total", "TOKENS", "Plan for rows padded to a multiple of this.", type=int),
+        value_option("--align", "TOKENS", "Plan for segments padded to a multiple of this.", "segment", type=int),
+        value_option("--align-total", "TOKENS", "Plan for rows padded to a multiple of this.", "total", type=int),
         value_option("--cp", "RANKS", "Align for context parallelism over this many ranks.", type=int),
         value_option("--tp", "RANKS", "Align for tensor and sequence parallelism over this many ranks.", type=int),
         value_option("--fp8", "FORMAT", "Align rows for a number format: fp8, nvfp4, mxfp8 or blockwise."),
         click.option("--fused-attention", is_flag=True, help="Align rows for cuDNN's fused attention."),
+    ),
+)
+training_options = grouped(
+    "Training run",
+    options_of(TrainingRun, "Training run"),
+    value_option("--model-type", "NAME", f"Model whose costs are used: {', '.join(MODELS)}."),
+    value_option("--model-config", "FILE", "The config.json of your model, for its costs."),
+)
+config_option = grouped(
+    "Job",
+    value_option(
+        "--config",
+        "FILE.yaml",
+        "A file of options by name, and source: paths; flags override it.",
+        "config_file",
+        is_eager=True,
+        expose_value=False,
+        callback=apply_file,
     ),
 )

@@ -5,12 +5,13 @@ from typing import Any
 
 import click
 
-from brimful.cli.arguments import execution_of, open_job, output_directory, plan_settings
-from brimful.cli.command import GroupedCommand
-from brimful.cli.config import SourceArgument, config_option
-from brimful.cli.npy import numbers_from_npy
+from brimful.cli.arguments import open_job, output_directory, plan_settings
+from brimful.cli.artefacts import numbers_from_npy
+from brimful.cli.config import SourceArgument
 from brimful.cli.options import (
+    GroupedCommand,
     bad_sample_option,
+    config_option,
     encoder_options,
     engine_option,
     filter_option,
@@ -62,9 +63,6 @@ def pack(source: tuple[str, ...], output: str | None, groups: str | None, **opti
         settings,
         groups=None if groups is None else numbers_from_npy(groups),
         sources=job.sources,
-        notes=job.notes,
-        execution=execution_of(options),
-        progress=job.progress,
-        **{name: options[name] for name in ("num_proc", "cache_dir", "on_bad_sample", "filters", "media_storage")},
+        job=job.settings,
     )
     show(summary.as_dict, summary.lines, options["as_json"])

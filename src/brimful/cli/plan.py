@@ -6,22 +6,33 @@ from typing import Any
 
 import click
 
-from brimful.cli.arguments import open_job, plan_settings
-from brimful.cli.artefacts import LENGTHS, PLAN, STORE, kind_of, lengths_in, plan_as_dict
-from brimful.cli.command import GroupedCommand, grouped, value_option
-from brimful.cli.config import SourceArgument, config_option
-from brimful.cli.npy import lengths_from_npy, numbers_from_npy
+from brimful.cli.arguments import make_run, open_job, plan_settings
+from brimful.cli.artefacts import (
+    LENGTHS,
+    PLAN,
+    STORE,
+    kind_of,
+    lengths_from_npy,
+    lengths_in,
+    numbers_from_npy,
+    plan_as_dict,
+)
+from brimful.cli.config import SourceArgument
 from brimful.cli.options import (
+    GroupedCommand,
+    config_option,
     encoder_options,
+    grouped,
     job_options,
     max_patches_option,
     media_options,
     plan_options,
     source_options,
+    training_options,
     transform_option,
+    value_option,
 )
 from brimful.cli.terminal import show, show_lines
-from brimful.cli.training_options import make_run, training_options
 from brimful.errors import SettingsError, SourceNotFoundError
 from brimful.measure import LengthTable, join_tables, measure_lengths
 from brimful.measure.shares import unfinished_shares
@@ -132,9 +143,9 @@ def _table(
         job.source,
         job.encoder,
         budgets=("tokens", "loss_tokens") if "loss_tokens" in (settings.budgets or {}) else ("tokens",),
-        cache_dir=options["cache_dir"],
-        num_proc=options["num_proc"],
-        progress=job.progress,
+        cache_dir=job.settings.cache_dir,
+        num_proc=job.settings.num_proc,
+        progress=job.settings.progress,
     )
     return table, job.sources
 

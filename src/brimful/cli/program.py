@@ -7,53 +7,36 @@ import shlex
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
-from importlib import import_module
 from typing import Any, NoReturn
 
 import click
 
 from brimful import __version__
-from brimful.cli.flags import in_flags
+from brimful.cli.flags import COMMANDS, command_named, in_flags
 from brimful.errors import BrimfulError, NoTargetError, UnfinishedSharesError
 from brimful.stopping import STOPPED
-
-_COMMANDS = {
-    "demo": "the whole pipeline on real text from this machine, in a minute",
-    "pack": "measure, plan and write a data set in one command",
-    "measure": "measure the exact lengths of all samples",
-    "plan": "decide which samples share which pack",
-    "write": "write the packs of a plan",
-    "produce": "append packs to a stream while the data still arrives",
-    "export": "write packs in the layout of another project: energon, webdataset, megatron, …",
-    "verify": "check that packing is right: isolation and parity, on your model",
-    "inspect": "show a length table, a plan, a pack store, a stream, one pack with its text, or where one sample is",
-    "report": "report lengths, fill and the effect of other capacities",
-}
 
 
 class _Commands(click.Group):
     """A group that imports a command's file when it is used, so that ``brimful --help`` answers at once."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
-            return None
-        command: click.Command = getattr(import_module(f"brimful.cli.{cmd_name}"), cmd_name)
-        return command
+        return command_named(cmd_name) if cmd_name in COMMANDS else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         # This message names the nearest command, or the commands that take such a path.
-        if args and args[0] not in _COMMANDS and not args[0].startswith("-"):
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             raise click.UsageError(_unknown(args[0]), ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(list(_COMMANDS.items()))
+            formatter.write_dl(list(COMMANDS.items()))
 
 
 def _unknown(name: str) -> str:
@@ -64,9 +47,9 @@ def _unknown(name: str) -> str:
             f"no command {name!r}: to pack data use `brimful pack {name} …`, and to see brimful's own files "
             f"`brimful inspect {name}`"
         )
-    matches = get_close_matches(name.lower(), _COMMANDS, n=1, cutoff=0.5)
+    matches = get_close_matches(name.lower(), COMMANDS, n=1, cutoff=0.5)
     return f"no command {name!r}: " + (
-        f"did you mean {matches[0]}?" if matches else f"use one of {', '.join(_COMMANDS)}"
+        f"did you mean {matches[0]}?" if matches else f"use one of {', '.join(COMMANDS)}"
     )
 
 

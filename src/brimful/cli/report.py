@@ -6,13 +6,28 @@ from typing import Any
 import click
 
 from brimful.blobs import atomic_file, open_blob_store
-from brimful.cli.artefacts import LENGTHS, PLAN, kind_of, lengths_in, plan_in
-from brimful.cli.command import GroupedCommand, grouped, value_option
-from brimful.cli.decoder import decoder_of
-from brimful.cli.npy import lengths_from_npy, numbers_from_npy
-from brimful.cli.options import capacity_option, json_option, no_target_option, overflow_option
+from brimful.cli.arguments import make_run
+from brimful.cli.artefacts import (
+    LENGTHS,
+    PLAN,
+    decoder_of,
+    kind_of,
+    lengths_from_npy,
+    lengths_in,
+    numbers_from_npy,
+    plan_in,
+)
+from brimful.cli.options import (
+    GroupedCommand,
+    capacity_option,
+    grouped,
+    json_option,
+    no_target_option,
+    overflow_option,
+    training_options,
+    value_option,
+)
 from brimful.cli.terminal import show_json, show_lines
-from brimful.cli.training_options import make_run, training_options
 from brimful.errors import (
     NotAPackStoreError,
     PlanMismatchError,

@@ -8,8 +8,7 @@ from typing import Any
 
 import click
 
-from brimful.cli.command import GroupedCommand, grouped, value_option
-from brimful.cli.options import json_option
+from brimful.cli.options import GroupedCommand, grouped, json_option, value_option
 from brimful.cli.terminal import show
 from brimful.errors import SettingsError
 from brimful.optional import optional

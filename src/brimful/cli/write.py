@@ -6,12 +6,13 @@ from typing import Any
 import click
 
 from brimful.blobs import open_blob_store
-from brimful.cli.arguments import execution_of, open_job, output_directory
+from brimful.cli.arguments import open_job, output_directory
 from brimful.cli.artefacts import PLAN, kind_of, mismatch
-from brimful.cli.command import GroupedCommand, grouped
 from brimful.cli.options import (
+    GroupedCommand,
     encoder_options,
     execution_options,
+    grouped,
     job_options,
     media_options,
     media_storage_option,
@@ -61,18 +62,7 @@ def write(plan_file: str, source: tuple[str, ...], output: str | None, **options
         )
     plan = Plan.open(plan_file)
     job = open_job(source, options)
-    num_written = write_packs(
-        plan,
-        job.source,
-        job.encoder,
-        directory,
-        num_proc=options["num_proc"],
-        media_storage=options["media_storage"],
-        cache_dir=options["cache_dir"],
-        notes=job.notes,
-        execution=execution_of(options),
-        progress=job.progress,
-    )
+    num_written = write_packs(plan, job.source, job.encoder, directory, job.settings)
     home = JobHome(open_blob_store(directory), options["cache_dir"])
     plan.save(home.path("plan.arrow"))  # next to the packs, for reports and checks
     home.publish("plan.arrow")

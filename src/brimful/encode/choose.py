@@ -3,9 +3,11 @@
 import datetime
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any
 
+from brimful.arguments import understands
 from brimful.checks import choice_of
 from brimful.encode.chat import ChatEncoder, Reasoning
 from brimful.encode.completion import CompletionEncoder
@@ -17,6 +19,7 @@ from brimful.encode.tokens import TokenEncoder
 from brimful.errors import SettingsError
 from brimful.media.families import Family
 from brimful.messages import setting
+from brimful.settings import as_settings, option
 from brimful.sources.source import Source
 
 
@@ -41,7 +44,7 @@ _SETTINGS = {
     Mode.TEXT: ("bos", "eos"),
     Mode.TOKENS: (),
 }
-"""Settings that each mode has; any other is refused."""
+"""Settings that item mode has; any other is refused."""
 
 _TRAIN_ON = {Mode.CHAT: ("assistant", "last", "all"), Mode.COMPLETION: ("completion", "all")}
 _ENCODERS: dict[Mode, Callable[..., Encoder]] = {
@@ -53,29 +56,11 @@ _MODE_OF_FORMAT = {"text": Mode.TEXT, "tokens": Mode.TOKENS}
 """Mode of a row format; chats for all others."""
 
 
-def encoder_for(
-    source: Source,
-    tokenizer: str | os.PathLike[str] | Any | None,
-    *,
-    mode: Mode | str = Mode.AUTO,
-    train_on: str | None = None,
-    chat_template: str | None = None,
-    template_kwargs: Mapping[str, Any] | None = None,
-    system: str | None = None,
-    reasoning: str = Reasoning.ERROR.value,
-    date: datetime.date | str | None = None,
-    separator: str = "",
-    bos: bool | None = None,
-    eos: bool = True,
-    fast: bool = True,
-    media: Family | None = None,
-    compare_media: bool = True,
-) -> Encoder:
-    """Return the encoder for a source, with these settings.
+@dataclass(frozen=True, kw_only=True)
+class EncoderSettings:
+    """Settings of the way from rows to tokens.
 
-    Args:
-        source: the samples.
-        tokenizer: a directory, a hub id, or a ``transformers`` tokenizer; None for rows of tokens.
+    Attributes:
         mode: the way from rows to tokens.
         train_on: see ``ChatEncoder`` and ``CompletionEncoder``; their default if None.
         chat_template, template_kwargs, system, reasoning, date: see ``ChatEncoder``.
@@ -85,6 +70,67 @@ def encoder_for(
         media: the model family that turns the sizes of images, videos and audio into tokens
             (``media.families.open_family``), for chats with media.
         compare_media: see ``MediaChatEncoder``.
+    """
+
+    mode: Mode | str = option(
+        Mode.AUTO,
+        "Chats with the chat template, prompt and completion without one, documents, or ready tokens; auto "
+        "chooses by the format of the rows.",
+    )
+    chat_template: str | None = option(None, "A Jinja chat template instead of the tokenizer's own.", "FILE")
+    template_kwargs: Mapping[str, Any] | None = option(
+        None,
+        "A variable of the chat template, such as enable_thinking=false.",
+        "NAME=VALUE",
+        "--template-arg",
+        example="enable_thinking=false",
+    )
+    system: str | None = option(None, "System prompt for chats without one.", "TEXT")
+    reasoning: Reasoning | str = option(
+        Reasoning.ERROR,
+        "Reasoning (reasoning_content) that the template does not support: refuse, write it as <think>, or drop.",
+    )
+    date: datetime.date | str | None = option(
+        None, "The date for templates that write today's date, such as Llama 3.1's.", "YYYY-MM-DD"
+    )
+    train_on: str | None = option(
+        None,
+        "Tokens that are targets: in chats every answer (default), the last answer, or all tokens; in prompt and "
+        "completion the completion (default) or all tokens.",
+        choices=("assistant", "last", "completion", "all"),
+    )
+    separator: str = option("", "Between prompt and completion, with --mode completion.", "TEXT")
+    bos: bool | None = option(None, "Documents begin with BOS (default: as in the tokenizer).")
+    eos: bool = option(True, "Documents end with EOS.")
+    fast: bool = option(True, "Encode with faster libraries if they give the same tokens (default).")
+    media: Family | None = None
+    compare_media: bool = option(
+        True, "Compare a share of the samples with the model's own processor while measuring (default)."
+    )
+
+    def changes(self) -> dict[str, Any]:
+        """Return the settings of encoders that differ from their defaults."""
+        return {
+            item.name: value
+            for item in fields(self)
+            if item.name not in ("mode", "fast", "media", "compare_media")
+            and (value := getattr(self, item.name)) not in (item.default, {})
+        }
+
+
+@understands({}, EncoderSettings)
+def encoder_for(
+    source: Source,
+    tokenizer: str | os.PathLike[str] | Any | None,
+    settings: EncoderSettings | None = None,
+    **options: Any,
+) -> Encoder:
+    """Return the encoder for a source, with these settings.
+
+    Args:
+        source: the samples.
+        tokenizer: a directory, a hub id, or a ``transformers`` tokenizer; None for rows of tokens.
+        settings, options: an ``EncoderSettings``, or its fields as keywords.
 
     Raises:
         SettingsError: no tokenizer, though one is needed, or a setting that this mode does not have.
@@ -93,25 +139,16 @@ def encoder_for(
     >>> encoder_for(open_source([{"input_ids": [5, 6]}]), None)
     TokenEncoder(train_on labels)
     """
-    mode = choice_of(Mode, mode, argument="mode")
+    settings = as_settings(EncoderSettings, settings, options)
+    train_on, media = settings.train_on, settings.media
+    mode = choice_of(Mode, settings.mode, argument="mode")
     if mode is Mode.AUTO:
         # A mixture is encoded by ``ChatEncoder``, which takes texts and tokens among the chats.
         modes = {_MODE_OF_FORMAT.get(row_format.name, Mode.CHAT) for row_format in source.formats}
         mode = modes.pop() if len(modes) == 1 else Mode.CHAT
-    values: dict[str, Any] = {
-        "train_on": train_on,
-        "chat_template": chat_template,
-        "template_kwargs": dict(template_kwargs or {}) or None,
-        "system": system,
-        "reasoning": None if reasoning == Reasoning.ERROR.value else reasoning,
-        "date": date,
-        "separator": separator or None,
-        "bos": bos,
-        "eos": None if eos else False,
-    }
-    settings = {name: value for name, value in values.items() if value is not None}
+    values = settings.changes()
     # A setting that this mode does not have would change nothing, and the user would never know.
-    stray = next((name for name in settings if name not in _SETTINGS[mode]), None)
+    stray = next((name for name in values if name not in _SETTINGS[mode]), None)
     if stray is not None:
         mode_names = " or ".join(setting("mode", choice.value) for choice in _SETTINGS if stray in _SETTINGS[choice])
         raise SettingsError(f"{setting(stray)} has no effect in {setting('mode', mode.value)}: it is for {mode_names}")
@@ -130,13 +167,13 @@ def encoder_for(
             f"{setting('train_on')} {train_on!r} is unknown with {setting('mode', mode.value)}: use one of "
             f"{', '.join(_TRAIN_ON[mode])}"
         )
-    if not fast:
+    if not settings.fast:
         tokenizer = tokenizer.reference if isinstance(tokenizer, Tokenizer) else Tokenizer(tokenizer, fast=False)
     if media is None:
-        return _ENCODERS[mode](tokenizer, **settings)
+        return _ENCODERS[mode](tokenizer, **values)
     if mode is not Mode.CHAT:
         raise SettingsError(f"media are packed with {setting('mode', Mode.CHAT.value)}, and the mode is {mode.value}")
-    return MediaChatEncoder(tokenizer, media, compare_media=compare_media, **settings)
+    return MediaChatEncoder(tokenizer, media, compare_media=settings.compare_media, **values)
 
 
 def as_encoder(source: Source, encoder: Encoder | str | os.PathLike[str] | Any) -> Encoder:

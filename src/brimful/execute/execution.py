@@ -10,6 +10,7 @@ from typing import TypeAlias, TypeVar
 from brimful.checks import check_type, choice_of
 from brimful.errors import SettingsError, UnfinishedSharesError
 from brimful.messages import setting
+from brimful.settings import option
 
 Task = TypeVar("Task")
 
@@ -43,9 +44,11 @@ class Execution:
     ['b', 'e']
     """
 
-    engine: Engine = Engine.LOCAL
-    task_index: int | None = None
-    num_tasks: int | None = None
+    engine: Engine = option(Engine.LOCAL, "Where the work runs: processes of this machine, or the running Ray cluster.")
+    task_index: int | None = option(
+        None, "Do one share of the job, from 0, for a Slurm array; the share that finishes last joins them.", "N"
+    )
+    num_tasks: int | None = option(None, "Shares of the job.", "N")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "engine", choice_of(Engine, self.engine, argument="engine"))

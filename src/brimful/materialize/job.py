@@ -11,12 +11,9 @@ from typing import Any
 import numpy as np
 
 from brimful.arguments import CAPACITY_NAMES, understands
-from brimful.blobs import open_blob_store
 from brimful.cache import exclusive
-from brimful.checks import check_type, choice_of
+from brimful.checks import check_type
 from brimful.encode.augmentation import check_augmentation
-from brimful.encode.choose import as_encoder
-from brimful.encode.encoded_samples import EncodedSamples
 from brimful.encode.encoder import Encoder
 from brimful.errors import (
     BadSampleError,
@@ -28,35 +25,31 @@ from brimful.errors import (
     SourceError,
     StoreMismatchError,
 )
-from brimful.execute import LOCAL, ExecutionLike, as_execution
+from brimful.execute import as_execution
 from brimful.fingerprint import fingerprint_array
 from brimful.lengths.table import LengthTable
 from brimful.materialize.changed_media import explained_changes_of_media
-from brimful.materialize.claim import claim_store, expect_media
+from brimful.materialize.claim import PackJob
 from brimful.materialize.dropped import write_dropped
-from brimful.materialize.feature_sizes import feature_maker, with_features
 from brimful.materialize.home import JobHome
-from brimful.materialize.media_layout import MediaLayout
-from brimful.materialize.media_survey import survey_media
 from brimful.materialize.oversized_media import check_media_fit, remedy_of
+from brimful.materialize.settings import JobSettings
 from brimful.materialize.summary import PackSummary
-from brimful.materialize.write import SHARD_BYTES, write_packs
+from brimful.materialize.write import layout_of, survey_of, write_plan
 from brimful.measure.filters import Filter, as_filters
-from brimful.measure.job import OnBadSample, measure_and_keep
-from brimful.media.features import FeatureMaker
-from brimful.media.storage import MediaStorage
+from brimful.measure.job import measure_and_keep
 from brimful.messages import setting
 from brimful.plan import Plan, PlanSettings
 from brimful.plan.planner import plan_with
 from brimful.plan.policies.budgets import DERIVED
-from brimful.plan.policies.groups import as_groups, check_beginnings_stay
-from brimful.progress import Progress
+from brimful.plan.policies.groups import as_groups
+from brimful.settings import as_settings
 from brimful.shards import MediaCensus, StreamLog, recorded_root
 from brimful.sources.augmented import Transform
 from brimful.sources.open import open_source
 from brimful.sources.source import Source
 from brimful.sources.text_files import TextFiles
-from brimful.typing import AnyIntArray, Fingerprint
+from brimful.typing import AnyIntArray
 
 _LOSS_TOKENS = "loss_tokens"
 """Only column that measuring can add to the table; other budgets must follow from lengths."""
@@ -70,7 +63,7 @@ _OPTIONS = {
 """Options of plans, which are passed as one object."""
 
 
-@understands(_OPTIONS, capacity=CAPACITY_NAMES)
+@understands(_OPTIONS, JobSettings, capacity=CAPACITY_NAMES)
 def pack_dataset(
     source: Source | Any,
     encoder: Encoder | str | os.PathLike[str] | Any,
@@ -80,16 +73,9 @@ def pack_dataset(
     capacity: int | None = None,
     groups: AnyIntArray | Sequence[int] | None = None,
     sources: Mapping[str, int] | None = None,
-    shard_bytes: int = SHARD_BYTES,
-    num_proc: int | None = None,
-    cache_dir: str | os.PathLike[str] | None = None,
-    on_bad_sample: OnBadSample = "error",
     transforms: Sequence[Transform] = (),
-    filters: Sequence[Filter | str] | None = None,
-    notes: dict[str, Any] | None = None,
-    media_storage: MediaStorage | str = MediaStorage.REFERENCES,
-    execution: ExecutionLike = LOCAL,
-    progress: Progress | None = None,
+    job: JobSettings | None = None,
+    **options: Any,
 ) -> PackSummary:
     """Measure, plan and write in one call; every sample is tokenized once.
 
@@ -105,13 +91,11 @@ def pack_dataset(
         settings: options of the plan, such as ``PlanSettings(capacity=4096, overflow="drop")``.
         capacity: tokens of a pack, for a plan with default options.
         groups, sources: as for ``plan_packs``.
-        shard_bytes, notes, media_storage: as for ``write_packs``.
-        num_proc, cache_dir, on_bad_sample, filters, progress: as for ``measure_lengths``.
-        execution: ``ray``, for a cluster. Shares need the plan between measuring and writing: call these two
-            separately.
         transforms: functions that training will apply to each served sample. A few samples are tested to check that
             none changes a length (``encode.augmentation``); packs hold the original samples. For packs of transformed
             samples pass ``source.augmented(…)``.
+        job, options: a ``JobSettings``, or its fields as keywords, such as ``num_proc``. Shares need the plan between
+            measuring and writing: call these two separately.
 
     Raises:
         AugmentationError: a transform changes the length of a sample.
@@ -119,46 +103,33 @@ def pack_dataset(
         BrimfulError: as for ``measure_lengths``, ``plan_packs`` and ``write_packs``.
     """
     settings = _one_of(settings, capacity)
-    execution = as_execution(execution)
-    if execution.is_share:
+    job = as_settings(JobSettings, job, options)
+    if as_execution(job.execution).is_share:
         raise SettingsError(
-            f"{setting('task_index')}: all shares have to be measured before one plan is made of them, so packing in one call "
-            f"takes none: measure in shares, plan, then write in shares"
+            f"{setting('task_index')}: all shares have to be measured before one plan is made of them, so packing in one "
+            f"call takes none: measure in shares, plan, then write in shares"
         )
     if settings.mixture is not None and isinstance(source, Mapping):
-        source, sources = _chained(source, cache_dir)
-    source = open_source(source, cache_dir=cache_dir)
-    if source.joins_rows:
-        check_beginnings_stay(settings.overflow_policy)
-    encoder = as_encoder(source, encoder)
-    storage = choice_of(MediaStorage, media_storage, argument="media_storage")
-    maker = feature_maker(encoder, storage)
-    progress = progress or Progress()
-    store = open_blob_store(directory)
-    home = JobHome(store, cache_dir)
-    encoded_dir, plan_path = home.path("tmp/encoded"), home.path("plan.arrow")
-    group_fingerprint = None
-    if groups is None and source.group_size > 1:
-        group_fingerprint = fingerprint_array(np.arange(len(source)) // source.group_size)
-    elif groups is not None:
-        group_fingerprint = fingerprint_array(
-            as_groups(groups, num_samples=len(source), policy=settings.overflow_policy)
-        )
-    for name in settings.budgets or ():
-        if name not in (*DERIVED, _LOSS_TOKENS, *encoder.budgets):
-            known_budgets = ", ".join((_LOSS_TOKENS, *DERIVED, *encoder.budgets))
-            raise SettingsError(
-                f"{setting('budgets', name, python=f'budgets {name!r}')} is unknown: packing can measure {known_budgets}"
-            )
-    log = StreamLog(store)
+        source, sources = _chained(source, job.cache_dir)
+    pack_job = PackJob.open(source, encoder, directory, job, settings.overflow_policy)
+    source, encoder, store, log, progress = (
+        pack_job.source,
+        pack_job.encoder,
+        pack_job.store,
+        pack_job.log,
+        pack_job.progress,
+    )
+    home = JobHome(store, job.cache_dir)
+    _check_budgets(settings, encoder)
     # The header holds the requested options; results of a search enter it through the plan's fingerprint.
-    is_finished = _check_claim(log, source, encoder, settings, group_fingerprint, storage, maker)
-    judges = as_filters(filters)
+    is_finished = _check_claim(pack_job, settings, groups)
+    judges = as_filters(job.filters)
     if log.is_begun():
         home.fetch("lengths.arrow")
         _check_filters(home.path("lengths.arrow"), judges)
     if transforms:
         check_augmentation(source, encoder, transforms)
+    encoded_dir = home.path("tmp/encoded")
     with store.used(), home.local.used(encoded_dir.name):
         measurement = measure_and_keep(
             source,
@@ -166,16 +137,14 @@ def pack_dataset(
             budgets=("tokens", _LOSS_TOKENS) if _LOSS_TOKENS in (settings.budgets or {}) else ("tokens",),
             targets=True,
             path=home.path("lengths.arrow"),
-            cache_dir=cache_dir,
-            num_proc=num_proc,
-            on_bad_sample=on_bad_sample,
+            cache_dir=job.cache_dir,
+            on_bad_sample=job.on_bad_sample,
             rejects_path=home.path("rejects.jsonl"),
             filters=judges,
             on_mismatch="rebuild",  # lengths of another job in a directory that is not claimed by packs yet
-            progress=progress,
             encoded_dir=None if is_finished else encoded_dir,
-            execution=execution,
             looks_at_media=not is_finished,
+            **pack_job.resources,
         )
         table = measurement.table
         if not np.any(table.tokens > 0):
@@ -183,18 +152,11 @@ def pack_dataset(
                 f"no row of {source.title} can be packed; the first is {_first_rejected(source, encoder, table)}"
             )
         check_media_fit(table, settings, source, encoder)
-        survey = layout = None
+        survey = None
         if encoder.takes_media and not is_finished:
             with explained_changes_of_media(is_measured_now=True):
-                is_packable = table.tokens > 0
-                survey = survey_media(
-                    source,
-                    is_packable,
-                    cache_dir=cache_dir,
-                    num_proc=num_proc,
-                    execution=execution,
-                    progress=progress,
-                )
+                survey = survey_of(pack_job, table.tokens > 0)
+        plan_path = home.path("plan.arrow")
         # Of two concurrent jobs one plans, and the other takes its plan: a search may not find the same plan again.
         with ExitStack() as lock:
             with progress.stage("plan", total=len(source), unit="samples"):
@@ -202,63 +164,52 @@ def pack_dataset(
                 is_claimed = log.is_begun()
                 home.fetch(plan_path.name)
                 saved_plan = _saved_plan(plan_path, log, table)
-                plan = saved_plan or _make_plan(table, settings, groups, sources, source, encoder)
+                plan = saved_plan or _make_plan(pack_job, table, settings, groups, sources)
                 progress.advance(len(source))
                 # The header names the plan, so the plan is saved first: after a kill, a search may not find it again.
                 if saved_plan is None and not is_claimed:
                     plan.save(plan_path)
                     home.publish(plan_path.name)
-            if survey is not None or not encoder.takes_media:
-                if survey is not None:
-                    layout = with_features(
-                        MediaLayout.of(plan, survey, storage),
-                        maker,
-                        EncodedSamples(source, encoder),
-                        measurement.encoded,
-                        num_proc=num_proc,
-                        execution=execution,
-                        progress=progress,
-                    )
-                claim_store(log, plan, source, encoder, shard_bytes=shard_bytes, notes=notes, layout=layout)
+            layout = None if survey is None else layout_of(pack_job, plan, survey, measurement.encoded)
+            if layout is not None or not encoder.takes_media:
+                pack_job.claim(plan, layout)
             # In a claimed directory the header is checked first: the plan of another job must not be overwritten.
             if saved_plan is None and is_claimed:
                 plan.save(plan_path)
                 home.publish(plan_path.name)
-        num_written = write_packs(
-            plan,
-            source,
-            encoder,
-            directory,
-            encoded=measurement.encoded,
-            shard_bytes=shard_bytes,
-            num_proc=num_proc,
-            notes=notes,
-            media_storage=storage,
-            media_layout=layout,
-            cache_dir=cache_dir,
-            execution=execution,
-            progress=progress,
-        )
+        num_written = write_plan(pack_job, plan, measurement.encoded, layout)
         write_dropped(home.path("dropped.jsonl"), plan, table, source)
         home.publish("lengths.arrow", "rejects.jsonl", "dropped.jsonl")
         records, _ = log.records()
-        root = recorded_root(store, log.header()["notes"])
         seconds = {stage.name: round(stage.seconds, 2) for stage in progress.stages}
         summary = PackSummary(
             source=source.title,
             format=source.format_name,
             unit=source.unit,
             first_rejected=_first_rejected(source, encoder, table),
-            directory=os.fspath(directory),
+            directory=pack_job.directory,
             capacity=settings.capacity,
             plan=plan,
             table=table,
             shards=len(records),
             seconds=seconds if num_written or not is_finished else {},
-            media=MediaCensus.of(records, directory=os.fspath(directory), root=root),
+            media=MediaCensus.of(
+                records, directory=pack_job.directory, root=recorded_root(store, log.header()["notes"])
+            ),
         )
         store.put_atomic("summary.json", json.dumps(summary.as_dict(), indent=1).encode())
     return summary
+
+
+def _check_budgets(settings: PlanSettings, encoder: Encoder) -> None:
+    """Refuse a budget that packing cannot measure."""
+    known_budgets = (_LOSS_TOKENS, *DERIVED, *encoder.budgets)
+    for name in settings.budgets or ():
+        if name not in known_budgets:
+            raise SettingsError(
+                f"{setting('budgets', name, python=f'budgets {name!r}')} is unknown: packing can measure "
+                f"{', '.join(known_budgets)}"
+            )
 
 
 def _one_of(settings: PlanSettings | None, capacity: int | None) -> PlanSettings:
@@ -300,14 +251,14 @@ def _first_rejected(source: Source, encoder: Encoder, table: LengthTable) -> str
 
 
 def _make_plan(
+    job: PackJob,
     table: LengthTable,
     settings: PlanSettings,
     groups: AnyIntArray | Sequence[int] | None,
     sources: Mapping[str, int] | None,
-    source: Source,
-    encoder: Encoder,
 ) -> Plan:
     """Plan the packs; reject a plan without packs, and name the longest sample."""
+    source = job.source
     try:
         plan = plan_with(table, settings, groups=groups, sources=sources)
     except NoTargetError as error:
@@ -318,7 +269,7 @@ def _make_plan(
         has_media = any(
             name in table.budgets and table.budgets[name][longest] > 0 for name in ("patches", "audio_frames")
         )
-        split = remedy_of(source, encoder, longest) if has_media else f"{setting('overflow', 'split')}, "
+        split = remedy_of(source, job.encoder, longest) if has_media else f"{setting('overflow', 'split')}, "
         hint = (
             f", or {setting('text_unit', 'line')} if each line is a document" if source.unit == TextFiles.unit else ""
         )
@@ -361,22 +312,15 @@ def _names(filters: Mapping[str, Mapping[str, Any]]) -> str:
     return " and ".join(f"{name} {dict(values)}" if values else name for name, values in filters.items()) or "none"
 
 
-def _check_claim(
-    log: StreamLog,
-    source: Source,
-    encoder: Encoder,
-    settings: PlanSettings,
-    groups: Fingerprint | None,
-    storage: MediaStorage,
-    maker: FeatureMaker | None,
-) -> bool:
+def _check_claim(job: PackJob, settings: PlanSettings, groups: AnyIntArray | Sequence[int] | None) -> bool:
     """Reject the directory of another job before any work; return true if all packs of this job exist."""
-    if not log.is_begun():
+    num_samples, group_size = len(job.source), job.source.group_size
+    fingerprint = None
+    if groups is not None:
+        fingerprint = fingerprint_array(as_groups(groups, num_samples=num_samples, policy=settings.overflow_policy))
+    elif group_size > 1:
+        fingerprint = fingerprint_array(np.arange(num_samples) // group_size)
+    if not job.log.is_begun():
         return False
-    identity = {"capacity": settings.capacity, "settings": settings.identity(groups)}
-    identity |= {"source": source.fingerprint, "encoder": encoder.fingerprint}
-    if encoder.takes_media:
-        expect_media(log, identity, storage, maker)
-    else:
-        log.expect(identity)
-    return log.records()[1] is not None
+    job.expect({"capacity": settings.capacity, "settings": settings.identity(fingerprint), **job.fingerprints})
+    return job.log.records()[1] is not None

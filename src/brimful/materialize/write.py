@@ -12,40 +12,28 @@ from typing import Any
 
 import numpy as np
 
-from brimful.blobs import BlobStore, LocalBlobStore, open_blob_store
-from brimful.checks import check_type, choice_of
-from brimful.encode.choose import as_encoder
-from brimful.encode.encoded_samples import EncodedSamples
+from brimful.arguments import understands
+from brimful.blobs import BlobStore, LocalBlobStore
+from brimful.checks import check_type
 from brimful.encode.encoder import Encoder
 from brimful.encode.token_runs import StoredSamples
 from brimful.errors import PlanMismatchError, StoreFullError
-from brimful.execute import LOCAL, ExecutionLike, as_execution, available_cores, run_tasks
+from brimful.execute import available_cores, run_tasks
 from brimful.materialize.changed_media import explained_changes_of_media
-from brimful.materialize.claim import (
-    claim_store,
-    expect_media,
-    identity_of,
-    media_root_of,
-)
-from brimful.materialize.feature_sizes import feature_maker, with_features
+from brimful.materialize.claim import PackJob, media_root_of
+from brimful.materialize.feature_sizes import with_features
 from brimful.materialize.media_layout import MediaLayout
-from brimful.materialize.media_survey import survey_media
+from brimful.materialize.media_survey import MediaSurvey, survey_media
+from brimful.materialize.settings import JobSettings
 from brimful.materialize.shard_task import ShardContext, ShardTasks, write_shard
 from brimful.media.storage import MediaStorage
 from brimful.messages import setting, size_of
 from brimful.plan import Plan
-from brimful.plan.policies.groups import check_beginnings_stay
 from brimful.progress import Progress
-from brimful.shards import (
-    EndRecord,
-    ShardRecord,
-    StreamLog,
-)
-from brimful.sources.open import open_source
+from brimful.settings import as_settings
+from brimful.shards import EndRecord, ShardRecord, StreamLog
 from brimful.sources.source import Source
-
-SHARD_BYTES = 64 << 20
-"""Target size of a shard in bytes: few files, and small enough to build in memory."""
+from brimful.typing import BoolArray
 
 _IN_PROCESS_TOKENS = 30_000_000
 """Tokens below which one process copies a job faster than several processes start."""
@@ -57,21 +45,16 @@ _ENCODING_COST = 10
 """Minimum time to encode a token ÷ time to copy a kept one; lowers the token bound if tokens are encoded."""
 
 
+@understands({}, JobSettings)
 def write_packs(
     plan: Plan,
     source: Source | Any,
     encoder: Encoder | str | os.PathLike[str] | Any,
     directory: str | os.PathLike[str],
+    job: JobSettings | None = None,
     *,
     encoded: StoredSamples | None = None,
-    shard_bytes: int = SHARD_BYTES,
-    num_proc: int | None = None,
-    notes: dict[str, Any] | None = None,
-    media_storage: MediaStorage | str = MediaStorage.REFERENCES,
-    media_layout: MediaLayout | None = None,
-    cache_dir: str | os.PathLike[str] | None = None,
-    execution: ExecutionLike = LOCAL,
-    progress: Progress | None = None,
+    **options: Any,
 ) -> int:
     """Write the packs of a plan as a pack store.
 
@@ -84,17 +67,8 @@ def write_packs(
         source: the samples, or anything that ``open_source`` takes.
         encoder: the one that measured the samples; or a tokenizer, or its name.
         directory: of the store; a path or a URL.
+        job, options: a ``JobSettings``, or its fields as keywords, such as ``num_proc``.
         encoded: tokens that measuring kept, so that no sample is encoded twice.
-        shard_bytes: target size of a shard.
-        num_proc: processes; all cores if None, one for small jobs. Never changes a byte.
-        notes: information for users, such as the name of the tokenizer; kept in the header, not compared.
-        media_storage: how the store holds media in files: ``references``, ``bytes`` or ``features``. Bytes are stored
-            once for each distinct medium; bytes that came with rows are always stored.
-        media_layout: places of the media, if the caller has it; made now if None.
-        cache_dir: directory in which fingerprints of files are cached.
-        execution: ``ray``, for a cluster, or an ``Execution``, for one share of the shards. All machines must see the
-            source, the plan and the directory.
-        progress: reports packs and tokens per second and the remaining time.
 
     Returns:
         Number of shards that this call wrote.
@@ -107,46 +81,47 @@ def write_packs(
         StoreFullError: no space left, or less than the media need; the same call resumes once space is free.
     """
     check_type("plan", plan, Plan, "a Plan", "the call is write_packs(plan, source, encoder, directory)")
-    source = open_source(source)
-    encoder = as_encoder(source, encoder)
-    storage = choice_of(MediaStorage, media_storage, argument="media_storage")
-    execution = as_execution(execution)
+    settings = as_settings(JobSettings, job, options)
+    pack_job = PackJob.open(source, encoder, directory, settings, plan.settings.overflow_policy)
     if plan.num_packs == 0:
         raise PlanMismatchError("the plan has no packs: every sample was dropped or rejected")
-    if plan.ledger.samples_in != len(source):
+    num_samples = len(pack_job.source)
+    if plan.ledger.samples_in != num_samples:
         raise PlanMismatchError(
-            f"the plan is for {plan.ledger.samples_in:,} samples and {source.title} has {len(source):,}: plan again"
+            f"the plan is for {plan.ledger.samples_in:,} samples and {pack_job.source.title} has {num_samples:,}: plan "
+            f"again"
         )
-    if source.joins_rows:
-        check_beginnings_stay(plan.settings.overflow_policy)
     plan.check_fingerprint()
-    progress = progress or Progress()
-    store = open_blob_store(directory)
+    return write_plan(pack_job, plan, encoded)
+
+
+def write_plan(job: PackJob, plan: Plan, encoded: StoredSamples | None, layout: MediaLayout | None = None) -> int:
+    """Write the packs of a plan that was made from the samples of a job; ``write_packs`` explains it.
+
+    Args:
+        job, plan: of the packs.
+        encoded: tokens that measuring kept.
+        layout: places of the media, if the caller has it; made now if None.
+    """
+    source, store, log, execution = job.source, job.store, job.log, job.execution
     with ExitStack() as stack:
         stack.enter_context(store.used())
-        if encoder.takes_media:
+        if job.encoder.takes_media:
             # Tokens that measuring kept belong to the media as they were when this job began.
             stack.enter_context(explained_changes_of_media(is_measured_now=encoded is not None))
-        log = StreamLog(store)
-        layout = media_layout
-        maker = feature_maker(encoder, storage)
-        samples = EncodedSamples(source, encoder)
-        if encoder.takes_media and layout is None:
-            if _is_complete(store, log):
-                expect_media(log, identity_of(plan, source, encoder, 0), storage, maker)
-                return 0
-            options: dict[str, Any] = {"num_proc": num_proc, "execution": execution, "progress": progress}
-            layout = MediaLayout.of(
-                plan, survey_media(source, _is_packed(plan), cache_dir=cache_dir, **options), storage
-            )
-            layout = with_features(layout, maker, samples, encoded, **options)
-        per_shard = claim_store(log, plan, source, encoder, shard_bytes=shard_bytes, notes=notes, layout=layout)
+            if layout is None:
+                if _is_complete(store, log):
+                    job.expect(job.identity(plan, 0))
+                    return 0
+                layout = layout_of(job, plan, survey_of(job, _is_packed(plan)), encoded)
+        per_shard = job.claim(plan, layout)
         if layout is not None:
             layout = replace(layout, packs_of_shard=per_shard)
         num_shards = -(-plan.num_packs // per_shard)
         shards = execution.share(range(num_shards))
         pending_shards = _pending_shards(store, log, shards)
         edges = np.minimum(np.arange(num_shards + 1) * per_shard, plan.num_packs)
+        num_proc = job.settings.num_proc
         if num_proc is None and execution.is_local:
             small_job = _IN_PROCESS_TOKENS if encoded is not None else _IN_PROCESS_TOKENS // _ENCODING_COST
             is_small = plan.ledger.tokens_packed < small_job
@@ -154,42 +129,40 @@ def write_packs(
                 is_small = is_small and layout.stored_bytes < _IN_PROCESS_BYTES
             num_proc = 1 if is_small else available_cores()
         if layout is not None and pending_shards:
-            _announce_media(layout, source, progress)
+            _announce_media(layout, source, job.progress)
             _check_space(store, plan, layout, pending_shards)
         # A plan in a file is opened by each process, which is faster than sending it.
         context = ShardContext(
             plan=plan if num_proc == 1 or plan.path is None else None,
             plan_path=plan.path,
             plan_fingerprint=plan.fingerprint,
-            samples=samples,
-            features=maker,
+            samples=job.samples,
+            features=job.maker,
             encoded=encoded,
-            directory=str(directory),
+            directory=job.directory,
             packs_per_shard=per_shard,
             cum_tokens=np.cumsum(plan.pack_tokens)[edges[1:] - 1].tolist(),
             producer_id=f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}",
-            media_root=media_root_of(source) if encoder.takes_media else "",
+            media_root=media_root_of(source) if job.encoder.takes_media else "",
         )
         packs_of_shards = np.diff(edges)
         num_packs = int(packs_of_shards[shards].sum())
-        with progress.stage("write", total=num_packs, unit="packs"):
-            progress.advance(num_packs - int(packs_of_shards[pending_shards].sum()), resumed=True)
-            # One shard is gathered while another is flushed; encoders are never called from two threads.
-            threads = 2 if encoded is not None else 1
-            shard_tasks = ShardTasks(pending_shards, plan, per_shard, layout)
+        with job.progress.stage("write", total=num_packs, unit="packs"):
+            job.progress.advance(num_packs - int(packs_of_shards[pending_shards].sum()), resumed=True)
             tasks = run_tasks(
                 write_shard,
-                shard_tasks,
+                ShardTasks(pending_shards, plan, per_shard, layout),
                 context=context,
                 num_proc=num_proc,
-                threads=threads,
+                # One shard is gathered while another is flushed; encoders are never called from two threads.
+                threads=2 if encoded is not None else 1,
                 execution=execution,
                 shared=[store.directory] if isinstance(store, LocalBlobStore) else [],
-                say=progress.say,
+                say=job.progress.say,
             )
             with closing(tasks) as results:
                 for _, (num_packs, num_tokens) in results:
-                    progress.advance(num_packs, tokens=num_tokens)
+                    job.progress.advance(num_packs, tokens=num_tokens)
         # Every shard of this call is committed here: run_tasks raises if one task fails.
         if execution.is_share:
             # One listing is enough for most shares; only a share that may finish the job checks every file.
@@ -201,7 +174,18 @@ def write_packs(
         return len(pending_shards)
 
 
-def _is_packed(plan: Plan) -> Any:
+def survey_of(job: PackJob, is_wanted: BoolArray) -> MediaSurvey:
+    """Read the sizes and fingerprints of the media of some samples (``bool[num_samples]``)."""
+    return survey_media(job.source, is_wanted, cache_dir=job.settings.cache_dir, **job.resources)
+
+
+def layout_of(job: PackJob, plan: Plan, survey: MediaSurvey, encoded: StoredSamples | None) -> MediaLayout:
+    """Return the places of the media of a plan, and of their features if the packs hold them."""
+    layout = MediaLayout.of(plan, survey, job.storage)
+    return with_features(layout, job.maker, job.samples, encoded, **job.resources)
+
+
+def _is_packed(plan: Plan) -> BoolArray:
     """Return ``bool[num_samples]``, true for samples in a pack."""
     is_packed = np.zeros(plan.ledger.samples_in, dtype=bool)
     is_packed[plan.sample_ids[: int(plan.offsets[-1])]] = True

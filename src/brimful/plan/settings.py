@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import MISSING, asdict, dataclass, field
 from typing import Any
 
 from brimful.checks import check_type, choice_of, is_number, setting_number
@@ -16,10 +16,18 @@ from brimful.plan.policies.budgets import Budgets
 from brimful.plan.policies.mixture.spec import MixOrder, Mixture, Weighting
 from brimful.plan.policies.no_target import NoTarget
 from brimful.plan.policies.overflow import Overflow
+from brimful.settings import option
 from brimful.typing import Fingerprint
 
 _MAX_CAPACITY = 2**31 - 1
 """Maximum tokens of a pack: positions in it are int32."""
+
+
+def _algorithms_in_help() -> str:
+    """Return the names of the algorithms, each with its aliases."""
+    return ", ".join(
+        f"{entry.name} ({', '.join(entry.aliases)})" if entry.aliases else entry.name for entry in ALGORITHMS.values()
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,19 +54,34 @@ class PlanSettings:
         SettingsError: an impossible value, or two that contradict each other; names the flags.
     """
 
-    capacity: int
-    algorithm: str = "auto"
-    overflow: Overflow | str = Overflow.ERROR
-    no_target: NoTarget | str = NoTarget.ERROR
-    budgets: Mapping[str, int] | None = None
+    capacity: int = option(
+        MISSING,
+        "Most tokens per pack; with an alignment, rounded down to a multiple of it.",
+        "TOKENS",
+        *("--max-length", "--capacity", "--packing-length", "--seq-length"),
+    )
+    overflow: Overflow | str = option(Overflow.ERROR, "What to do with samples longer than a pack.")
+    no_target: NoTarget | str = option(
+        NoTarget.ERROR, "What to do with samples without a target of the loss, before or after truncation."
+    )
+    algorithm: str = option("auto", f"How to pack: {_algorithms_in_help()}.", "NAME")
+    phases: Recipe | str | None = option(
+        None, "Recipe of phased, such as 'powers_of_two; half(min_fill=0.96); finish'.", "TEXT"
+    )
+    num_packs: int | None = option(None, "Exact number of packs that spread makes.", "NUMBER")
+    budgets: Mapping[str, int] | None = option(
+        None,
+        "Limit per pack for another quantity: a column of the lengths, samples, or squares.",
+        "NAME=MOST",
+        "--budget",
+        example="patches=16384",
+    )
     alignment: Alignment | int = UNALIGNED
-    min_fill: float = 0.0
-    phases: Recipe | str | None = None
-    mix: bool = False
-    seed: int | None = 0
-    epoch: int = 0
-    time_limit: float | None = None
-    num_packs: int | None = None
+    min_fill: float = option(0.0, "Packs with less fill are packed again, then come last.", "SHARE")
+    mix: bool = option(False, "Exchange segments until packs look like the data, at no cost in fill.")
+    time_limit: float | None = option(None, "Limit on the search of optimal (default 60) and auto.", "SECONDS")
+    seed: int | None = option(0, "Seed of the order of packs and of equally long samples.")
+    epoch: int = option(0, "Pass over the data; each pass combines samples differently.")
     mixture: Mixture | None = None
 
     rule: Algorithm = field(init=False, repr=False, compare=False)
@@ -96,7 +119,7 @@ class PlanSettings:
         alignment = self.alignment if isinstance(self.alignment, Alignment) else Alignment(segment=self.alignment)
         rule = ALGORITHMS_BY_ANY_NAME.get(self.algorithm)
         if rule is None:
-            aliases = ", ".join(f"{alias} for {each.name}" for each in ALGORITHMS.values() for alias in each.aliases)
+            aliases = ", ".join(f"{alias} for {entry.name}" for entry in ALGORITHMS.values() for alias in entry.aliases)
             raise SettingsError(
                 f"{setting('algorithm', self.algorithm)} is unknown: use one of {', '.join(ALGORITHMS)} (or {aliases})"
             )

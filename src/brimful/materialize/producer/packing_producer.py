@@ -7,11 +7,13 @@ import os
 import socket
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 from brimful.arguments import CAPACITY_NAMES, understands
 from brimful.blobs import BlobGroup, crash_points, open_blob_store
 from brimful.checks import path_of
+from brimful.encode.choose import EncoderSettings
 from brimful.encode.encoder import Encoder
 from brimful.errors import StoreMismatchError
 from brimful.materialize.back_pressure import BackPressure, Clock
@@ -22,16 +24,16 @@ from brimful.materialize.producer.commit import remove_carry_over, state_behind,
 from brimful.materialize.producer.intake import Intake
 from brimful.materialize.producer.records import SeenRecords
 from brimful.materialize.producer.recovery import FIRST_WAIT, late_looks, recover
-from brimful.materialize.producer.settings import MAX_AGE, ProducerSettings
+from brimful.materialize.producer.settings import ProducerSettings
 from brimful.materialize.producer.statistics import ProducerStatistics
 from brimful.materialize.producer.window import PackingWindow
 from brimful.materialize.registered import Producers, Registration
-from brimful.measure.job import OnBadSample
 from brimful.messages import counted, first_few, setting
-from brimful.plan import NoTarget, Overflow
+from brimful.settings import as_settings
 from brimful.shards import EndRecord, ShardRecord, StreamLog
 from brimful.sources.feed import Feed
 from brimful.sources.open_feed import open_feed
+from brimful.sources.settings import RowSettings
 
 _BATCH = 256
 """Samples that are taken and encoded together."""
@@ -52,24 +54,9 @@ class PackingProducer:
         source: a growing directory, a file, ``-`` or an iterable (``open_feed``), or a ``Feed``.
         encoder: an encoder, a tokenizer, or the name or directory of one.
         directory: path or URL of the stream.
-        capacity: maximum tokens of a pack.
-        producer: name of this producer, unique in the stream.
-        lookahead: samples that the planner sees at once.
-        max_wait: packs that a sample may wait for, as in ``Lookahead``; four times the window if None.
-        algorithm, min_fill, overflow: as in ``Lookahead``.
-        no_target: action for samples without a target (``NoTarget``).
-        on_bad_sample: ``error``, or ``skip``: malformed samples are counted and logged.
-        packs_per_shard: packs of one shard; None for 64 MiB.
-        max_age: seconds without a new shard after which all samples leave, even in packs that are not full, divided
-            among the lanes; None for never.
-        lanes: groups of shards that readers divide among them: the packs of a global batch. Set by the first producer.
-        high_water: shards that may be ahead of training, which ``trainings`` names (``BackPressure``).
-        trainings: names under which trainings acknowledge (``StreamLoader.ack``).
-        min_free_bytes: bytes to keep free on the disk of the stream.
-        encoder_options: further arguments of ``encoder_for``; ``media`` for a family of models with media.
+        settings, options: a ``ProducerSettings``, or its fields as keywords: ``capacity``, and others.
+        encoder_options: an ``EncoderSettings``, or its fields; ``media`` for a family of models with media.
         notes: information for users; kept in the header.
-        format, fields, ignore, prompt, media_dir, media_outside, cache_dir: as for ``open_source``. Media are read if
-            the encoder takes them, and their bytes go into the stream.
         clock: replacement for the machine's clock, for tests.
         on_shard: called with the statistics after each shard that this process commits.
 
@@ -87,86 +74,45 @@ class PackingProducer:
     [[0, 2], [3, 1]]
     """
 
-    @understands(capacity=CAPACITY_NAMES)
+    @understands({}, ProducerSettings, capacity=CAPACITY_NAMES)
     def __init__(
         self,
         source: Any,
         encoder: Encoder | str | os.PathLike[str] | Any,
         directory: str | os.PathLike[str],
+        settings: ProducerSettings | None = None,
         *,
-        capacity: int,
-        producer: str = "producer",
-        lookahead: int = 1024,
-        max_wait: int | None = None,
-        algorithm: str = "best_fit_decreasing",
-        min_fill: float = 1.0,
-        overflow: Overflow | str = Overflow.ERROR,
-        no_target: NoTarget | str = NoTarget.ERROR,
-        on_bad_sample: OnBadSample = "error",
-        packs_per_shard: int | None = None,
-        max_age: float | None = MAX_AGE,
-        lanes: int = 1,
-        high_water: int | None = None,
-        trainings: Sequence[str] = (),
-        min_free_bytes: int = 0,
-        encoder_options: Mapping[str, Any] | None = None,
+        encoder_options: EncoderSettings | Mapping[str, Any] | None = None,
         notes: Mapping[str, Any] | None = None,
-        format: str | None = None,
-        fields: Mapping[str, str] | None = None,
-        ignore: Sequence[str] = (),
-        prompt: str | None = None,
-        media_dir: str | os.PathLike[str] | None = None,
-        media_outside: bool = False,
-        cache_dir: str | os.PathLike[str] | None = None,
         clock: Clock | None = None,
         on_shard: Callable[[ProducerStatistics], None] | None = None,
+        **options: Any,
     ) -> None:
         self.directory = path_of("directory", directory, "the path of a stream")
-        self._settings = ProducerSettings(
-            capacity=capacity,
-            lookahead=lookahead,
-            max_wait=max_wait,
-            algorithm=algorithm,
-            min_fill=min_fill,
-            overflow=overflow,
-            no_target=no_target,
-            on_bad_sample=on_bad_sample,
-            packs_per_shard=packs_per_shard,
-            max_age=max_age,
-            lanes=lanes,
-        )
+        self._settings = as_settings(ProducerSettings, settings, options)
         self.capacity, self._per_shard = self._settings.capacity, self._settings.shard_packs
         self._store = open_blob_store(directory)
         self._log, self._producers = StreamLog(self._store), Producers(self._store)
         self._clock, self._on_shard = clock or Clock(), on_shard
         self._pressure = BackPressure(
-            self._store, high_water=high_water, trainings=trainings, min_free_bytes=min_free_bytes, clock=self._clock
+            self._store,
+            clock=self._clock,
+            **{name: getattr(self._settings, name) for name in ("high_water", "trainings", "min_free_bytes")},
         )
-        self._given_encoder, self._encoder_options = encoder, dict(encoder_options or {})
-        self._encoder: Encoder | None = None
-        if isinstance(encoder, Encoder):
-            self._encoder = encoder
-        takes_media = (
-            encoder.takes_media if isinstance(encoder, Encoder) else self._encoder_options.get("media") is not None
-        )
+        if not isinstance(encoder_options, EncoderSettings):
+            encoder_options = EncoderSettings(**(encoder_options or {}))
+        self._given_encoder, self._encoder_settings = encoder, encoder_options
+        self._encoder = encoder if isinstance(encoder, Encoder) else None
+        takes_media = encoder_options.media is not None if self._encoder is None else self._encoder.takes_media
         self._carried_media = CarriedMedia(self._store) if takes_media else None
-        self._feed: Feed = open_feed(
-            source,
-            format=format,
-            fields=fields,
-            ignore=ignore,
-            prompt=prompt,
-            media=takes_media,
-            media_dir=media_dir,
-            media_outside=media_outside,
-            cache_dir=cache_dir,
-        )
+        rows = {item.name: getattr(self._settings, item.name) for item in fields(RowSettings)}
+        self._feed: Feed = open_feed(source, **rows, media=takes_media, cache_dir=self._settings.cache_dir)
         check_apart(source, self.directory)
-        self.name = producer
+        self.name = self._settings.producer
         self._notes = dict(notes or {})
         self._writer_id = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._registration: Registration | None = None
-        self._records = SeenRecords(self._log, producer)
+        self._records = SeenRecords(self._log, self.name)
         self._window = PackingWindow(self._settings)
         self._oldest: float | None = None  # arrival time of the oldest sample that is in no shard
         self._is_emptied = False  # all waiting samples leave, in full packs or not
@@ -319,7 +265,7 @@ class PackingProducer:
             raise self._ended()
         mode = "encoder" if known is None else known.settings.get("mode", "encoder")
         if self._encoder is None:
-            chosen = encoder_of_arrivals(self._given_encoder, self._encoder_options, self._feed, known, close=close)
+            chosen = encoder_of_arrivals(self._given_encoder, self._encoder_settings, self._feed, known, close=close)
             if chosen is None:
                 return False
             self._encoder, mode = chosen[0], chosen[1].value

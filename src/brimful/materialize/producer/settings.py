@@ -1,23 +1,47 @@
-"""Settings of a producer, with validation."""
+"""Settings of a producer, with validation and help."""
 
-from dataclasses import dataclass
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import MISSING, dataclass
 from typing import Any
 
 from brimful.checks import choice_of, is_number, setting_number
 from brimful.errors import SettingsError
-from brimful.materialize.write import SHARD_BYTES
+from brimful.materialize.settings import SHARD_BYTES
 from brimful.measure.job import OnBadSample
 from brimful.messages import setting
 from brimful.plan import NoTarget, Overflow
-from brimful.plan.stream.lookahead import Lookahead
+from brimful.plan.stream.lookahead import LOOKAHEAD_ALGORITHMS, Lookahead
+from brimful.settings import option
+from brimful.sources.settings import RowSettings
 
 MAX_AGE = 30.0
 """Seconds without a shard after which all samples leave, unless another age is given."""
 
 
-@dataclass(frozen=True)
-class ProducerSettings:
-    """Settings of a producer; attributes are arguments of ``PackingProducer``.
+@dataclass(frozen=True, kw_only=True)
+class ProducerSettings(RowSettings):
+    """Settings of a producer, with those of its rows.
+
+    Attributes:
+        capacity: maximum tokens of a pack.
+        producer: name of this producer, unique in the stream.
+        lookahead: samples that the planner sees at once.
+        max_wait: packs that a sample may wait for, as in ``Lookahead``; four times the window if None.
+        algorithm, min_fill, overflow: as in ``Lookahead``.
+        no_target: action for samples without a target (``NoTarget``).
+        on_bad_sample: ``error``, or ``skip``: malformed samples are counted and logged.
+        packs_per_shard: packs of one shard; None for 64 MiB.
+        max_age: seconds without a new shard after which all samples leave, even in packs that are not full, divided
+            among the lanes; None for never.
+        lanes: groups of shards that readers divide among them: the packs of a global batch. Set by the first producer.
+        high_water: shards that may be ahead of training, which ``trainings`` names (``BackPressure``).
+        trainings: names under which trainings acknowledge (``StreamLoader.ack``).
+        min_free_bytes: bytes to keep free on the disk of the stream.
+        format, fields, ignore, prompt, media_dir, media_outside, cache_dir: as for ``open_source``. Media are read if
+            the encoder takes them, and their bytes go into the stream.
 
     Raises:
         SettingsError: values that contradict each other.
@@ -26,17 +50,31 @@ class ProducerSettings:
     16
     """
 
-    capacity: int
-    lookahead: int = 1024
+    capacity: int = option(
+        MISSING,
+        "Most tokens per pack.",
+        "TOKENS",
+        *("--max-length", "--capacity", "--packing-length", "--seq-length"),
+    )
+    overflow: Overflow | str = option(Overflow.ERROR, "What to do with samples longer than a pack.")
+    no_target: NoTarget | str = option(
+        NoTarget.ERROR, "What to do with samples without a target of the loss, before or after truncation."
+    )
+    lookahead: int = option(1024, "Samples that are packed together.", "SAMPLES")
     max_wait: int | None = None
-    algorithm: str = "best_fit_decreasing"
-    min_fill: float = 1.0
-    overflow: Overflow | str = Overflow.ERROR
-    no_target: NoTarget | str = NoTarget.ERROR
-    on_bad_sample: OnBadSample = "error"
-    packs_per_shard: int | None = None
-    max_age: float | None = MAX_AGE
-    lanes: int = 1
+    algorithm: str = option("best_fit_decreasing", f"How to pack them: {', '.join(LOOKAHEAD_ALGORITHMS)}.", "NAME")
+    min_fill: float = option(1.0, "Packs with less fill wait for samples that fit.", "SHARE")
+    on_bad_sample: OnBadSample = option("error", "A malformed row stops the job, or is counted and shown.")
+    producer: str = option("producer", "Name of this producer; each source of a stream has its own.", "NAME")
+    packs_per_shard: int | None = option(None, "Packs per shard (default: 64 MiB).", "N")
+    max_age: float | None = option(
+        MAX_AGE, "After this time without a shard, write all samples, at any fill (inf for never).", "SECONDS"
+    )
+    lanes: int = option(1, "Packs per global batch in training.", "N")
+    high_water: int | None = option(None, "Shards that may be ahead of the slowest --training.", "SHARDS")
+    trainings: Sequence[str] = option((), "Name of a training run that acknowledges.", "NAME", "--training")
+    min_free_bytes: int = option(0, "Bytes of the disk to keep free.", "BYTES")
+    cache_dir: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
         capacity = setting_number("capacity", self.capacity, minimum=1, maximum=2**31 - 1)

@@ -11,6 +11,7 @@ from typing import Any
 from brimful.errors import BrimfulError, SettingsError, SourceNotFoundError
 from brimful.messages import setting
 from brimful.plan.schedule import CostModel
+from brimful.settings import option
 
 _CONFIG_KEYS = (
     "hidden_size",
@@ -116,12 +117,19 @@ class TrainingRun:
     brimful.errors.SettingsError: dp_world_size must be at least 1 and is 0
     """
 
-    dp_world_size: int = 1
-    micro_batch_size: int = 1
-    gradient_accumulation_steps: int = 1
-    packs_per_micro_batch: int | None = None
-    learning_rate: float | None = None
-    warmup_steps: int | None = None
+    dp_world_size: int = option(1, "Data-parallel ranks.", "RANKS", "--world-size", "--dp-world-size")
+    micro_batch_size: int = option(
+        1,
+        "Samples per forward pass without packing.",
+        "N",
+        *("--micro-batch-size", "--per-device-train-batch-size"),
+    )
+    gradient_accumulation_steps: int = option(1, "Forward passes per step on one rank.", "N")
+    packs_per_micro_batch: int | None = option(
+        None, "Packs per forward pass with packing (default: --micro-batch-size).", "N"
+    )
+    learning_rate: float | None = option(None, "Learning rate without packing.", "LR")
+    warmup_steps: int | None = option(None, "Warmup steps without packing.", "N")
     cost_model: CostModel = field(default_factory=lambda: cost_model_named(DEFAULT_MODEL))
     model: str = DEFAULT_MODEL
 
