@@ -56,6 +56,9 @@ _SWITCHES = ("packing", "neat_packing", "sample_packing", "packed", "enable_pack
 _BLOCKS = ("custom", "template", "training")
 """Blocks in files of trainers: known keys in them are read, and the others are reported."""
 
+_NUMBERS = {"integer": "a whole number", "float": "a number"}
+"""Nouns of the types of click that are numbers."""
+
 _YES = frozenset({"yes", "on", "true"})
 _NO = frozenset({"no", "off", "false"})
 
@@ -99,7 +102,7 @@ def apply_file(ctx: click.Context, _: click.Parameter, path: str | None) -> None
             _check_switch(entry)
             continue
         if name == _SOURCE:
-            target, value = SOURCES_META, _strings(entry)
+            target, value = SOURCES_META, texts_of(entry)
         elif name in by_name:
             target = str(by_name[name].name)
             value = _value(entry, by_name[name], ctx)
@@ -186,15 +189,14 @@ def _word(name: str) -> str:
 
 def _check_switch(entry: FileEntry) -> None:
     """Accept ``packing: true``; refuse ``packing: false``."""
-    text = _text(entry.node)
-    if text is not None and text.lower() in _YES:
-        return
-    if text is not None and text.lower() in _NO:
+    value = _yes_or_no(entry)
+    if value is None:
+        raise wrong_value(entry, "true or left out")
+    if not value:
         raise SettingsError(
-            f"{entry.where}: {entry.key} is {text}, and brimful only packs: leave the line out, or train on the "
-            f"data as they are"
+            f"{entry.where}: {entry.key} is {entry.node.value}, and brimful only packs: leave the line out, or train on "
+            f"the data as they are"
         )
-    raise _wrong(entry, "true or left out")
 
 
 def _unknown(entry: FileEntry, names: Sequence[str], ctx: click.Context) -> str:
@@ -223,44 +225,35 @@ def _value(entry: FileEntry, option: click.Option, ctx: click.Context) -> Any:
     if _is_null(entry.node):
         return None
     if option.is_flag:
-        return _boolean(entry)
+        if (value := _yes_or_no(entry)) is None:
+            raise wrong_value(entry, "true or false")
+        return value
     if option.multiple:
-        return _strings(entry)
+        return texts_of(entry)
+    kind = _NUMBERS.get(option.type.name)
     text = _text(entry.node)
     if text is None:
-        raise _wrong(entry, f"{_noun(option)}")
+        raise wrong_value(entry, kind or "one text")
     text = _VALUES.get(_word(entry.key), {}).get(text, text)
-    # YAML has more ways to write a number than click (8_192, 0x2000). Text options use the text as written.
-    number = _number(entry.node)
-    if option.type in (click.INT, click.FLOAT) or isinstance(option.type, click.IntRange):
-        if number is None or (isinstance(number, float) and option.type is not click.FLOAT):
-            raise _wrong(entry, _noun(option))
-        text = str(number)
     try:
+        # The text as written: 8_192 and 1e-3 are numbers, and 1:30, which YAML takes for 90, is not.
         return option.type.convert(text, option, ctx)
     except click.BadParameter as error:
+        if kind is not None:
+            raise wrong_value(entry, kind) from error
         choices = getattr(option.type, "choices", ())
         matches = get_close_matches(text, list(choices), n=1, cutoff=0.5)
         hint = f" (did you mean {matches[0]}?)" if matches else ""
         raise SettingsError(f"{entry.where}: {entry.key}: {error.message.rstrip('.')}{hint}") from error
 
 
-def _noun(option: click.Option) -> str:
-    if option.type is click.FLOAT:
-        return "a number"
-    return "a whole number" if isinstance(option.type, click.types.IntParamType) else "one text"
-
-
-def _boolean(entry: FileEntry) -> bool:
+def _yes_or_no(entry: FileEntry) -> bool | None:
+    """Return the truth that a value says; None if it says none."""
     text = (_text(entry.node) or "").lower()
-    if text in _YES:
-        return True
-    if text in _NO:
-        return False
-    raise _wrong(entry, "true or false")
+    return True if text in _YES else False if text in _NO else None
 
 
-def _strings(entry: FileEntry) -> tuple[str, ...]:
+def texts_of(entry: FileEntry) -> tuple[str, ...]:
     """Return one text or a list of texts; a mapping gives texts ``name=value``, as for flags."""
     import yaml
 
@@ -275,7 +268,9 @@ def _strings(entry: FileEntry) -> tuple[str, ...]:
     nodes = node.value if isinstance(node, yaml.SequenceNode) else [node]
     texts = [_text(item) for item in nodes]
     if any(text is None for text in texts):
-        raise _wrong(entry, "a text, a list of texts" + ("" if entry.key == _SOURCE else ", or a mapping of texts"))
+        raise wrong_value(
+            entry, "a text, a list of texts" + ("" if entry.key == _SOURCE else ", or a mapping of texts")
+        )
     return tuple(text for text in texts if text is not None)
 
 
@@ -298,28 +293,12 @@ def plain_value(entry: FileEntry) -> Any:
         raise SettingsError(f"{entry.where}: {entry.key} has a value that cannot be read") from error
 
 
-def _number(node: Any) -> int | float | None:
-    """Return a value as a number, or None. ``1e-3``, which is text in YAML 1.1, is a number too."""
-    import yaml
-
-    text = _text(node)
-    if text is None or node.style in ("'", '"') or node.tag.endswith(":bool"):
-        return None
-    try:
-        # YAML 1.1 reads 1:30 as 90.
-        if node.tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float") and ":" not in text:
-            value = yaml.SafeLoader("").construct_object(node)
-            return value if isinstance(value, (int, float)) else None
-        return float(text)
-    except ValueError:
-        return None
-
-
 def _is_null(node: Any) -> bool:
     return bool(node.tag.endswith(":null"))
 
 
-def _wrong(entry: FileEntry, expected: str) -> SettingsError:
+def wrong_value(entry: FileEntry, expected: str) -> SettingsError:
+    """Return the error for an entry whose value is not what it must be."""
     kinds = {"sequence": "a list", "mapping": "a block"}
     shown = kinds.get(entry.node.id) or ("null" if _is_null(entry.node) else reprlib.repr(entry.node.value))
     return SettingsError(f"{entry.where}: {entry.key} must be {expected} and is {shown}")

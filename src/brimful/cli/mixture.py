@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from typing import Any
 
 import click
 
-from brimful.cli.config import SOURCES_META, FileEntry, file_entries, node_entries, plain_value
+from brimful.cli.config import (
+    SOURCES_META,
+    FileEntry,
+    file_entries,
+    node_entries,
+    plain_value,
+    texts_of,
+    wrong_value,
+)
 from brimful.errors import SettingsError
 from brimful.measure import LengthTable
 from brimful.plan import Mixture
 
-_OF_MIXTURE = (
-    "unit", "order", "temperature", "stop", "num_samples", "num_tokens", "num_packs", "replacement", "weighting",
-)  # fmt: skip
-_OF_SOURCE = ("weight", "max_samples", "max_passes")
+_LIMITS = ("max_samples", "max_passes")
+_OF_MIXTURE = tuple(item.name for item in fields(Mixture) if item.name not in ("weights", *_LIMITS))
 _OF_DATA = ("path", "format", "fields", "ignore", "prompt", "text_unit", "split", "subset", "media_dir")
-"""Keys of the file: for the whole mixture, for each source, and for its data."""
+"""Keys of the file: limits of a source, keys of the whole mixture, and of the data of a source."""
 
 _ALIASES = {"ratio": "weight", "proportion": "weight", "paths": "path", "data": "path", "field": "fields"}
 """Other names for keys of a source."""
@@ -62,7 +68,7 @@ class MixtureFile:
         if sources is None or sources.node.id != "mapping":
             raise SettingsError(f"{path}: a mixture has `sources:`, and below it a name and a weight for each source")
         weights: dict[str, Any] = {}
-        limits: dict[str, dict[str, Any]] = {"max_samples": {}, "max_passes": {}}
+        limits: dict[str, dict[str, Any]] = {name: {} for name in _LIMITS}
         data: dict[str, dict[str, Any]] = {}
         places: dict[str, str] = {}
         for source in node_entries(path, sources.node):
@@ -127,22 +133,21 @@ def _source(path: str, source: FileEntry) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for entry in node_entries(path, source.node):
         key = _ALIASES.get(entry.key, entry.key)
-        if key not in (*_OF_SOURCE, *_OF_DATA):
-            raise SettingsError(_unknown(entry, (*_OF_SOURCE, *_OF_DATA), f"source {source.key}"))
         if key in values:
             raise SettingsError(f"{entry.where}: {entry.key} repeats an earlier key of source {source.key}: keep one")
         value = plain_value(entry)
         if key in ("path", "ignore"):
-            value = [value] if isinstance(value, str) else value
-            if not isinstance(value, list) or not value or not all(isinstance(item, str) for item in value):
-                raise SettingsError(f"{entry.where}: {entry.key} must be a text or a list of texts")
+            value = list(texts_of(entry))
         elif key == "fields":
             if not isinstance(value, dict) or not all(isinstance(item, str) for pair in value.items() for item in pair):
-                raise SettingsError(f"{entry.where}: {entry.key} must be names such as `messages: dialogue`")
-        elif key in _OF_DATA and not isinstance(value, str):
-            raise SettingsError(f"{entry.where}: {entry.key} must be one text")
-        elif key in _OF_SOURCE and (isinstance(value, bool) or not isinstance(value, (int, float))):
-            raise SettingsError(f"{entry.where}: {entry.key} must be a number and is {value!r}")
+                raise wrong_value(entry, "names such as `messages: dialogue`")
+        elif key in _OF_DATA:
+            if not isinstance(value, str):
+                raise wrong_value(entry, "one text")
+        elif key not in ("weight", *_LIMITS):
+            raise SettingsError(_unknown(entry, ("weight", *_LIMITS, *_OF_DATA), f"source {source.key}"))
+        elif isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise wrong_value(entry, "a number")
         values[key] = value
     return values
 
