@@ -27,7 +27,6 @@ import numpy as np
 import xxhash
 
 from brimful.arrow_arrays import to_arrow, to_numpy
-from brimful.blobs import atomic_file
 from brimful.checks import path_of
 from brimful.errors import CorruptFileError, SourceNotFoundError
 from brimful.fingerprint import fingerprint_bytes
@@ -77,6 +76,8 @@ def write_table(
         StoreFullError: no space left; nothing appears.
     """
     import pyarrow as pa
+
+    from brimful.blobs import atomic_file
 
     # Checksums cover the values that a reader will see, so they are computed after trimming.
     columns = {name: _trimmed(column) for name, column in columns.items()}

@@ -12,16 +12,16 @@ lengths (``counts``), the others on the lengths in their order.
 """
 
 from brimful.plan.algorithms import ALGORITHMS
-from brimful.plan.outcome import PlanOutcome
+from brimful.plan.packing import PlanOutcome
 from brimful.plan.plan import Plan, Segment
-from brimful.plan.planner import consumed_samples, plan_packs, plan_stages, plan_with
+from brimful.plan.planner import plan_packs, plan_with
 from brimful.plan.policies.alignment import Alignment
 from brimful.plan.policies.mixture.spec import Mixture
-from brimful.plan.policies.mixture.stages import MixtureStage, mixture_stages
 from brimful.plan.policies.no_target import NoTarget
 from brimful.plan.policies.overflow import Overflow
 from brimful.plan.schedule import CostModel, Tail, pack_costs, schedule_packs
 from brimful.plan.settings import PlanSettings
+from brimful.plan.stages import MixtureStage, consumed_samples, mixture_stages, plan_stages
 from brimful.plan.stream.lookahead import Lookahead
 from brimful.plan.stream.packs import StreamPacks
 

@@ -14,9 +14,7 @@ from brimful.plan.fit.first_fit_decreasing import first_fit_decreasing
 from brimful.plan.fit.next_fit import next_fit
 from brimful.plan.fit.spread import spread
 from brimful.plan.fit.worst_fit import worst_fit
-from brimful.plan.optimal import installed_solver, pack_optimally
-from brimful.plan.outcome import PlanOutcome
-from brimful.plan.packing import Packing, PackResult
+from brimful.plan.packing import Packing, PackResult, PlanOutcome
 from brimful.plan.phased import Recipe
 
 _SECONDS = 60.0
@@ -97,6 +95,8 @@ def _textbook(function: Callable[..., PackRuns]) -> PackCounts:
 
 
 def _pack_optimally(items: Histogram, options: CountOptions, bound: int) -> PackResult[PackRuns]:
+    from brimful.plan.optimal import pack_optimally
+
     seconds = _SECONDS if options.time_limit is None else options.time_limit
     return pack_optimally(items, capacity=options.capacity, time_limit=seconds)
 
@@ -113,6 +113,9 @@ def _pack_automatically(items: Histogram, options: CountOptions, bound: int) -> 
         return PackResult(runs, bound, PlanOutcome("best_fit_decreasing meets the bound"))
     if above <= _CLOSE_ENOUGH * bound:
         return PackResult(runs, bound, PlanOutcome("best_fit_decreasing, within 0.1 % of the bound"))
+    # Imported here, as most plans need no search.
+    from brimful.plan.optimal import installed_solver, pack_optimally
+
     if not installed_solver():
         distance = f"best_fit_decreasing, {counted(above, 'pack')} above the bound"
         advice = "with pip install -e '.[optimal]' fewer may be found"

@@ -12,10 +12,9 @@ from brimful.fingerprint import fingerprint_array
 from brimful.lengths.table import REJECTED, LengthTable
 from brimful.messages import setting
 from brimful.plan.policies.budgets import Budgets
-from brimful.plan.policies.concat import cut_stream
 from brimful.plan.policies.groups import Groups, as_groups, group_items, limits_of_members
 from brimful.plan.policies.no_target import NO_SAMPLES, samples_to_leave_out
-from brimful.plan.policies.overflow import Overflow, Segments, apply_overflow
+from brimful.plan.policies.overflow import Overflow, Segments, apply_overflow, cut_stream
 from brimful.plan.settings import PlanSettings
 from brimful.typing import AnyIntArray, Fingerprint, Int64Array
 

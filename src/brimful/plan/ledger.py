@@ -1,16 +1,15 @@
 """The account of a plan: every sample and every token."""
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
 from brimful.errors import NoTargetError
 from brimful.lengths.table import LengthTable
 from brimful.messages import setting
-from brimful.plan.policies.no_target import NoTarget
 from brimful.plan.policies.overflow import Overflow, Segments
 from brimful.plan.settings import PlanSettings
-from brimful.typing import Int64Array
+from brimful.typing import AnyIntArray, BoolArray, Int64Array
 
 MUCH_LOST = 0.05
 """Share of lost tokens from which a warning is given: it then shows in the mixture, and is rarely wanted."""
@@ -112,153 +111,110 @@ _OF_MIXTURES = frozenset(
 
 
 def ledger_of(
-    table: LengthTable, segments: Segments, settings: PlanSettings, *, tokens_packed: int | None = None
+    table: LengthTable,
+    segments: Segments,
+    settings: PlanSettings,
+    *,
+    tokens_packed: int | None = None,
+    times: Int64Array | None = None,
 ) -> Ledger:
     """Account for every sample, token and target of a plan.
 
     Args:
         table: all input samples.
-        segments: the packed segments, and the samples that were left out.
+        segments: the segments that could be packed, and the samples that were left out.
         settings: the policies that left them out.
         tokens_packed: sum of the segments' lengths; computed if None.
+        times: ``int64[num_segments]``, how often a mixture packs each segment, equal for all segments of a sample; None
+            if each is packed once.
 
     Raises:
-        NoTargetError: the input has targets, and none is in a pack.
+        NoTargetError: the input has targets, and no segment has one.
     """
-    tokens = table.tokens
-    if tokens_packed is None:
-        tokens_packed = int(segments.lengths.sum(dtype=np.int64))
-    targets = {} if table.targets is None else _account_of_targets(table, segments)
-    if segments.lengths is tokens:  # nothing dropped, cut or rejected: no need to look at every sample again
+    tokens, targets = table.tokens, table.targets
+    lengths, dropped_ids = segments.lengths, segments.dropped_ids
+    if lengths is tokens and times is None:  # nothing dropped, cut or rejected: no need to look at every sample again
+        if tokens_packed is None:
+            tokens_packed = int(lengths.sum(dtype=np.int64))
+        account = {}
+        if targets is not None:
+            num_targetless = int(np.count_nonzero(targets.counts == 0))
+            account = {"samples_without_target": num_targetless, "targets_dropped": 0, "targets_cut": 0}
+            account |= {"targets_in": targets.total, "targets_packed": targets.total}
         return Ledger(
             samples_in=len(tokens),
             tokens_in=tokens_packed,
             samples_packed=len(tokens),
             tokens_packed=tokens_packed,
             segments=len(tokens),
-            **targets,
+            **account,
         )
-    dropped_lengths = tokens[segments.dropped_ids]
-    tokens_dropped = int(dropped_lengths.sum(dtype=np.int64))
+
+    def amounts(values: AnyIntArray | BoolArray) -> tuple[int, int]:
+        """Sum numbers of the segments: with all repeats, and of the repeats alone."""
+        if times is None:
+            return int(values.sum(dtype=np.int64)), 0
+        return int((times * values).sum()), int((np.maximum(times - 1, 0) * values).sum())
+
+    ids = segments.ids()
+    is_packed = np.ones(len(ids), dtype=np.bool_) if times is None else times > 0
+    packed_ids, left_ids = ids[is_packed], np.unique(ids[~is_packed])
     num_rejected = int(np.count_nonzero(tokens < 0))
-    num_packed = len(tokens) - num_rejected - len(segments.dropped_ids)
-    num_split = num_truncated = 0
-    if len(segments.lengths) != num_packed:
-        num_split = int(np.count_nonzero(np.bincount(segments.ids()) > 1))
+    num_packed = len(tokens) - num_rejected - len(dropped_ids) - len(left_ids)
+    num_truncated = 0
     if settings.overflow_policy in (Overflow.TRUNCATE, Overflow.TRUNCATE_LEFT):
-        num_truncated = int(np.count_nonzero(tokens > settings.longest_segment))
         if table.group_size > 1:  # a preference pair is cut by the lengths of both samples
-            num_truncated = int(np.count_nonzero(segments.lengths < tokens[segments.ids()]))
-        elif settings.no_target_policy is NoTarget.DROP:  # some are left out, as truncation removed their targets
-            num_truncated -= int(np.count_nonzero(dropped_lengths > settings.longest_segment))
-    ledger = Ledger(
+            num_truncated = int(np.count_nonzero(lengths < tokens[ids]))
+        else:
+            is_longer = tokens > settings.longest_segment
+            is_longer[dropped_ids], is_longer[left_ids] = False, False
+            num_truncated = int(np.count_nonzero(is_longer))
+    tokens_packed, tokens_repeated = amounts(lengths)
+    tokens_dropped, tokens_left = (int(tokens[rows].sum(dtype=np.int64)) for rows in (dropped_ids, left_ids))
+    account = {}
+    if targets is not None:
+        in_segment = targets.counts[ids].astype(np.int64)
+        cut_rows = np.flatnonzero(lengths != tokens[ids])
+        starts = np.zeros(len(cut_rows), dtype=np.int64) if segments.starts is None else segments.starts[cut_rows]
+        in_segment[cut_rows] = targets.within(ids[cut_rows], starts, lengths[cut_rows])
+        # A sample of several segments has a target if any of them has.
+        has_target = np.zeros(len(tokens), dtype=np.bool_)
+        has_target[ids[(in_segment > 0) & is_packed]] = True
+        targets_packed, targets_repeated = amounts(in_segment)
+        targets_dropped, targets_left = (
+            int(targets.counts[rows].sum(dtype=np.int64)) for rows in (dropped_ids, left_ids)
+        )
+        account = {
+            "samples_without_target": num_packed - int(np.count_nonzero(has_target)),
+            "targets_in": targets.total,
+            "targets_packed": targets_packed,
+            "targets_repeated": targets_repeated,
+            "targets_dropped": targets_dropped,
+            "targets_not_drawn": targets_left,
+            "targets_cut": targets.total - targets_dropped - targets_left - (targets_packed - targets_repeated),
+        }
+        if len(ids) and not in_segment.any():
+            raise NoTargetError(
+                f"of {targets.total:,} targets of the loss none is in a pack: {targets_dropped:,} were dropped and "
+                f"{account['targets_cut']:,} cut off; a larger {setting('capacity')} keeps some",
+                sample_id=int(segments.sample_ids[0]) if segments.sample_ids is not None else 0,
+            )
+    begins_sample: BoolArray = np.r_[True, ids[1:] != ids[:-1]] if len(ids) else is_packed
+    return Ledger(
         samples_in=len(tokens),
         tokens_in=table.total_tokens,
         samples_packed=num_packed,
         tokens_packed=tokens_packed,
-        samples_dropped=len(segments.dropped_ids),
+        samples_dropped=len(dropped_ids),
         tokens_dropped=tokens_dropped,
         samples_truncated=num_truncated,
-        tokens_truncated=table.total_tokens - tokens_packed - tokens_dropped,
-        samples_split=num_split,
-        segments=len(segments.lengths),
+        tokens_truncated=table.total_tokens - tokens_dropped - tokens_left - (tokens_packed - tokens_repeated),
+        samples_split=int(np.count_nonzero(np.bincount(packed_ids) > 1)) if len(packed_ids) != num_packed else 0,
+        segments=amounts(np.ones_like(lengths))[0],
         samples_rejected=num_rejected,
-        **targets,
-    )
-    if ledger.targets_packed == 0 and ledger.samples_packed:
-        raise NoTargetError(
-            f"of {ledger.targets_in:,} targets of the loss none is in a pack: {ledger.targets_dropped:,} were dropped and "
-            f"{ledger.targets_cut:,} cut off; a larger {setting('capacity')} keeps some",
-            sample_id=int(segments.sample_ids[0]) if segments.sample_ids is not None else 0,
-        )
-    return ledger
-
-
-def ledger_of_draws(table: LengthTable, pool: Segments, times: Int64Array, settings: PlanSettings) -> Ledger:
-    """Account for a plan that contains some samples several times and others not at all.
-
-    Args:
-        table: all input samples.
-        pool: segments of all samples that could be packed.
-        times: ``int64[num_segments]``, how often each segment is packed; equal for all segments of a sample.
-        settings: the policies.
-    """
-    base = ledger_of(table, pool, settings)
-    ids = pool.ids()
-    lengths = pool.lengths.astype(np.int64)
-    repeats = np.maximum(times - 1, 0)
-    is_left = times == 0
-    left_ids = np.unique(ids[is_left])
-    packed_ids = ids[~is_left]
-    begins_sample = np.r_[True, packed_ids[1:] != packed_ids[:-1]] if len(packed_ids) else np.zeros(0, dtype=np.bool_)
-    num_packed = int(np.count_nonzero(begins_sample))
-    num_split = 0
-    if base.samples_split:
-        num_split = int(np.count_nonzero(np.bincount(packed_ids) > 1))
-    left_tokens = table.tokens[left_ids]
-    tokens_left = int(left_tokens.sum(dtype=np.int64))
-    tokens_packed, tokens_repeated = int((times * lengths).sum()), int((repeats * lengths).sum())
-    num_truncated = base.samples_truncated
-    if num_truncated:
-        num_truncated -= int(np.count_nonzero(left_tokens > settings.longest_segment))
-    targets: dict[str, int] = {}
-    if table.targets is not None:
-        starts = np.zeros(len(ids), dtype=np.int64) if pool.starts is None else pool.starts
-        in_segment = table.targets.within(ids, starts, pool.lengths).astype(np.int64)
-        targets_left = int(table.targets.counts[left_ids].sum(dtype=np.int64))
-        targets_packed, targets_repeated = int((times * in_segment).sum()), int((repeats * in_segment).sum())
-        has_target = np.zeros(len(table), dtype=np.bool_)
-        has_target[ids[(in_segment > 0) & ~is_left]] = True
-        targets = {
-            "targets_packed": targets_packed,
-            "targets_repeated": targets_repeated,
-            "targets_not_drawn": targets_left,
-            "targets_cut": table.targets.total
-            - (base.targets_dropped or 0)
-            - targets_left
-            - (targets_packed - targets_repeated),
-            "samples_without_target": num_packed - int(np.count_nonzero(has_target)),
-        }
-    return replace(
-        base,
-        samples_packed=num_packed,
-        tokens_packed=tokens_packed,
-        samples_truncated=num_truncated,
-        tokens_truncated=base.tokens_in - base.tokens_dropped - tokens_left - (tokens_packed - tokens_repeated),
-        samples_split=num_split,
-        segments=int(times.sum()),
-        draws_repeated=int(repeats[np.r_[True, ids[1:] != ids[:-1]]].sum()) if len(ids) else 0,
+        draws_repeated=amounts(begins_sample)[1],
         tokens_repeated=tokens_repeated,
         samples_not_drawn=len(left_ids),
         tokens_not_drawn=tokens_left,
-        **targets,
+        **account,
     )
-
-
-def _account_of_targets(table: LengthTable, segments: Segments) -> dict[str, int]:
-    """Count targets that are packed, dropped and cut off, and packed samples without a target."""
-    targets, tokens = table.targets, table.tokens
-    assert targets is not None
-    targets_dropped = int(targets.counts[segments.dropped_ids].sum(dtype=np.int64))
-    if segments.lengths is tokens:
-        targets_packed, num_targetless = targets.total, int(np.count_nonzero(targets.counts == 0))
-    else:
-        ids = segments.ids()
-        in_segment = targets.counts[ids].astype(np.int64)
-        cut = np.flatnonzero(segments.lengths != tokens[ids])
-        starts = np.zeros(len(cut), dtype=np.int64) if segments.starts is None else segments.starts[cut]
-        in_segment[cut] = targets.within(ids[cut], starts, segments.lengths[cut])
-        targets_packed = int(in_segment.sum())
-        # A sample of several segments has a target if any of them has.
-        is_packed = np.zeros(len(tokens), dtype=np.bool_)
-        is_packed[ids] = True
-        has_target = np.zeros(len(tokens), dtype=np.bool_)
-        has_target[ids[in_segment > 0]] = True
-        num_targetless = int(np.count_nonzero(is_packed & ~has_target))
-    return {
-        "samples_without_target": num_targetless,
-        "targets_in": targets.total,
-        "targets_packed": targets_packed,
-        "targets_dropped": targets_dropped,
-        "targets_cut": targets.total - targets_packed - targets_dropped,
-    }

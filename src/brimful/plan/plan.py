@@ -15,9 +15,9 @@ from brimful.errors import CorruptFileError, LengthChangedError, PlanMismatchErr
 from brimful.fingerprint import fingerprint_array, fingerprint_of, short
 from brimful.lengths.table import LengthTable
 from brimful.plan.ledger import Ledger
-from brimful.plan.outcome import PlanOutcome
+from brimful.plan.packing import PlanOutcome
 from brimful.plan.policies.alignment import Alignment
-from brimful.plan.policies.truncated import Truncated
+from brimful.plan.policies.overflow import Truncated
 from brimful.plan.saved.plan_file import load_plan, save_plan
 from brimful.plan.saved.validate import validate_plan
 from brimful.plan.schedule import CostModel, Part, pack_costs, pack_part_costs

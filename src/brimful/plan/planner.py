@@ -1,14 +1,12 @@
 """Entry point of planning: from lengths to items, packs and a plan."""
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
 from brimful.arguments import CAPACITY_NAMES, understands
-from brimful.errors import PlanMismatchError, SettingsError
+from brimful.errors import SettingsError
 from brimful.lengths.table import LengthTable, as_lengths
 from brimful.messages import setting
 from brimful.plan.algorithms import CountOptions
@@ -16,7 +14,8 @@ from brimful.plan.counts.histogram import Histogram
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.fit.lower_bound import lower_bound
 from brimful.plan.items import Items, prepare_items
-from brimful.plan.ledger import Ledger, ledger_of, ledger_of_draws
+from brimful.plan.ledger import ledger_of
+from brimful.plan.mixed import MixedPacks, as_uses, members_of, pack_mixture
 from brimful.plan.order.exchange import exchange_segments
 from brimful.plan.order.shuffle import companion_order, pack_order, seeded_orders
 from brimful.plan.order.underfilled import repack_underfilled
@@ -25,19 +24,14 @@ from brimful.plan.phased import Recipe
 from brimful.plan.plan import Plan
 from brimful.plan.policies.alignment import UNALIGNED, Alignment
 from brimful.plan.policies.groups import check_beginnings_stay
-from brimful.plan.policies.mixture.draw import MixtureDraw, draw
-from brimful.plan.policies.mixture.members import as_uses, count_uses, members_of
-from brimful.plan.policies.mixture.pools import MixedPacks, MixedSamples, mixture_record, offsets_of_packs
-from brimful.plan.policies.mixture.spec import MixOrder, Mixture, Weighting
-from brimful.plan.policies.mixture.stages import MixtureStage
+from brimful.plan.policies.mixture.elements import MixedSamples
+from brimful.plan.policies.mixture.spec import Mixture, Weighting
 from brimful.plan.policies.no_target import NoTarget
-from brimful.plan.policies.overflow import Overflow, Segments
-from brimful.plan.policies.truncated import Truncated
+from brimful.plan.policies.overflow import Overflow, Truncated
 from brimful.plan.settings import PlanSettings
 from brimful.plan.vector.pack_vectors import pack_vectors
-from brimful.ragged import positions_type, ranges, sums_of
-from brimful.rng import generator
-from brimful.typing import AnyIntArray, Int64Array
+from brimful.ragged import positions_type
+from brimful.typing import AnyIntArray
 
 _NONE_TRUNCATED = Truncated.none()
 
@@ -166,7 +160,7 @@ def plan_with(
             name = "sources" if sources is not None else "uses"
             raise SettingsError(f"{setting(name)} belongs to {setting('mixture')}, which is not given: leave it out")
         items = prepare_items(table, settings, may_reject=table is lengths, groups=groups)
-        return _make_plan(table, items, _pack(items, settings), settings)
+        return _make_plan(table, MixedPacks(items, _pack(items, settings), {}), settings)
     if (groups is not None or table.group_size > 1) and mixture.weighting is Weighting.DRAWS:
         name = setting("groups") if groups is not None else "both samples of a row of preferences or KTO"
         raise SettingsError(
@@ -176,223 +170,9 @@ def plan_with(
     counts = as_uses(uses, len(table))
     items = prepare_items(table, settings, may_reject=table is lengths, groups=groups)
     samples = MixedSamples.of(items.segments, names, begins, counts)
-    if mixture.weighting is Weighting.LOSS:
-        result = _pack(items, settings)
-        draws = np.ones(len(samples.ids), dtype=np.int64)
-        targets = _targets_of(table, items.segments, samples)
-        record = mixture_record(samples, mixture, draws, targets=targets)
-        return _make_plan(table, items, result, settings, mixed=record)
-    goes_on = uses is None and not mixture.replacement
-    if mixture.order is MixOrder.PACK_THEN_MIX:
-        choice = _mix_packs(items, samples, settings, mixture, epochs_before=settings.epoch if goes_on else 0)
-    else:
-        choice = _mix_samples(items, samples, settings, mixture, epochs_before=settings.epoch if goes_on else 0)
-    return _make_mixed_plan(table, items, samples, choice, settings, mixture)
-
-
-def consumed_samples(plan: Plan, packs: AnyIntArray | Sequence[int], before: AnyIntArray | None = None) -> Int64Array:
-    """Count how often each sample was consumed, to continue with another mixture: ``plan_packs(…, uses=…)``.
-
-    Pure: no I/O.
-
-    Args:
-        plan: the plan that was trained on.
-        packs: the packs that were served, such as ``schedule[:steps]``; -1, an empty place, is skipped.
-        before: counts before this plan; None if it was the first.
-
-    Returns:
-        ``int64[num_samples]``.
-
-    >>> plan = plan_packs([3, 3, 5, 6, 1, 1], capacity=7, seed=None)
-    >>> consumed_samples(plan, [2]).tolist()
-    [1, 1, 0, 0, 0, 1]
-    """
-    pack_ids = np.asarray(packs, dtype=np.int64).reshape(-1)
-    pack_ids = pack_ids[pack_ids >= 0]
-    if len(pack_ids) and int(pack_ids.max()) >= plan.num_packs:
-        raise PlanMismatchError(f"pack {int(pack_ids.max())} was consumed, and the plan has {plan.num_packs:,} packs")
-    rows = ranges(plan.offsets[:-1][pack_ids], np.diff(plan.offsets)[pack_ids])
-    return count_uses(plan.sample_ids[rows], plan.starts[rows], plan.ledger.samples_in, before)
-
-
-def plan_stages(
-    lengths: LengthTable | AnyIntArray | Sequence[int],
-    settings: PlanSettings,
-    stages: Sequence[MixtureStage],
-    *,
-    packs_per_step: int,
-    sources: Mapping[str, int] | None = None,
-    uses: AnyIntArray | None = None,
-) -> list[Plan]:
-    """Plan one stage of steps after the other, each with its own weights and capacity.
-
-    Each stage continues where the previous one ended: no sample repeats before the others of its source have been used.
-
-    Pure: no I/O.
-
-    Args:
-        lengths: see ``plan_packs``.
-        settings: for all stages, with a mixture; stages without a capacity use its capacity.
-        stages: from ``mixture_stages``.
-        packs_per_step: packs of one step, over all ranks.
-        sources, uses: see ``plan_packs``.
-
-    Returns:
-        One plan for each stage, of ``num_steps × packs_per_step`` packs unless the sources run out.
-
-    Raises:
-        SettingsError: settings without a mixture, or with a mixture that has a target of its own.
-
-    >>> from brimful.plan import Mixture, mixture_stages
-    >>> stages = mixture_stages([(0, {"a": 1, "b": 0}), (4, {"a": 0, "b": 1})], num_steps=4, steps_per_stage=2)
-    >>> settings = PlanSettings(capacity=4, mixture=Mixture(weights={"a": 1, "b": 1}))
-    >>> plans = plan_stages([2] * 40, settings, stages, packs_per_step=4, sources={"a": 20, "b": 20})
-    >>> [[source["draws"] for source in plan.outcome.mixed["sources"]] for plan in plans]
-    [[14, 2], [6, 10]]
-    """
-    mixture = settings.mixture
-    if mixture is None:
-        raise SettingsError(f"stages need a mixture: give {setting('mixture')}")
-    if mixture.has_target:
-        raise SettingsError(f"{setting('mixture')} has a target, and each stage has its own: leave the target out")
-    table = lengths if isinstance(lengths, LengthTable) else LengthTable({"tokens": as_lengths(lengths)})
-    plans: list[Plan] = []
-    counts = as_uses(uses, len(table))
-    for number, stage in enumerate(stages):
-        settings_now = replace(
-            settings,
-            capacity=stage.capacity or settings.capacity,
-            mixture=replace(mixture, weights=stage.weights, num_packs=stage.num_steps * packs_per_step),
-            epoch=settings.epoch * len(stages) + number,
-        )
-        plan = plan_with(table, settings_now, sources=sources, uses=counts)
-        counts = consumed_samples(plan, np.arange(plan.num_packs), counts)
-        plans.append(plan)
-    return plans
-
-
-def _targets_of(table: LengthTable, segments: Segments, samples: MixedSamples) -> Int64Array | None:
-    """Count the targets in the segments of each sample: ``int64[num_samples]``; None if they were not measured."""
-    if table.targets is None:
-        return None
-    starts = np.zeros(len(segments.lengths), dtype=np.int64) if segments.starts is None else segments.starts
-    in_segment = table.targets.within(segments.ids(), starts, segments.lengths)
-    return sums_of(in_segment, samples.segment_offsets)
-
-
-@dataclass(frozen=True)
-class _Mixed:
-    """Packs of drawn samples: items are segments of all samples, some repeated and some absent."""
-
-    result: PackResult[Packing]
-    draw: MixtureDraw
-    packs_by_source: Int64Array | None
-
-
-def _mix_samples(
-    items: Items, samples: MixedSamples, settings: PlanSettings, mixture: Mixture, *, epochs_before: int
-) -> _Mixed:
-    """Draw samples, then pack them together."""
-    seed = settings.seed or 0
-    for epoch in range(epochs_before):
-        earlier = replace(settings, epoch=epoch)
-        if mixture.num_packs is None:
-            samples = samples.after(draw(samples.pools(mixture), mixture, seed=seed, epoch=epoch))
-        else:
-            packs = _mix_samples(items, samples, earlier, mixture, epochs_before=0)
-            samples = replace(samples, uses=samples.uses + samples.draws_of(packs.result.packs.items))
-    if mixture.num_packs is None:
-        draws = draw(samples.pools(mixture), mixture, seed=seed, epoch=settings.epoch)
-        return _pack_drawn(items, samples.rows(draws), settings, draws)
-    # This many tokens fill the wanted packs or more; surplus packs hold samples that were drawn too early.
-    tokens = mixture.num_packs * settings.usable
-    choice = _draw_tokens(items, samples, settings, mixture, tokens)
-    num_packs = len(choice.result.packs)
-    if num_packs > 1.01 * mixture.num_packs:
-        closer = _draw_tokens(
-            items, samples, settings, mixture, math.ceil(1.005 * tokens * mixture.num_packs / num_packs)
-        )
-        choice = closer if len(closer.result.packs) >= mixture.num_packs else choice
-    return _trimmed(choice, mixture.num_packs, settings)
-
-
-def _draw_tokens(
-    items: Items, samples: MixedSamples, settings: PlanSettings, mixture: Mixture, num_tokens: int
-) -> _Mixed:
-    draws = draw(samples.pools(mixture), mixture, seed=settings.seed or 0, epoch=settings.epoch, num_tokens=num_tokens)
-    return _pack_drawn(items, samples.rows(draws), settings, draws)
-
-
-def _pack_drawn(items: Items, rows: Int64Array, settings: PlanSettings, draws: MixtureDraw) -> _Mixed:
-    result = _pack(items.take(rows), settings)
-    packing = Packing(result.packs.offsets, rows[result.packs.items])
-    return _Mixed(replace(result, packs=packing), draws, None)
-
-
-def _trimmed(choice: _Mixed, num_packs: int, settings: PlanSettings) -> _Mixed:
-    """Drop random packs beyond a given number: any other choice would prefer some lengths."""
-    packing = choice.result.packs
-    if len(packing) <= num_packs:
-        return choice
-    order = generator(seed=settings.seed or 0, epoch=settings.epoch, purpose="packs of a mixture").permutation(
-        len(packing)
-    )
-    subset = packing.take(np.sort(order[:num_packs]))
-    return replace(choice, result=replace(choice.result, packs=subset))
-
-
-def _mix_packs(
-    items: Items, samples: MixedSamples, settings: PlanSettings, mixture: Mixture, *, epochs_before: int
-) -> _Mixed:
-    """Pack each source separately, then draw packs.
-
-    Samples that were consumed equally often share packs, so that a pack was consumed as often as its samples. The packs
-    of a source are the same in all epochs: the next epoch draws what the last one left.
-    """
-    same_packs = replace(settings, epoch=0)
-    packings, outcome = [], None
-    num_segments = np.diff(samples.segment_offsets)
-    for source in range(len(samples.names)):
-        part = slice(int(samples.bounds[source]), int(samples.bounds[source + 1]))
-        for num_uses in np.unique(samples.uses[part]).tolist():
-            members = np.flatnonzero(samples.uses[part] == num_uses) + part.start
-            rows = ranges(samples.segment_offsets[members], num_segments[members])
-            result = _pack(items.take(rows), same_packs)
-            outcome = outcome or result.outcome
-            packings.append((source, num_uses, Packing(result.packs.offsets, rows[result.packs.items])))
-    packs = MixedPacks.of(packings, items.segments.lengths, samples.names, mixture)
-    rule = mixture if mixture.num_packs is None else replace(mixture, num_packs=None, num_samples=mixture.num_packs)
-    for epoch in range(epochs_before):
-        packs = packs.after(draw(packs.pools, rule, seed=settings.seed or 0, epoch=epoch))
-    draws = draw(packs.pools, rule, seed=settings.seed or 0, epoch=settings.epoch)
-    by_source = np.bincount(draws.sources, minlength=len(samples.names)).astype(np.int64)
-    assert outcome is not None
-    return _Mixed(PackResult(packs.drawn(draws), 0, outcome), draws, by_source)
-
-
-def _make_mixed_plan(
-    table: LengthTable,
-    items: Items,
-    samples: MixedSamples,
-    choice: _Mixed,
-    settings: PlanSettings,
-    mixture: Mixture,
-) -> Plan:
-    rows, packing = offsets_of_packs(choice.result.packs)
-    drawn_items = items.take(rows)
-    bound = max(1, -(-int(drawn_items.segments.lengths.sum(dtype=np.int64)) // settings.usable))
-    record = mixture_record(
-        samples,
-        mixture,
-        samples.draws_of(rows),
-        packs=choice.packs_by_source,
-        exhausted=choice.draw.exhausted,
-        is_short=choice.draw.is_short,
-    )
-    times = np.bincount(rows, minlength=len(items.segments.lengths)).astype(np.int64)
-    ledger = ledger_of_draws(table, items.segments, times, settings)
-    result = PackResult(packing, min(bound, len(packing)), choice.result.outcome)
-    return _make_plan(table, drawn_items, result, settings, mixed=record, ledger=ledger)
+    are_uses_known = uses is not None
+    packs = pack_mixture(table, items, samples, settings, mixture, are_uses_known=are_uses_known, pack=_pack)
+    return _make_plan(table, packs, settings)
 
 
 def _pack(items: Items, settings: PlanSettings) -> PackResult[Packing]:
@@ -448,15 +228,8 @@ def _pack_budgets(items: Items, settings: PlanSettings) -> PackResult[Packing]:
     return result if order is None else replace(result, packs=result.packs.take(order))
 
 
-def _make_plan(
-    table: LengthTable,
-    items: Items,
-    result: PackResult[Packing],
-    settings: PlanSettings,
-    *,
-    mixed: Mapping[str, Any] | None = None,
-    ledger: Ledger | None = None,
-) -> Plan:
+def _make_plan(table: LengthTable, packs: MixedPacks, settings: PlanSettings) -> Plan:
+    items, result = packs.items, packs.result
     packing, segments = result.packs, items.segments
     if items.groups is not None:
         packing = items.groups.to_samples(packing)
@@ -469,7 +242,7 @@ def _make_plan(
     if segments.sample_ids is not None:
         sample_ids = segments.sample_ids[rows].astype(positions_type(len(table)), copy=False)
     tokens_packed = result.total if items.sizes is segments.lengths else None
-    ledger = ledger or ledger_of(table, segments, settings, tokens_packed=tokens_packed)
+    ledger = packs.ledger or ledger_of(table, segments, settings, tokens_packed=tokens_packed)
     truncated = _NONE_TRUNCATED
     # A sample that lost its beginning ends where its segment ends: its length follows from the packs.
     if ledger.samples_truncated and settings.overflow_policy is Overflow.TRUNCATE:
@@ -488,7 +261,7 @@ def _make_plan(
         ledger=ledger,
         settings=settings,
         outcome=replace(
-            result.outcome, dropped_by=items.dropped_by, groups=items.fingerprint_of_groups, mixed=mixed or {}
+            result.outcome, dropped_by=items.dropped_by, groups=items.fingerprint_of_groups, mixed=packs.record
         ),
         bound=result.bound,
         find_length_fingerprint=lambda: table.fingerprint,

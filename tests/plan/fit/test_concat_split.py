@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from brimful import plan_packs
 from brimful.plan.fit.concat_split import concat_split
-from brimful.plan.policies.concat import cut_stream
-from brimful.plan.policies.overflow import Overflow
+from brimful.plan.policies.overflow import Overflow, cut_stream
 from brimful.testing import reference
 from brimful.testing.strategies import capacities_and_lengths
 

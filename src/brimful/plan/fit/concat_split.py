@@ -8,7 +8,7 @@ from brimful.typing import AnyIntArray
 
 
 def concat_split(lengths: AnyIntArray, *, capacity: int) -> Packing:
-    """Pack the segments of a stream of tokens that was cut every ``capacity`` tokens (``policies.concat.cut_stream``).
+    """Pack the segments of a stream of tokens that was cut every ``capacity`` tokens (``policies.overflow.cut_stream``).
 
     ::
 

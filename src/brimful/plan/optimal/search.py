@@ -17,8 +17,7 @@ from brimful.plan.optimal.master_problem import installed_solver
 from brimful.plan.optimal.minimum_bin_slack import minimum_bin_slack
 from brimful.plan.optimal.rounding import fix_whole_packs, substitute_lengths
 from brimful.plan.optimal.search_limit import SearchLimit
-from brimful.plan.outcome import PlanOutcome
-from brimful.plan.packing import PackResult
+from brimful.plan.packing import PackResult, PlanOutcome
 
 _MAX_CAPACITY = 1 << 24
 """Largest capacity with column generation: the knapsack's tables have an entry for each size."""

@@ -9,9 +9,10 @@ import numpy as np
 
 from brimful.checks import choice_of
 from brimful.errors import OversizedSampleError
+from brimful.fingerprint import fingerprint_array, fingerprint_of
 from brimful.messages import first_few, setting
 from brimful.ragged import ranges
-from brimful.typing import AnyIntArray, Int64Array, Lengths
+from brimful.typing import AnyIntArray, Fingerprint, Int64Array, Lengths
 
 
 class Overflow(str, Enum):
@@ -115,3 +116,86 @@ def _oversized_message(lengths: AnyIntArray, oversized_ids: AnyIntArray, capacit
         f"sample {first_few(examples, len(oversized_ids))}. Choose {setting('overflow', 'drop')}, truncate, "
         f"truncate_left or split, or {setting('capacity', longest)}"
     )
+
+
+def cut_stream(lengths: Lengths, *, capacity: int, policy: Overflow) -> Segments:
+    """Cut the stream of all tokens every ``capacity`` tokens.
+
+    Args:
+        lengths: ``int[num_samples]``; samples of negative length (rejected) are left out.
+        capacity: tokens of a pack, from 1 to 2**31 - 1.
+        policy: first applied to longer samples; ``split`` keeps every token of every sample.
+
+    Returns:
+        Segments in the order of the stream, each within one pack.
+
+    >>> segments = cut_stream(np.array([5, 2, 1, 6]), capacity=4, policy=Overflow.SPLIT)
+    >>> segments.sample_ids.tolist(), segments.starts.tolist(), segments.lengths.tolist()
+    ([0, 0, 1, 2, 3, 3], [0, 4, 0, 0, 0, 4], [4, 1, 2, 1, 4, 2])
+    """
+    if policy is Overflow.SPLIT:
+        ids = np.flatnonzero(lengths > 0)
+        samples = Segments(lengths[ids], ids, None, np.empty(0, dtype=np.int64))
+    else:
+        samples = apply_overflow(lengths, capacity=capacity, policy=policy)
+    ends = np.cumsum(samples.lengths, dtype=np.int64)
+    begins = ends - samples.lengths
+    first_pack = begins // capacity
+    packs = (ends - 1) // capacity - first_pack + 1
+    # A sample has one segment in each pack that it reaches into.
+    pack = ranges(first_pack, packs)
+    begin, end = np.repeat(begins, packs), np.repeat(ends, packs)
+    starts = np.maximum(pack * capacity - begin, 0)
+    stops = np.minimum((pack + 1) * capacity, end) - begin
+    sample_starts = 0 if samples.starts is None else np.repeat(samples.starts, packs)
+    return Segments(
+        lengths=(stops - starts).astype(np.int32),
+        sample_ids=np.repeat(samples.ids(), packs),
+        starts=(starts + sample_starts).astype(np.int32),
+        dropped_ids=samples.dropped_ids,
+    )
+
+
+@dataclass(frozen=True)
+class Truncated:
+    """Samples that ``truncate`` cut.
+
+    Attributes:
+        sample_ids: ``int64``, ascending.
+        lengths: ``int32``, tokens of each sample before it was cut.
+        saved_as: fingerprint in the plan's file, if it was opened from one.
+    """
+
+    sample_ids: Int64Array
+    lengths: Lengths
+    saved_as: Fingerprint | None = None
+
+    @classmethod
+    def none(cls) -> Truncated:
+        """Return an account without samples."""
+        return cls(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int32))
+
+    def __len__(self) -> int:
+        return len(self.sample_ids)
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """Fingerprint of samples and lengths."""
+        return fingerprint_of([fingerprint_array(self.sample_ids), fingerprint_array(self.lengths)])
+
+    @property
+    def is_intact(self) -> bool:
+        """True if samples and lengths are as they were saved."""
+        return self.saved_as is None or self.fingerprint == self.saved_as
+
+    def lengths_of(self, sample_ids: AnyIntArray, *, otherwise: Lengths) -> Lengths:
+        """Return the full lengths of samples, ``int32``; samples that were not cut have the lengths in ``otherwise``.
+
+        >>> cut = Truncated(np.array([2, 5]), np.array([90, 70], dtype=np.int32))
+        >>> cut.lengths_of(np.array([5, 1, 2]), otherwise=np.array([8, 3, 8], dtype=np.int32)).tolist()
+        [70, 3, 90]
+        """
+        if not len(self):
+            return otherwise
+        row = np.minimum(np.searchsorted(self.sample_ids, sample_ids), len(self) - 1)
+        return np.where(self.sample_ids[row] == sample_ids, self.lengths[row], otherwise)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from brimful.errors import CorruptFileError
-from brimful.plan.policies.truncated import Truncated
+from brimful.plan.policies.overflow import Truncated
 from brimful.tables import Ragged, open_table, write_table
 from brimful.typing import AnyIntArray, Int64Array, Lengths, Offsets
 

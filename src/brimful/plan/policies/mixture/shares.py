@@ -6,7 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+import numpy as np
+
 from brimful.messages import counted
+from brimful.plan.policies.mixture.draw import MixtureDraw
+from brimful.plan.policies.mixture.elements import MixedSamples
+from brimful.plan.policies.mixture.spec import MixOrder, Mixture, MixUnit, Weighting
+from brimful.ragged import sums_of
+from brimful.typing import Int64Array
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,57 @@ class SourceDraws:
         if self.factor is not None:
             parts.append(f"targets count {self.factor:.4g}")
         return f"{self.source}: {'; '.join(parts)}"
+
+
+def mixture_record(
+    samples: MixedSamples,
+    mixture: Mixture,
+    draws: Int64Array,
+    *,
+    result: MixtureDraw | None = None,
+    targets: Int64Array | None = None,
+) -> dict[str, Any]:
+    """Return the outcome of a mixture for JSON: for each source, the requested share and the realized share.
+
+    Args:
+        samples: samples of the sources.
+        mixture: the request.
+        draws: ``int64[num_samples]``, how often each sample is packed.
+        result: the draws of samples or packs; None in a mixture weighted by loss.
+        targets: ``int64[num_samples]``, targets of the loss in the segments of each sample, to which shares of tokens
+            refer in a mixture weighted by loss. None if they were not measured.
+    """
+    records: list[dict[str, Any]] = []
+    draws_packs = result is not None and mixture.order is MixOrder.PACK_THEN_MIX
+    for number, name in enumerate(samples.names):
+        part = slice(int(samples.bounds[number]), int(samples.bounds[number + 1]))
+        times = draws[part]
+        distinct = int(np.count_nonzero(times))
+        record: dict[str, Any] = {
+            "source": name,
+            "begin": int(samples.begins[number]),
+            "requested": mixture.shares[name],
+            "samples": len(times),
+            "draws": int(times.sum()),
+            "distinct": distinct,
+            "left": len(times) - distinct,
+            "tokens": int((times * samples.tokens[part]).sum()),
+        }
+        if result is not None and draws_packs:
+            record["packs"] = int(np.count_nonzero(result.sources == number))
+        if result is not None and name in result.exhausted:
+            record["exhausted"] = True
+        records.append(record)
+    unit = "tokens" if mixture.unit is MixUnit.TOKENS else "packs" if draws_packs else "draws"
+    amounts = [record[unit] for record in records]
+    if unit == "tokens" and targets is not None:
+        amounts = sums_of(targets, samples.bounds).tolist()
+    total = max(1, sum(amounts))
+    for record, amount in zip(records, amounts, strict=True):
+        record["realised"] = amount / total
+        if mixture.weighting is Weighting.LOSS:
+            record["factor"] = record["requested"] / record["realised"] if record["realised"] else 0.0
+    return {"sources": records, **({"short": True} if result is not None and result.is_short else {})}
 
 
 def sources_of_record(mixed: Mapping[str, Any]) -> list[SourceDraws]:

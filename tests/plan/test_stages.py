@@ -1,9 +1,10 @@
 """Schedules of weights and capacity, cut into stages."""
 
+import numpy as np
 import pytest
 
 from brimful.errors import SettingsError
-from brimful.plan import mixture_stages
+from brimful.plan import consumed_samples, mixture_stages, plan_packs
 
 
 def test_weights_are_linear_and_capacities_cut_stages():
@@ -31,3 +32,10 @@ def test_schedules_that_say_nothing_are_refused(weights, message):
     """Without it a source vanishes between two points."""
     with pytest.raises(SettingsError, match=message):
         mixture_stages(weights, num_steps=6, steps_per_stage=3)
+
+
+def test_a_split_sample_is_consumed_with_any_of_its_parts():
+    """Without it half a sample comes again."""
+    plan = plan_packs([2, 8], capacity=5, overflow="split", algorithm="next_fit")
+    assert plan.sample_ids.tolist() == [0, 1, 1]
+    assert consumed_samples(plan, [2], before=np.array([5, 0])).tolist() == [5, 1]

@@ -11,15 +11,18 @@ from brimful import LengthTable, Plan, plan_packs
 from brimful.errors import PlanMismatchError, SettingsError
 from brimful.lengths.targets import Targets
 from brimful.plan import Mixture, PlanSettings, consumed_samples, mixture_stages, plan_stages
+from brimful.plan.mixed import as_uses, members_of
 from brimful.plan.policies.mixture.shares import sources_of_record
 
-LENGTHS = Path(__file__).parents[4].parent / "shared" / "data" / "lengths"
+LENGTHS = Path(__file__).parents[2].parent / "shared" / "data" / "lengths"
 NAMES = {
     "gsm": "gsm8k_train_test__qwen25_chat",
     "sgd": "sgd_train_text_only__qwen25_chat",
     "smile": "smile_zh_multiturn_55k__qwen25_chat",
     "gpt": "gpteacher__qwen25_chat",
 }
+
+MIXTURE = Mixture(weights={"a": 1, "b": 1})
 
 
 def sample_counts(plan):
@@ -220,3 +223,31 @@ def test_what_belongs_to_no_mixture_is_refused(options, message):
     """Without it an argument is ignored in silence."""
     with pytest.raises(SettingsError, match=message):
         plan_packs([2, 2], capacity=4, **options)
+
+
+def test_files_that_were_measured_are_the_sources_by_default():
+    """Without it each user counts the rows of the files again."""
+    table = LengthTable({"tokens": np.array([1, 2, 3], np.int32)}, provenance={"parts": [["a", 1], ["b", 2]]})
+    assert members_of(table, MIXTURE, None)[1].tolist() == [0, 1, 3]
+
+
+@pytest.mark.parametrize(
+    ("sources", "error", "message"),
+    [
+        (None, SettingsError, "do not say which sample is of which source"),
+        ({"a": 3}, SettingsError, "a weight for b, and the sources are a"),
+        ({"a": 1, "b": 1, "c": 1}, SettingsError, "no weight for source c"),
+        ({"a": 1, "b": 1}, PlanMismatchError, "2 samples and the lengths 3"),
+        ({"a": 3, "b": 0}, SettingsError, "samples of b must be a whole number of at least 1"),
+    ],
+)
+def test_sources_that_do_not_fit_are_refused(sources, error, message):
+    """Without it samples are counted for another source."""
+    with pytest.raises(error, match=message):
+        members_of(LengthTable.from_lengths([1, 2, 3]), MIXTURE, sources)
+
+
+def test_counts_of_other_samples_are_refused():
+    """Without it the counts of another data set decide which samples are drawn."""
+    with pytest.raises(SettingsError, match="each of the 2 samples was consumed"):
+        as_uses(np.array([1, 2, 3]), 2)
