@@ -72,7 +72,10 @@ FORMER_PLACES = {
 }
 """Modules that only import names from where they are now, for code that knows them from here."""
 
-WINGS = {"preferences": {"preference", "preferences", "kto", "rival", "desirable"}}
+WINGS = {
+    "preferences": {"preference", "preferences", "kto", "rival", "desirable"},
+    "rl": {"rl", "rollout", "rollouts", "advantages", "logprobs"},
+}
 """Rooms beside the line, each with words that no name in the line has."""
 OUTSIDE = {
     "base": {"numpy", "xxhash"},
