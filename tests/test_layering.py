@@ -47,6 +47,7 @@ MAY_IMPORT = {
     "shared": {"base", "lengths", "sources", "encode", "measure", "plan", "shards", "serve"},
     "collate": {"base", "plan", "shards"},
     "media.collate": {"base", "media", "shards", "collate"},
+    "media.towers": {"base", "plan"},
     "trainers": {
         "base",
         "lengths",
@@ -93,6 +94,7 @@ OUTSIDE = {
     "shared": {"numpy"},
     "collate": {"numpy"},
     "media.collate": {"numpy"},
+    "media.towers": set(),
     "trainers": {"numpy"},
     "rl": {"numpy"},
     "preferences": {"numpy"},

@@ -5,3 +5,6 @@ A module that is named here registers what it adds when it is imported.
 
 FORMAT_MODULES = ("brimful.preferences.formats",)
 """Modules that register formats of rows (``sources.formats.register``)."""
+
+TOWERS_MODULE = "brimful.media.towers"
+"""Module whose ``tower_terms`` reads the costs of towers from a model's config (``plan.schedule.cost_model``)."""

@@ -31,6 +31,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from importlib import import_module
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -39,8 +40,8 @@ import numpy.typing as npt
 from brimful.checks import check_share, is_number, whole_number
 from brimful.errors import SettingsError
 from brimful.plan.schedule.model_config import sizes_of_config
-from brimful.plan.schedule.tower_config import tower_terms
 from brimful.typing import Float64Array
+from brimful.wings import TOWERS_MODULE
 
 AnyRealArray: TypeAlias = npt.NDArray[np.integer[Any]] | npt.NDArray[np.floating[Any]]
 
@@ -218,7 +219,7 @@ class CostModel:
         """Read these numbers from a Hugging Face ``config.json`` of Qwen, Llama, Mistral or models with the same names.
 
         In a model with images or audio, ``text_config`` is the language model, and ``vision_config`` and
-        ``audio_config`` are its towers (``schedule.tower_config``: Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen2-Audio,
+        ``audio_config`` are its towers (``media.towers``: Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen2-Audio,
         Qwen2.5-Omni, LLaVA, InternVL). Mixtures of experts count the experts of one token, including shared experts,
         and dense layers. ``sliding_window`` bounds attention in the layers that use it (``layer_types``,
         ``max_window_layers``, ``sliding_window_pattern``; without these, in all layers).
@@ -238,8 +239,7 @@ class CostModel:
         """
         sizes = sizes_of_config(config)
         model = cls.from_config(**sizes, causal=causal, tile=tile)
-        terms: dict[str, Any] = dict(tower_terms(config, width=sizes["hidden_size"]))
-        return replace(model, **terms)
+        return replace(model, **import_module(TOWERS_MODULE).tower_terms(config, width=sizes["hidden_size"]))
 
     @classmethod
     def fit(

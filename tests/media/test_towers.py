@@ -5,8 +5,8 @@ import json
 import pytest
 
 from brimful.errors import SettingsError
+from brimful.media.towers import tower_terms
 from brimful.plan.schedule import CostModel, Part
-from brimful.plan.schedule.tower_config import tower_terms
 
 TEXT = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 64}
 TEXT |= {"intermediate_size": 48, "max_position_embeddings": 64}
