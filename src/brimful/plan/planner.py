@@ -10,6 +10,7 @@ from brimful.errors import SettingsError
 from brimful.lengths.table import LengthTable, as_lengths
 from brimful.messages import setting
 from brimful.plan.algorithms import CountOptions
+from brimful.plan.counts.counting_sort import decreasing_order
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.fit.lower_bound import lower_bound
@@ -198,8 +199,7 @@ def _pack_tokens(items: Items, settings: PlanSettings) -> PackResult[Packing]:
     """Pack by tokens only, each item with its aligned length."""
     lengths = items.sizes
     capacity, seed, epoch = settings.usable, settings.seed, settings.epoch
-    parts = Histogram.of_parts(lengths, at_most=capacity)
-    counts = Histogram.sum(parts) if len(parts) > 1 else parts[0]
+    counts = Histogram.of(lengths, at_most=capacity)
     bound = lower_bound(counts, capacity=capacity)
     if settings.rule.in_order is not None:
         return PackResult(settings.rule.in_order(lengths, capacity=capacity), bound)
@@ -211,7 +211,7 @@ def _pack_tokens(items: Items, settings: PlanSettings) -> PackResult[Packing]:
     # Counts do not say which sample goes where: samples of equal length are exchangeable.
     runs = result.packs
     if seed is None:
-        packing = runs.assign_by_position(lengths, parts)
+        packing = runs.assign(decreasing_order(lengths, counts))
     else:
         orders = list(seeded_orders(lengths, counts, runs.num_packs, seed=seed, epoch=epoch))
         # Popped, so that the memory of the places is freed as soon as the packs are assigned.

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from brimful.compiling import compiled, compiled_forms
 from brimful.plan.counts import assigning, bucketing
-from brimful.plan.counts import histogram as histogram_module
 from brimful.plan.counts import runs as runs_module
 from brimful.plan.counts.assigning import assign_pieces
 from brimful.plan.counts.counting_sort import decreasing_order
@@ -54,7 +53,7 @@ def test_the_same_as_a_look_at_every_run(use, seed, size, longest, capacity, max
     items = Histogram.of(lengths)
     with pytest.MonkeyPatch.context() as patch, compiled_forms(use):
         patch.setattr(assigning, "CHUNK_ITEMS", chunk)
-        patch.setattr(assigning, "_TILE_PACKS", chunk)
+        patch.setattr(runs_module, "TILE_PACKS", chunk)
         runs = best_fit_decreasing(items, capacity=capacity, max_items=max_items)
         order = decreasing_order(lengths, items)
         packing = runs.assign(order)
@@ -69,17 +68,11 @@ def test_the_same_as_a_look_at_every_run(use, seed, size, longest, capacity, max
         # By way of buckets, as packs of many items come: of one place each, of some, and one bucket of all.
         patch.setattr(runs_module, "_ITEMS_FOR_BUCKETS", 1)
         patch.setattr(bucketing, "BUCKET_WORDS", chunk)
-        patch.setattr(runs_module, "TILE_PACKS", min(chunk, bucketing.TILE_PACKS))
         patch.setattr(bucketing, "TILE_PACKS", min(chunk, bucketing.TILE_PACKS))
         in_buckets = runs.assign(order.copy(), places)
         assert in_buckets.as_lists() == reordered.as_lists()
         assert (in_buckets.offsets == reordered.offsets).all()
         assert in_buckets.items.dtype == np.int32
-        # Sorted some items at a time: a part ends amid the copies of a pack, and amid a run.
-        patch.setattr(histogram_module, "PART_ITEMS", chunk)
-        in_parts = runs.assign_by_position(lengths, Histogram.of_parts(lengths))
-        assert in_parts.as_lists() == expected
-        assert in_parts.items.dtype == np.int32
 
 
 def test_lengths_that_no_table_has_entries_for(form):

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from brimful.ragged import ranges, starts_of
 from brimful.typing import AnyIntArray, Int64Array, Offsets
 
-if TYPE_CHECKING:
-    from brimful.plan.counts.runs import PackRuns
-
 CHUNK_ITEMS = 1 << 18
 """Items that NumPy assigns at a time, so that its temporary arrays stay in the cache."""
 
 
-_TILE_PACKS = 1 << 12
+TILE_PACKS = 1 << 12
 """Packs that compiled code fills before it continues with the next ones, so that their places stay in the cache."""
 
 
@@ -34,9 +30,8 @@ def lay_packs(sizes: AnyIntArray, places: AnyIntArray | None, dtype: np.dtype[An
     """
     num_packs = len(sizes)
     offsets = np.zeros(num_packs + 1, dtype=np.int64)
-    parts = [
-        slice(first, first + CHUNK_ITEMS) for first in range(0, num_packs, CHUNK_ITEMS)
-    ]  # no index of 8 bytes a pack
+    # In parts: NumPy makes an index of 8 bytes a pack.
+    parts = [slice(first, first + CHUNK_ITEMS) for first in range(0, num_packs, CHUNK_ITEMS)]
     ends = offsets[1:]
     for part in parts:
         ends[part if places is None else places[part]] = sizes[part]
@@ -47,26 +42,6 @@ def lay_packs(sizes: AnyIntArray, places: AnyIntArray | None, dtype: np.dtype[An
     for part in parts:
         begins[part] = offsets[places[part]]
     return offsets, begins
-
-
-def write_items(
-    runs: PackRuns, begins: AnyIntArray, order: AnyIntArray, items: AnyIntArray, assign: Callable[..., None] | None
-) -> None:
-    """Write the items of ``order`` to the places of their packs.
-
-    Args:
-        runs: runs of the packs.
-        begins: first item of each pack, in the order of opening.
-        order: see ``PackRuns.assign``.
-        items: ``int[num_items]``, the output.
-        assign: ``assign_pieces``, compiled; None to use NumPy.
-    """
-    if assign is not None:
-        assign(*runs.in_tiles(_TILE_PACKS), begins, order, items)
-    else:
-        assign_in_numpy(
-            runs.first_pack, runs.packs_in_run, runs.copies_per_pack, runs.items_before, begins, order, items
-        )
 
 
 def assign_pieces(

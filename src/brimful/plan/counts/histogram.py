@@ -13,9 +13,6 @@ from brimful.typing import AnyIntArray, Int64Array
 DENSE_LENGTHS = 1 << 24
 """Lengths below this are counted in a table with an entry for each; longer ones are sorted."""
 
-PART_ITEMS = 1 << 21
-"""Items that are counted, sorted and assigned at a time if they are ordered by position."""
-
 _CHUNK_ITEMS = 1 << 20
 """Items that NumPy counts at a time: it makes a copy of 8 bytes per item."""
 
@@ -54,12 +51,6 @@ class Histogram:
                 dense += np.bincount(lengths[begin : begin + _CHUNK_ITEMS], minlength=longest + 1)
         distinct = np.flatnonzero(dense)
         return cls(distinct, dense[distinct])
-
-    @classmethod
-    def of_parts(cls, lengths: AnyIntArray, *, at_most: int | None = None) -> list[Histogram]:
-        """Count the items of each part of ``PART_ITEMS``; at least one part."""
-        begins = range(0, max(len(lengths), 1), PART_ITEMS)
-        return [cls.of(lengths[begin : begin + PART_ITEMS], at_most=at_most) for begin in begins]
 
     @classmethod
     def of_counts(cls, lengths: AnyIntArray, counts: AnyIntArray) -> Histogram:

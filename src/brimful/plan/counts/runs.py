@@ -16,12 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from brimful.compiling import compiled
-from brimful.plan.counts.assigning import assign_pieces, lay_packs, write_items
-from brimful.plan.counts.bucketing import TILE_PACKS, bucket_kernels, read_records, write_records
-from brimful.plan.counts.counting_sort import decreasing_order
-from brimful.plan.counts.histogram import Histogram
+from brimful.plan.counts import bucketing
+from brimful.plan.counts.assigning import TILE_PACKS, assign_in_numpy, assign_pieces, lay_packs
+from brimful.plan.counts.bucketing import bucket_kernels, read_records, write_records
 from brimful.plan.packing import Packing
-from brimful.ragged import positions_type, ranges, starts_of
+from brimful.ragged import ranges, starts_of
 from brimful.typing import AnyIntArray, Int64Array
 
 _ITEMS_FOR_BUCKETS = 1 << 22
@@ -99,82 +98,21 @@ class PackRuns:
         if places is not None and len(order) >= _ITEMS_FOR_BUCKETS:
             kernels = bucket_kernels(len(order))
             if kernels is not None:
-                records = write_records(self.in_tiles(TILE_PACKS), sizes, places, order, kernels)
+                records = write_records(self.in_tiles(bucketing.TILE_PACKS), sizes, places, order, kernels)
                 # Only the records are needed from here on: the items reuse the memory of their order.
                 del places
                 return Packing(read_records(records, len(sizes), order, kernels), order)
-        assign = compiled(assign_pieces, len(order))
+        kernel = compiled(assign_pieces, len(order))
         offsets, begins = lay_packs(sizes, places, order.dtype)
         # Only the begins are needed from here on: the memory of the places is freed for the items.
         del places
         items = np.empty_like(order)
-        write_items(self, begins, order, items, assign)
+        if kernel is not None:
+            kernel(*self.in_tiles(TILE_PACKS), begins, order, items)
+        else:
+            columns = (self.first_pack, self.packs_in_run, self.copies_per_pack, self.items_before)
+            assign_in_numpy(*columns, begins, order, items)
         return Packing(offsets, items)
-
-    def assign_by_position(self, lengths: AnyIntArray, parts: Sequence[Histogram]) -> Packing:
-        """Assign items longest first, equal ones in order of position: ``assign(decreasing_order(lengths))`` in parts.
-
-        Outside of the packs, memory holds positions only for the items of one part.
-
-        Args:
-            lengths: ``int[num_items]``, lengths of the items that the runs were made for.
-            parts: histograms of consecutive parts of the lengths, from ``Histogram.of_parts``.
-        """
-        dtype = positions_type(len(lengths))
-        assign = compiled(assign_pieces, len(lengths))
-        offsets, begins = lay_packs(self.pack_sizes(), None, np.dtype(dtype))
-        items = np.empty(len(lengths), dtype=dtype)
-        # The next item of each length, in the order of all items: after all longer items and the earlier equal ones.
-        distinct, first_run = np.unique(self.length, return_index=True)
-        next_item = starts_of(self.packs_in_run * self.copies_per_pack)[first_run]
-        begin = 0
-        for part in parts:
-            end = begin + part.num_items
-            order = decreasing_order(lengths[begin:end], part).astype(dtype, copy=False)
-            order += dtype(begin)
-            classes = np.searchsorted(distinct, part.lengths)
-            runs = self if len(parts) == 1 else self._between(next_item[classes][::-1], part.counts[::-1])
-            write_items(runs, begins, order, items, assign)
-            next_item[classes] += part.counts
-            begin = end
-        return Packing(offsets, items)
-
-    def _between(self, first_item: Int64Array, num_items: Int64Array) -> PackRuns:
-        """Return the runs that put some items into the packs, as pieces of these runs.
-
-        Args:
-            first_item: ``int64[k]``, ascending: first items of ranges of equal lengths, in the order of all items.
-            num_items: ``int64[k]``, items of each range, at least 1.
-        """
-        run_items = self.packs_in_run * self.copies_per_pack
-        run_begins = starts_of(run_items)
-        end_item = first_item + num_items
-        first_run = np.searchsorted(run_begins, first_item, side="right") - 1
-        num_runs = np.searchsorted(run_begins, end_item, side="left") - first_run
-        run = ranges(first_run, num_runs)
-        # Items of each run that lie in the range, counted in the run.
-        begin = np.maximum(np.repeat(first_item, num_runs) - run_begins[run], 0)
-        end = np.minimum(np.repeat(end_item, num_runs) - run_begins[run], run_items[run])
-        copies, items_before, first_pack = self.copies_per_pack[run], self.items_before[run], self.first_pack[run]
-        # A range may begin and end within the copies of a pack: it has a head, whole packs, and a tail.
-        first_whole = -(-begin // copies)
-        end_whole = np.maximum(end // copies, first_whole)
-        head = np.minimum(first_whole * copies, end) - begin
-        tail = np.maximum(end - end_whole * copies, 0)
-        one = np.ones_like(head)
-        # int64[3, 4, num_pieces]: first pack, packs, copies per pack and items before, for heads, wholes and tails.
-        pieces = np.array(
-            [
-                [first_pack + begin // copies, one, head, items_before + begin % copies],
-                [first_pack + first_whole, end_whole - first_whole, copies, items_before],
-                [first_pack + end_whole, one, tail, items_before],
-            ]
-        )
-        has_items = ((pieces[:, 1] > 0) & (pieces[:, 2] > 0)).T
-        length = np.repeat(self.length[run], has_items.sum(axis=1))
-        # Contiguous like all other runs: code is compiled for each layout.
-        first_pack, num_packs, copies, items_before = np.ascontiguousarray(pieces.transpose(1, 2, 0)[:, has_items])
-        return PackRuns(length, first_pack, num_packs, copies, items_before, self.num_packs)
 
     def in_tiles(self, tile_packs: int) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array, Int64Array]:
         """Cut the runs at every ``tile_packs`` packs, and sort the pieces by their packs.
