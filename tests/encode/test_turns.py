@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 pytest.importorskip("transformers", reason="templates need the extra brimful[text]")
 
 from brimful.encode import ChatEncoder
-from brimful.encode.fast.shapes import shape_of
 from brimful.errors import BadSampleError
 from tests.encode.templates import QWEN3, STYLES, chat, tokenizer_of, trained
 
@@ -138,6 +137,21 @@ def test_answers_in_another_order():
     assert trained(last, sample) == ["a<|im_end|>"]
 
 
+@pytest.mark.parametrize("content", ["m.content", "m['content'] | trim"])
+def test_new_messages_made_of_the_given_ones(content):
+    """Without it a template that adds a system prompt to a list of its own could not be used."""
+    template = (
+        "{% set ns = namespace(turns=[]) %}{% for m in messages %}"
+        "{% set ns.turns = ns.turns + [{'role': m.role, 'content': m.content}] %}{% endfor %}"
+        "{% for m in ns.turns %}<|im_start|>{{ m.role }}\n{{ CONTENT }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    ).replace("CONTENT", content)
+    encoder = ChatEncoder(tokenizer_of(STYLES["chatml"]), chat_template=template)
+    sample = chat("q one", " a one", "q two", "a one")
+    first = " a one" if content == "m.content" else "a one"
+    assert trained(encoder, sample) == [f"{first}<|im_end|>", "a one<|im_end|>"]
+
+
 def test_a_text_that_counts_its_turns():
     """Without it a template of which no beginning is a prefix of the text could not be used."""
     template = "{{ messages | length }}{% for m in messages %}<|im_start|>{{ m.content | trim }}<|im_end|>{% endfor %}"
@@ -180,14 +194,13 @@ _CONTENTS = st.lists(_CONTENT.filter(bool), min_size=2, max_size=6)
 def test_both_ways_to_find_turns_agree(name, encoders, contents):
     """Without it what is learned would depend on which of two ways happened to explain a conversation."""
     encoder, sample = encoders[name], chat(*contents)
-    finder, text = encoder._finder, encoder.render(sample)
-    filled = finder.fill_exactly(shape_of(sample.messages or (), None), sample.messages or (), None, text)
-    by_prefixes = finder._by_prefixes(sample.messages or (), None, text)
-    by_trace = finder._by_trace(sample.messages or (), None, text)
-    assert filled is not None
-    by_skeleton = filled.spans
+    messages = sample.messages or ()
+    _, rendered_text = encoder._filling.render(messages, None)
+    text = encoder.render(sample)
+    assert rendered_text.text == text
+    by_skeleton = rendered_text.turns
     assert len(by_skeleton) == len(contents) // 2
-    assert [[span] for span in by_skeleton] == by_prefixes == by_trace
+    assert [[span] for span in by_skeleton] == encoder._finder.spans(messages, None, text)
     answer = STYLES[name].answer
     assert [text[start:end] for start, end in by_skeleton] == [answer.format(content) for content in contents[1::2]]
 

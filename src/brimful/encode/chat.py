@@ -13,8 +13,7 @@ from brimful.checks import check_type, choice_of
 from brimful.encode.chat_template import ChatTemplate
 from brimful.encode.completions import BORROWED_REASON, PromptAndOther, has_borrowed
 from brimful.encode.fast.filling import Filling
-from brimful.encode.fast.shapes import Shape, open_shape_of, shape_of
-from brimful.encode.fast.skeleton import FilledText, spans_of_filled
+from brimful.encode.fast.skeleton import RenderedText, spans_of_turns
 from brimful.encode.rendering import RenderingEncoder
 from brimful.encode.swallowed import SwallowedText
 from brimful.encode.text import TextEncoder
@@ -55,11 +54,10 @@ class Reasoning(str, Enum):
 
 
 class _Rendering(NamedTuple):
-    """A prepared chat, its shape, and its text filled into the template, if the template writes exactly that."""
+    """A prepared chat, and its text with the places of its turns, if they are known."""
 
     chat: Sample
-    shape: Shape
-    filled: FilledText | None
+    text: RenderedText
 
 
 class ChatEncoder(RenderingEncoder):
@@ -243,17 +241,11 @@ class ChatEncoder(RenderingEncoder):
     def _render_sample(self, sample: Sample) -> tuple[_Rendering, str]:
         """Return the prepared chat, with its turns if they are already known, and its text."""
         chat = self._prepare(sample)
-        messages, tools = chat.messages or (), chat.tools
-        # Computed before the ``try``: a fault of the template itself is not the sample's fault.
-        template = self._chat_template
+        messages = chat.messages or ()
+        # Made before the ``try``: a fault of the template itself is not the sample's fault.
+        filling = self._filling
         try:
-            shape = open_shape_of(messages, tools)
-            filled = self._filling.fill(shape, messages, tools)
-            if filled is None:
-                shape = shape_of(messages, tools) if tools else shape
-                text = template.render(messages, tools)
-            else:
-                text = filled.text
+            shape, rendered_text = filling.render(messages, chat.tools)
         except Exception as error:  # templates raise exceptions of any class; all count as the sample's fault
             if _NO_DATE in str(error):
                 raise SettingsError(
@@ -262,26 +254,24 @@ class ChatEncoder(RenderingEncoder):
                 ) from None
             message = (str(error).strip() or repr(error)).splitlines()[0]
             raise BadSampleError(f"the chat template refuses it: {message}", sample_id=sample.sample_id) from error
+        text = rendered_text.text
         self.tokenizer.check(sample, text)
-        if filled is not None:
-            return _Rendering(chat, shape, filled), text
-        # A text that is matched exactly proves that every message is in it.
-        filled = self._finder.fill_exactly(shape, messages, tools, text)
-        if filled is not None:
-            refusal = self._swallowed.missing_tool(tools, text)
+        # A filled skeleton proves that every message is in the text.
+        if rendered_text.skeleton is not None:
+            refusal = self._swallowed.missing_tool(chat.tools, text)
         else:
-            refusal = self._swallowed.first(shape, messages, tools, text)
+            refusal = self._swallowed.first(shape, messages, chat.tools, text)
         if refusal is not None:
             raise BadSampleError(refusal, sample_id=sample.sample_id)
-        return _Rendering(chat, shape, filled), text
+        return _Rendering(chat, rendered_text), text
 
     def _render_together(self, samples: Sequence[Sample]) -> Mapping[int, tuple[_Rendering, str]]:
         # Checks that depend only on the shape are made once for all its conversations.
         if self._system is not None:
             return {}
         renderings = {
-            index: (_Rendering(samples[index], shape, filled), filled.text)
-            for index, (shape, filled) in self._filling.fill_together(samples).items()
+            index: (_Rendering(samples[index], text), text.text)
+            for index, text in self._filling.fill_together(samples).items()
         }
         # If a text is refused, the conversations are checked one by one.
         return renderings if self.tokenizer.takes([text for _, text in renderings.values()]) else {}
@@ -327,8 +317,8 @@ class ChatEncoder(RenderingEncoder):
     ) -> TextSpans:
         # Spans of filled texts are found together, which takes a tenth of the time; the others one by one.
         own_indices = [index for index in indices if self._shows_turns(contexts[index])]
-        filled_texts = [contexts[index].filled for index in own_indices]
-        spans = spans_of_filled(own_indices, filled_texts, last_only=self.train_on is TrainOn.LAST)
+        filled_texts = [contexts[index].text for index in own_indices]
+        spans = spans_of_turns(own_indices, filled_texts, last_only=self.train_on is TrainOn.LAST)
         if len(own_indices) == len(indices):
             return spans
         other_indices = sorted(set(indices).difference(own_indices))
@@ -336,7 +326,7 @@ class ChatEncoder(RenderingEncoder):
 
     def _shows_turns(self, rendering: _Rendering) -> bool:
         """Return true if the pieces of the text give its targets: no template marks, no weights, no empty answers."""
-        if rendering.filled is None or self._marks_turns:
+        if rendering.text.skeleton is None or self._marks_turns:
             return False
         messages = rendering.chat.messages or ()
         if type(messages) is PlainMessages:
@@ -349,7 +339,7 @@ class ChatEncoder(RenderingEncoder):
     def _may_hide(self, context: _Rendering) -> bool:
         if self._marks_turns:
             return any(_weight(message) == 0 for message in _answers_of(context.chat))
-        return context.filled is None
+        return context.text.skeleton is None
 
     def _target_spans(self, context: _Rendering, text: str) -> Sequence[Span]:
         try:
@@ -367,10 +357,10 @@ class ChatEncoder(RenderingEncoder):
             return []
         if self._marks_turns:
             turns = [[span] for span in self._generation_spans(sample)]
-        elif rendering.filled is not None:
-            turns = [[span] for span in rendering.filled.spans]
+        elif rendering.text.skeleton is not None:
+            turns = [[span] for span in rendering.text.turns]
         else:
-            turns = self._finder.spans(rendering.shape, sample.messages or (), sample.tools, text)
+            turns = self._finder.spans(sample.messages or (), sample.tools, text)
         if self.train_on is TrainOn.LAST:
             turns, answers = turns[-1:], answers[-1:]
         # If all answers are empty, the ends of turns are not worth training on.

@@ -52,12 +52,21 @@ class _Marks:
 
     def __init__(self, messages: Sequence[Message]) -> None:
         self._indices = {id(message): index for index, message in enumerate(messages)}
+        contents = [id(message.get("content")) for message in messages]
+        self._by_content = {key: index for index, key in enumerate(contents) if contents.count(key) == 1}
         self._open_loops: set[int] = set()
         self._has_message: dict[int, bool] = {}  # of the current step of each loop
 
+    def _index(self, value: Any) -> int | None:
+        """Return the index of a message, or of the message whose content a template put into a new one."""
+        index = self._indices.get(id(value))
+        if index is None and isinstance(value, dict) and value.get("content"):
+            index = self._by_content.get(id(value["content"]))
+        return index
+
     def step(self, loop: int, value: Any) -> str:
         """Mark a step of a loop over messages, or the end of the previous message in another open loop."""
-        index = self._indices.get(id(value))
+        index = self._index(value)
         self._has_message[loop] = index is not None
         if index is None:
             return f"{_OPEN}{loop} {_CLOSE}" if loop in self._open_loops else ""
@@ -65,7 +74,7 @@ class _Marks:
 
     def name(self, loop: int, value: Any) -> str:
         """Mark the first message that gets a name in a step of another loop, such as a loop over indices."""
-        index = self._indices.get(id(value))
+        index = self._index(value)
         if index is None or self._has_message[loop]:
             return ""
         self._has_message[loop] = True

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("transformers", reason="templates need the extra brimful[text]")
@@ -15,6 +15,7 @@ import brimful.encode.fast.filling as filling
 from brimful.encode import ChatEncoder
 from brimful.encode.chat_template import HARD_CONTENT
 from brimful.encode.fast.shapes import open_shape_of
+from brimful.encode.fast.skeleton import spans_of_turns
 from brimful.sources import Sample, Source
 from brimful.sources.memory import MemoryRows
 from tests.encode.templates import STYLES, tokenizer_of
@@ -183,11 +184,10 @@ def test_together_only_known_shapes_are_filled(monkeypatch):
     filled = filling_of.fill_together([unseen, one, without, completed, pictured, plain, one])
     assert sorted(filled) == [1, 5, 6]
     for index, sample in ((1, one), (5, plain), (6, one)):
-        shape, text = filled[index]
-        assert shape == open_shape_of(sample.messages or (), sample.tools)
-        assert text.text == encoder._chat_template.render(sample.messages or (), sample.tools)
+        assert filled[index].text == encoder._chat_template.render(sample.messages or (), sample.tools)
     # A shape that was examined and is rendered is not asked again.
-    monkeypatch.setitem(filling_of._is_filled, filled[5][0], False)
+    shape = open_shape_of(plain.messages or (), plain.tools)
+    monkeypatch.setitem(filling_of._is_filled, shape, False)
     assert sorted(filling_of.fill_together([one, plain])) == [0]
 
 
@@ -217,3 +217,25 @@ def test_hard_texts_are_asked_of_the_first_shapes_alone(monkeypatch):
     count = len(rendered)
     assert encoder._filling.fill(open_shape_of(second.messages or (), None), second.messages or (), None)
     assert all(messages is not second.messages for messages, _ in rendered[count:])
+
+
+@settings(max_examples=40)
+@given(
+    conversations=st.lists(
+        st.lists(st.tuples(st.sampled_from(["user", "assistant"]), st.text("aé漢", min_size=1)), min_size=1), max_size=6
+    ),
+    last_only=st.booleans(),
+)
+def test_spans_of_several_texts_are_the_answers(conversations, last_only):
+    """Without it the labels of a batch would be those of other rows."""
+    encoder = ChatEncoder(tokenizer_of(STYLES["chatml"]), chat_template=STYLES["chatml"].template)
+    texts, expected = [], []
+    for row, turns in enumerate(conversations):
+        _, text = encoder._filling.render([{"role": role, "content": text} for role, text in turns], None)
+        assert text.skeleton is not None
+        texts.append(text)
+        answers = [(row, f"{text}<|im_end|>") for role, text in turns if role == "assistant"]
+        expected += answers[-1:] if last_only else answers
+    spans = spans_of_turns(range(len(texts)), texts, last_only=last_only)
+    triples = zip(*(column.tolist() for column in spans), strict=True)
+    assert [(row, texts[row].text[start:end]) for row, start, end in triples] == expected

@@ -1,7 +1,8 @@
-"""Spans of several filled texts are those of the answers in each."""
+"""Skeletons, and the texts that go into them."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -9,47 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful.encode.fast.skeleton import Skeleton, Turn, message_texts, spans_of_filled, verbatim_texts
-from brimful.encode.turns import TurnFinder
+from brimful.encode.fast.skeleton import Skeleton, Turn, json_text, message_texts, spans_of_turns, verbatim_texts
 from brimful.sources.sample import MixedMessages, PlainMessages
 
 
 def test_no_text_has_no_spans():
-    spans = spans_of_filled([], [])
+    spans = spans_of_turns([], [])
     assert [column.tolist() for column in spans] == [[], [], []]
     assert {column.dtype for column in spans} == {np.dtype(np.int64)}
-
-
-def _render(messages, tools, add_generation_prompt):
-    """``[role]text;`` for each message; answers have no text behind the header that belongs to nobody."""
-    return "".join(f"[{message['role']}]{message['content']};" for message in messages) + "[assistant]" * (
-        add_generation_prompt
-    )
-
-
-def _trace(messages, tools):
-    raise AssertionError("the text of each message stands in it unchanged")
-
-
-@given(
-    conversations=st.lists(
-        st.lists(st.tuples(st.sampled_from(["user", "assistant"]), st.text("aé漢", min_size=1)), min_size=1), max_size=6
-    ),
-    last_only=st.booleans(),
-)
-def test_spans_of_filled_texts_are_the_answers(conversations, last_only):
-    finder = TurnFinder(_render, _trace, [";"])
-    filled, expected = [], []
-    for row, turns in enumerate(conversations):
-        messages = [{"role": role, "content": text} for role, text in turns]
-        one = finder.fill(tuple(role for role, _ in turns), messages, None)
-        assert one is not None
-        filled.append(one)
-        answers = [(row, f"{text};") for role, text in turns if role == "assistant"]
-        expected += answers[-1:] if last_only else answers
-    spans = spans_of_filled(range(len(filled)), filled, last_only=last_only)
-    triples = zip(*(column.tolist() for column in spans), strict=True)
-    assert [(row, filled[row].text[start:end]) for row, start, end in triples] == expected
 
 
 def test_values_go_to_their_slots():
@@ -60,7 +28,7 @@ def test_values_go_to_their_slots():
     filled = plain.filled(["x", "yy", ""])
     assert filled.text == "<a>x-b-yy|<end>"
     assert filled.pieces == ["<a>", "x", "-b-", "yy", "|", "", "<end>"]
-    assert [filled.text[start:end] for start, end in filled.spans] == [">x-b", "yy|<"]
+    assert [filled.text[start:end] for start, end in filled.turns] == [">x-b", "yy|<"]
     turned = Skeleton(plain.literals, turns, order=(2, 0, 1))
     assert turned.filled(["x", "yy", "z"]).text == "<a>z-b-x|yy<end>"
     assert plain.filled(["1", "2", "3"]).text == "<a>1-b-2|3<end>"  # nothing is left of the values before
@@ -113,3 +81,16 @@ def test_texts_of_a_conversation():
     empty = [*rows, {"role": "assistant", "content": ""}]
     assert verbatim_texts(empty) is None
     assert verbatim_texts(empty, [{}]) is None
+
+
+TEXTS = st.text() | st.sampled_from(['"', "\\", "\x00\x1f\x7f", "\u2028", "</s>", "é漢😀", "\ud800", "{x}"])
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | TEXTS,
+    lambda values: st.lists(values, max_size=3) | st.dictionaries(TEXTS, values, max_size=4),
+    max_leaves=6,
+)
+
+
+@given(st.dictionaries(TEXTS, TEXTS, max_size=4) | VALUES)
+def test_the_text_is_that_of_the_standard_library(value):
+    assert json_text(value) == json.dumps(value, ensure_ascii=False)

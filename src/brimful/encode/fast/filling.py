@@ -1,13 +1,15 @@
 """Conversations filled into their template's own text, if this is proved to be their whole text."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from brimful.encode.chat_template import HARD_CONTENT, ChatTemplate
-from brimful.encode.fast.shapes import Shape, open_shape_of
-from brimful.encode.fast.skeleton import FilledText, Skeleton, verbatim_texts
+from brimful.encode.fast.shapes import Shape, open_shape_of, shape_of
+from brimful.encode.fast.skeleton import RenderedText, Skeleton, Turn, message_texts, verbatim_texts
 from brimful.encode.placeholders import examined, replace_texts
+from brimful.encode.text_spans import Span
 from brimful.encode.turns import TurnFinder
+from brimful.errors import AssistantTurnsError
 from brimful.sources.sample import Message, MixedMessages, PlainMessages, Sample
 
 _READ_MESSAGES = (PlainMessages, MixedMessages)
@@ -19,25 +21,49 @@ _HARD_SHAPES = 32
 _HARD_CALL = {"name": HARD_CONTENT, "arguments": {HARD_CONTENT: HARD_CONTENT, "": [1, None, {}]}}
 _HARD_TOOL = {HARD_CONTENT: [HARD_CONTENT, 1.5, None, {"": {}}]}
 
+_OPEN, _TEXT, _OBJECT = "\ue010", "\ue011", "\ue012"  # private-use characters that no template looks for
+
 
 class Filling:
-    """Text of conversations by filling in, shape by shape.
+    """Text of conversations, filled in shape by shape if possible.
 
-    A shape is filled in if ``proved_text`` proves that the template examines none of its texts, and if the filled text
-    equals the one that Jinja gives for the first conversation of the shape. The first shapes are also tested with a
-    text of hard characters, which would show a fault in the proof itself.
+    The conversation is rendered once with short marks for its texts. The text between the marks is the template's own:
+    headers, ends of turns. This skeleton depends on the shape alone, so it is kept.
+
+    A shape is filled in without rendering if ``proved_text`` proves that the template examines none of its texts, and
+    if the filled text equals the one that Jinja gives for the first conversation of the shape. The first shapes are
+    also tested with a text of hard characters, which would show a fault in the proof itself. Other conversations are
+    rendered; if the filled skeleton equals the result, it shows where the turns are.
 
     Args:
         template: chat template.
-        finder: gives the template's own text around a conversation.
+        finder: finds the turns in a skeleton.
     """
 
     def __init__(self, template: ChatTemplate, finder: TurnFinder) -> None:
         self._template, self._finder = template, finder
-        self._is_filled: dict[Hashable, bool] = {}
+        self._is_filled: dict[Shape, bool] = {}
+        self._skeletons: dict[Shape, Skeleton | None] = {}
+        self._edges: dict[tuple[str, str], tuple[int, int]] = {}
 
-    def fill(self, shape: Shape, messages: Sequence[Message], tools: Any) -> FilledText | None:
-        """Return the text of a conversation; None if it has to be rendered.
+    def render(self, messages: Sequence[Message], tools: Any) -> tuple[Shape, RenderedText]:
+        """Return the shape and the text of a conversation.
+
+        Raises:
+            Exception: the template refuses it; of any class.
+        """
+        shape = open_shape_of(messages, tools)
+        filled_text = self.fill(shape, messages, tools)
+        if filled_text is not None:
+            return shape, filled_text
+        text = self._template.render(messages, tools)
+        if tools:
+            shape = shape_of(messages, tools)
+        filled_text = self._fill(shape, messages, tools, are_tools_open=False)
+        return shape, filled_text if filled_text is not None and filled_text.text == text else RenderedText(text)
+
+    def fill(self, shape: Shape, messages: Sequence[Message], tools: Any) -> RenderedText | None:
+        """Return the text of a conversation without rendering it; None if it has to be rendered.
 
         Args:
             shape: from ``open_shape_of``.
@@ -46,10 +72,10 @@ class Filling:
         is_filled = self._is_filled.get(shape)  # the closure is made only for a new shape
         if is_filled is None:
             is_filled = examined(self._is_filled, shape, lambda: self._may_fill(shape, messages, tools))
-        return self._finder.fill(shape, messages, tools) if is_filled else None
+        return self._fill(shape, messages, tools) if is_filled else None
 
-    def fill_together(self, samples: Sequence[Sample]) -> Mapping[int, tuple[Shape, FilledText]]:
-        """Return shape and text of the conversations whose shape is already known, by their index in a batch."""
+    def fill_together(self, samples: Sequence[Sample]) -> Mapping[int, RenderedText]:
+        """Return the texts of the conversations whose shape is already known, by their index in a batch."""
         skeletons: dict[Shape, Skeleton | None] = {}
         texts = {}
         for index, sample in enumerate(samples):
@@ -60,18 +86,18 @@ class Filling:
             try:
                 skeleton = skeletons[shape]
             except KeyError:
-                skeleton = self._finder.skeleton_of(shape) if self._is_filled.get(shape) else None
+                skeleton = self._skeletons.get(shape) if self._is_filled.get(shape) else None
                 skeletons[shape] = skeleton
             values = None if skeleton is None else verbatim_texts(messages, tools)
             if skeleton is not None and values is not None:
-                texts[index] = shape, skeleton.filled(values)
+                texts[index] = skeleton.filled(values)
         return texts
 
     def _may_fill(self, shape: Shape, messages: Sequence[Message], tools: Any) -> bool:
         """Return true if conversations of a shape can be filled in: proved, and confirmed on this one."""
         text = self._template.proved_text(messages, tools)
-        filled = None if text is None else self._finder.fill(shape, messages, tools)
-        if filled is None or filled.text != text:
+        filled_text = None if text is None else self._fill(shape, messages, tools)
+        if filled_text is None or filled_text.text != text:
             return False
         if len(self._is_filled) >= _HARD_SHAPES:
             return True
@@ -82,7 +108,115 @@ class Filling:
             for message in messages
         ]
         for conversation in ((messages, tools), (hard_messages, [_HARD_TOOL] * len(tools or ()))):
-            filled = self._finder.fill(shape, *conversation)
-            if filled is None or filled.text != self._template.render(*conversation):
+            filled_text = self._fill(shape, *conversation)
+            if filled_text is None or filled_text.text != self._template.render(*conversation):
                 return False
         return True
+
+    def _fill(
+        self, shape: Shape, messages: Sequence[Message], tools: Any, *, are_tools_open: bool = True
+    ) -> RenderedText | None:
+        """Return the skeleton of a shape with the texts of a conversation; None if one of them cannot be filled in.
+
+        Args:
+            shape: from ``open_shape_of`` if tools are open, otherwise from ``shape_of``.
+            messages, tools: of the conversation.
+            are_tools_open: each tool has a slot too.
+        """
+        values = verbatim_texts(messages, tools if are_tools_open else None)
+        if values is None:
+            return None
+        tool_marks = [f"{_OPEN}t{index}{_OBJECT}" for index in range(len(tools or ()))] if are_tools_open else []
+        skeleton = self._skeletons.get(shape)
+        if skeleton is None:
+            skeleton = examined(
+                self._skeletons, shape, lambda: self._make_skeleton(messages, tool_marks or tools, tool_marks)
+            )
+        return skeleton.filled(values) if skeleton is not None and skeleton.num_slots == len(values) else None
+
+    def _make_skeleton(self, messages: Sequence[Message], tools: Any, tool_marks: Sequence[str]) -> Skeleton | None:
+        """Return the skeleton of messages; None if the template does not write each of their texts once and in order.
+
+        Args:
+            messages: of a conversation.
+            tools: its tools, or marks in their place.
+            tool_marks: marks of the tools that have slots.
+        """
+        marks: list[str] = []
+        marked_messages = [_with_marks(message, marks) for message in messages]
+        try:
+            text = self._template.render(marked_messages, tools)
+        except Exception:  # the template refuses marks
+            return None
+        spans, tool_spans = _spans_of_marks(marks, text), _spans_of_marks(tool_marks, text)
+        if spans is None or tool_spans is None:
+            return None
+        # Templates write tools into the first turn or before it: their slots are among the messages' slots.
+        value_spans = [*spans, *tool_spans]
+        order = sorted(range(len(value_spans)), key=value_spans.__getitem__)
+        slots = [value_spans[index] for index in order]
+        # The text between two slots is a literal.
+        edges = [0, *(edge for slot in slots for edge in slot), len(text)]
+        literals = [text[start:end] for start, end in zip(edges[::2], edges[1::2], strict=True)]
+        places = {index: place for place, index in enumerate(order)}
+        # Each turn is stored by its distances from its outer slots, which stay the same for values of other lengths.
+        turns: list[Turn] = []
+        turn_spans: list[list[Span]] = []
+        num_texts = 0
+        for message in messages:
+            begin_text, num_texts = num_texts, num_texts + len(message_texts(message))
+            if message["role"] != "assistant":
+                continue
+            first, last = places[begin_text], places[num_texts - 1]
+            begin, end = slots[first][0], slots[last][1]
+            # The template's own text around a turn decides how much of it belongs to the turn: equal texts, equal
+            # edges. Tools between two messages are part of that text.
+            text_start = spans[begin_text - 1][1] if begin_text else 0
+            text_end = spans[num_texts][0] if num_texts < len(spans) else len(text)
+            around = text[text_start:begin], text[end:text_end]
+            if around not in self._edges:
+                try:
+                    turn_spans = turn_spans or self._finder.spans(marked_messages, tools, text)
+                except AssistantTurnsError:
+                    return None
+                start, stop = turn_spans[len(turns)][0][0], turn_spans[len(turns)][-1][1]
+                # With several spans, texts of other messages are written into the turn.
+                if len(turn_spans[len(turns)]) > 1 or not start <= begin <= end <= stop:
+                    return None
+                self._edges[around] = begin - start, stop - end
+            head, tail = self._edges[around]
+            # A turn that contains a tool has no fixed distance from its outer slots.
+            if tool_spans and (head > len(literals[first]) or tail > len(literals[last + 1])):
+                return None
+            turns.append(Turn(first, last, head, tail))
+        return Skeleton(tuple(literals), tuple(turns), None if order == sorted(order) else tuple(order))
+
+
+def _spans_of_marks(marks: Sequence[str], text: str) -> list[Span] | None:
+    """Return where marks are in a text, in order; None if one is missing."""
+    spans: list[Span] = []
+    position = 0
+    for mark in marks:
+        start = text.find(mark, position)
+        if start < 0:
+            return None
+        end = start + len(mark)
+        # A mark is a text and quoted in JSON; the object that takes its slot is not.
+        if mark.endswith(_OBJECT) and text[start - 1 : start] == text[end : end + 1] == '"':
+            start, end = start - 1, end + 1
+        spans.append((start, end))
+        position = end
+    return spans
+
+
+def _with_marks(message: Message, marks: list[str]) -> Message:
+    """Return the message with a mark in place of each verbatim text; the marks are appended to ``marks``."""
+
+    def new_mark(end: str) -> str:
+        marks.append(f"{_OPEN}{len(marks)}{end}")
+        return marks[-1]
+
+    content = new_mark(_TEXT) if message.get("content") else None
+    calls = message.get("tool_calls") or ()
+    ends = [_TEXT if isinstance(call.get("function", call).get("arguments"), str) else _OBJECT for call in calls]
+    return replace_texts(message, content, [{"name": new_mark(_TEXT), "arguments": new_mark(end)} for end in ends])

@@ -1,18 +1,22 @@
 """A template's own text around the texts of a conversation: its skeleton, the filled text, and the turns in it."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, repeat
+from json.encoder import encode_basestring
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from brimful.encode.json_texts import json_text
 from brimful.encode.text_spans import Span, TextSpans
 from brimful.ragged import offsets_of
 from brimful.sources.sample import Message, MixedMessages, PlainMessages
 from brimful.typing import Int64Array
+
+_encode_json = json.JSONEncoder(ensure_ascii=False).encode
+"""One encoder for all calls: ``json.dumps`` makes one for each."""
 
 
 class Turn(NamedTuple):
@@ -51,40 +55,45 @@ class Skeleton:
         places = [(2 * turn.first, 2 * turn.last + 1, turn.head, turn.tail) for turn in self.turns]
         return np.array(places, dtype=np.int64).reshape(-1, 4)
 
+    @property
+    def num_slots(self) -> int:
+        """Number of values that it takes."""
+        return len(self.literals) - 1
+
     @cached_property
     def _blank(self) -> list[str]:
         """The literals, and an empty text in place of each value."""
         return [*chain.from_iterable(zip(self.literals, repeat(""), strict=False))][:-1]
 
-    def filled(self, values: Sequence[str]) -> "FilledText":
+    def filled(self, values: Sequence[str]) -> "RenderedText":
         """Return the text with a value in every slot; ``values`` has the messages' values, then the tools'."""
         pieces = self._blank.copy()
         pieces[1::2] = values if self.order is None else [values[index] for index in self.order]
-        return FilledText("".join(pieces), pieces, self)
+        return RenderedText("".join(pieces), pieces, self)
 
 
-class FilledText(NamedTuple):
-    """The template's own text around the texts of a conversation.
+class RenderedText(NamedTuple):
+    """The text of a conversation, and where its turns are if it is a filled skeleton.
 
     Attributes:
         text: of the whole conversation.
         pieces: its parts: piece 2 i is literal i of the template, piece 2 i + 1 is value i.
-        skeleton: the filled skeleton.
+        skeleton: the filled skeleton; None for a text that is rendered in another way.
     """
 
     text: str
-    pieces: list[str]
-    skeleton: Skeleton
+    pieces: Sequence[str] = ()
+    skeleton: Skeleton | None = None
 
     @property
-    def spans(self) -> list[Span]:
-        """The span of each assistant turn."""
-        _, starts, ends = spans_of_filled([0], [self])
+    def turns(self) -> list[Span]:
+        """The span of each assistant turn of a filled skeleton."""
+        _, starts, ends = spans_of_turns([0], [self])
         return list(zip(starts.tolist(), ends.tolist(), strict=True))
 
 
-def spans_of_filled(rows: Sequence[int], texts: Sequence[FilledText], *, last_only: bool = False) -> TextSpans:
-    """Return the spans of the assistant's turns in several filled texts.
+def spans_of_turns(rows: Sequence[int], texts: Sequence[RenderedText], *, last_only: bool = False) -> TextSpans:
+    """Return the spans of the assistant's turns in several filled skeletons.
 
     Args:
         rows: index in the batch of each text.
@@ -96,7 +105,7 @@ def spans_of_filled(rows: Sequence[int], texts: Sequence[FilledText], *, last_on
     sizes = np.fromiter(map(len, chain.from_iterable(pieces)), dtype=np.int64)
     # All texts are concatenated: piece i has the characters edges[i] … edges[i + 1].
     edges = offsets_of(sizes)
-    places = [one.skeleton.places[-1:] if last_only else one.skeleton.places for one in texts]
+    places = [one.skeleton.places[-1:] if last_only else one.skeleton.places for one in texts if one.skeleton]
     owners = np.repeat(np.arange(len(texts)), np.fromiter(map(len, places), dtype=np.int64))
     start_pieces, end_pieces, heads, tails = np.concatenate([np.empty((0, 4), dtype=np.int64), *places]).T
     bases, text_starts = first_pieces[owners] + 1, edges[first_pieces[owners]]
@@ -137,3 +146,18 @@ def message_texts(message: Message) -> list[str]:
         # Templates write text arguments as they are, or quote them: then the filled text differs.
         texts += [function["name"], arguments if isinstance(arguments, str) else json_text(arguments)]
     return texts
+
+
+def json_text(value: Any) -> str:
+    """Return ``json.dumps(value, ensure_ascii=False)``, in a third of its time for an object of texts, as most are.
+
+    >>> json_text({"city": "Köln", "note": "a \\"b\\""})
+    '{"city": "Köln", "note": "a \\\\"b\\\\""}'
+    >>> json_text({"day": 3})
+    '{"day": 3}'
+    """
+    if type(value) is dict and value and {*map(type, value), *map(type, value.values())} == {str}:
+        return (
+            f"{{{', '.join([f'{encode_basestring(key)}: {encode_basestring(text)}' for key, text in value.items()])}}}"
+        )
+    return _encode_json(value)
