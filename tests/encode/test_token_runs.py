@@ -49,7 +49,7 @@ def test_more_files_than_may_be_open(tmp_path, monkeypatch):
         _store(path, [_encoded([number], [True])])
     stored = StoredSamples(parts)
     assert [stored[number].input_ids.tolist() for number in (4, 0, 3, 1, 2, 0)] == [[4], [0], [3], [1], [2], [0]]
-    assert len(stored._open) == 2
+    assert len(stored._open_files) == 2
 
 
 def test_every_flipped_byte_of_stored_tokens_is_found_or_changes_nothing(tmp_path):
@@ -59,16 +59,17 @@ def test_every_flipped_byte_of_stored_tokens_is_found_or_changes_nothing(tmp_pat
     _store(path, samples)
     assert (is_stored(path, 3), is_stored(path, 2), is_stored(tmp_path / "b.arrow", 3)) == (True, False, False)
     data, found = path.read_bytes(), 0
+    expected = [([5, 6, 7], [False, True, True]), ([], []), ([8], [False])]
     for at in range(0, len(data), 3):
         path.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
         stored = StoredSamples([(10, str(path))])
         try:
-            tokens = [row.tolist() for row in stored.masked_runs([10, 11, 12])]
+            tokens = [(row.input_ids.tolist(), row.loss_mask.tolist()) for row in stored.read([10, 11, 12])]
         except CorruptFileError as error:
-            tokens, found = [[~5, 6, 7], [], [~8]], found + 1
+            tokens, found = expected, found + 1
             assert str(error).endswith("run the same command again, which rebuilds this file")  # noqa: PT017
             assert not is_stored(path, 3)
-        assert tokens == [[~5, 6, 7], [], [~8]], f"byte {at}"
+        assert tokens == expected, f"byte {at}"
     assert found > len(data) / 6
 
 
@@ -83,8 +84,8 @@ def test_stored_tokens_are_checked_once_in_a_process(tmp_path, monkeypatch):
     real = tables._checksum
     monkeypatch.setattr(tables, "_checksum", lambda column: asked.append(column) or real(column))
     stored = StoredSamples(parts)
-    assert [row.tolist() for row in stored.masked_runs([0, 1, 2, 0, 1, 2])] == [[0], [1], [2]] * 2
-    assert len(asked) == 3
+    assert [row.input_ids.tolist() for row in stored.read([0, 1, 2, 0, 1, 2])] == [[0], [1], [2]] * 2
+    assert len(asked) == 6, "ids and masks"
 
 
 def _picture(name, start, **place):
@@ -101,9 +102,9 @@ def test_media_are_kept_with_their_tokens(tmp_path):
     batch = EncodedBatch.of([_encoded([1, 2, 3, 4, 5, 6], [False] * 6), _encoded([7], [True])])
     write_stored(tmp_path / "a", batch.ids, batch.loss_mask, {0: [in_file, in_row]})
     stored = StoredSamples([(10, str(tmp_path / "a"))])
-    kept = pickle.loads(pickle.dumps(stored)).media([11, 10])
-    assert kept == {10: (in_file, _picture("", 4))}
-    assert [item.stamp for item in kept[10]] == [in_file.stamp, 0]
+    kept = [sample.media for sample in pickle.loads(pickle.dumps(stored)).read([11, 10])]
+    assert kept == [(), (in_file, _picture("", 4))]
+    assert [item.stamp for item in kept[1]] == [in_file.stamp, 0]
     assert (stored[11].input_ids.tolist(), is_stored(tmp_path / "a", 2)) == ([7], True)
     path.write_bytes(b"abcd")
     assert not is_stored(tmp_path / "a", 2), "tokens of a picture that is another by now"
@@ -118,12 +119,12 @@ def test_kept_media_that_were_damaged_are_found(tmp_path):
     data = (tmp_path / "a").read_bytes()
     (tmp_path / "a").write_bytes(data.replace(b'"start":0', b'"start":1'))
     with pytest.raises(CorruptFileError, match="run the same command again, which rebuilds this file"):
-        StoredSamples([(0, str(tmp_path / "a"))]).media([0])
+        StoredSamples([(0, str(tmp_path / "a"))]).read([0])
     assert not is_stored(tmp_path / "a", 1)
 
 
 def test_files_of_texts_have_no_column_of_media(tmp_path):
     """Jobs on texts leave the files that they left before."""
     _store(tmp_path / "a", [_encoded([1], [True])])
-    assert tables.open_table(tmp_path / "a").names == ["signed_ids"]
-    assert StoredSamples([(0, str(tmp_path / "a"))]).media([0]) == {}
+    assert tables.open_table(tmp_path / "a").names == ["ids", "loss_mask"]
+    assert StoredSamples([(0, str(tmp_path / "a"))])[0].media == ()

@@ -163,25 +163,12 @@ class RenderingEncoder(Encoder):
         return self.begin_lengths(samples)()
 
     def begin_lengths(self, samples: Sequence[Sample]) -> PendingLengths:
-        if any(map(has_borrowed, samples)):
-            return lambda: _lengths_of(self.encode_together(samples))
-        halves = []
-        for encoder, indices in self._indices_by_encoder(samples):
-            begin = self._begin_rendered_lengths if encoder is None else encoder.begin_lengths
-            halves.append((indices, begin([samples[index] for index in indices])))
-        if len(halves) == 1:
-            return halves[0][1]
-
-        def finish() -> MeasuredLengths:
-            # The errors of all kinds are merged, so they have to be sorted again.
-            lengths = np.empty(len(samples), dtype=np.int32)
-            errors: list[BadSampleError] = []
-            for indices, finish_kind in halves:
-                lengths[indices], kind_errors = finish_kind()
-                errors += kind_errors
-            return lengths, sorted(errors, key=lambda error: error.sample_id)
-
-        return finish
+        parts = self._indices_by_encoder(samples)
+        if len(parts) != 1 or any(map(has_borrowed, samples)):
+            finish = self.begin_encoding(samples)
+            return lambda: _lengths_of(finish())
+        encoder, _ = parts[0]
+        return self._begin_rendered_lengths(samples) if encoder is None else encoder.begin_lengths(samples)
 
     def decode(self, input_ids: Sequence[int]) -> str:
         return self.tokenizer.decode(input_ids)
@@ -194,29 +181,23 @@ class RenderingEncoder(Encoder):
         Samples with a completion have their prompt and other conversation under their index.
         """
         prompts: dict[int, PromptAndOther] = {}
-        contexts: list[Any] = []
-        texts: list[str] = []
         errors: dict[int, BadSampleError] = {}
-        renderings = self._render_together(samples)
+        renderings = dict(self._render_together(samples))
         for index, sample in enumerate(samples):
             if index in renderings:
-                context, text = renderings[index]
-                contexts.append(context)
-                texts.append(text)
                 continue
             try:
                 if sample.media and not self.takes_media:
                     raise BadSampleError(_NO_MEDIA, sample_id=sample.sample_id)
-                context, text = self._render_sample(sample)
+                renderings[index] = self._render_sample(sample)
                 if sample.completion is not None:
                     self._check_completion(sample)
                     prompts[index] = self.prompt_and_other(sample)
                     self.tokenizer.check(sample, "".join(prompts[index]))
             except BadSampleError as error:
                 errors[index] = error
-                context, text = None, ""
-            contexts.append(context)
-            texts.append(text)
+                renderings[index] = None, ""
+        contexts, texts = ([renderings[index][part] for index in range(len(samples))] for part in (0, 1))
         return contexts, texts, errors, prompts
 
     def _begin_rendered(self, samples: Sequence[Sample]) -> PendingBatch:

@@ -115,10 +115,8 @@ class _SizeTask:
 def _sizes_of(context: _SizeContext, task: _SizeTask) -> list[int]:
     """Return the bytes of the blocks of some media, in any process."""
     ids: Sequence[int] = np.unique(task.sample_ids).tolist()
-    if context.encoded is not None:
-        media = context.encoded.media(ids)
-    else:
-        media = {sample_id: sample.media for sample_id, sample in zip(ids, context.samples.read(ids), strict=True)}
+    samples = context.samples if context.encoded is None else context.encoded
+    media = {sample_id: sample.media for sample_id, sample in zip(ids, samples.read(ids), strict=True)}
     sizes = []
     for sample_id, index in zip(task.sample_ids.tolist(), task.indices.tolist(), strict=True):
         sizes.append(context.maker.block_bytes(media[sample_id][index]))

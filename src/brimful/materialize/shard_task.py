@@ -1,20 +1,20 @@
 """Task of one shard: gathers its rows from samples, builds, publishes and commits it, in any process."""
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
 import numpy as np
 
 from brimful.blobs import BlobGroup, BlobStore, crash_points, open_blob_store
+from brimful.encode import EncodedSample
 from brimful.encode.encoded_samples import EncodedSamples
-from brimful.encode.token_runs import StoredSamples, mask_as_complement, unmask_complement
+from brimful.encode.token_runs import StoredSamples
 from brimful.errors import PlanMismatchError
 from brimful.fingerprint import short
 from brimful.materialize.media import ShardMediaWriter
 from brimful.materialize.media_layout import MediaLayout, ShardMedia
-from brimful.media import PlacedMedium
 from brimful.media.features import FeatureMaker
 from brimful.plan import Plan
 from brimful.shards import (
@@ -27,7 +27,7 @@ from brimful.shards import (
     StreamLog,
     shard_key,
 )
-from brimful.typing import Fingerprint, Int64Array, TokenIds
+from brimful.typing import Fingerprint, Int64Array
 
 
 @dataclass(frozen=True)
@@ -161,34 +161,28 @@ def _gather_rows(
     sample_ids = plan.sample_ids[rows].astype(np.int64)
     starts = np.ascontiguousarray(plan.starts[rows])
     lengths = np.ascontiguousarray(plan.lengths[rows])
-    samples, kept_media = _masked_runs(context, sample_ids)
+    samples = _samples(context, sample_ids)
     sample_lengths = np.array([len(sample) for sample in samples], dtype=np.int64)
     plan.check_sample_lengths(rows, sample_lengths, context.samples.source.where)
+    runs = [(sample.input_ids, sample.loss_mask) for sample in samples]
     # Most plans hold whole samples; then nothing is cut.
     if starts.any() or not np.array_equal(sample_lengths, lengths):
-        cuts = zip(samples, starts.tolist(), (starts + lengths).tolist(), strict=True)
-        samples = [sample[start:stop] for sample, start, stop in cuts]
-    input_ids, loss_mask = unmask_complement(np.concatenate(samples))
+        cuts = zip(runs, starts.tolist(), (starts + lengths).tolist(), strict=True)
+        runs = [(ids[start:stop], mask[start:stop]) for (ids, mask), start, stop in cuts]
+    input_ids, loss_mask = (np.concatenate(pieces) for pieces in zip(*runs, strict=True))
+    sample_media = {
+        index: sample.media for index, sample in zip(sample_ids.tolist(), samples, strict=True) if sample.media
+    }
     segments = plan.offsets[first : end + 1] - plan.offsets[first]
-    pack_media = None if media is None else media.packs(kept_media, sample_ids, starts, lengths, segments)
+    pack_media = None if media is None else media.packs(sample_media, sample_ids, starts, lengths, segments)
     return PackRows(input_ids, loss_mask, lengths, sample_ids, starts, segments, pack_media)
 
 
-def _masked_runs(
-    context: ShardContext, sample_ids: Int64Array
-) -> tuple[list[TokenIds], Mapping[int, Sequence[PlacedMedium]]]:
-    """Return the masked tokens of each segment's sample, kept by measuring or encoded now, and the media by sample."""
+def _samples(context: ShardContext, sample_ids: Int64Array) -> list[EncodedSample]:
+    """Return the sample of each segment, kept by measuring or encoded now."""
     if context.encoded is not None:
-        ids = sample_ids.tolist()
-        return context.encoded.masked_runs(ids), context.encoded.media(
-            ids
-        ) if context.samples.encoder.takes_media else {}
-    media: dict[int, Sequence[PlacedMedium]] = {}
+        return context.encoded.read(sample_ids.tolist())
     # A sample that was split into several of these segments is encoded once.
     distinct_ids = np.unique(sample_ids).tolist()
-    runs: dict[int, TokenIds] = {}
-    for sample_id, sample in zip(distinct_ids, context.samples.read(distinct_ids), strict=True):
-        runs[sample_id] = mask_as_complement(sample.input_ids, sample.loss_mask)
-        if sample.media:
-            media[sample_id] = sample.media
-    return [runs[sample_id] for sample_id in sample_ids.tolist()], media
+    samples = dict(zip(distinct_ids, context.samples.read(distinct_ids), strict=True))
+    return [samples[sample_id] for sample_id in sample_ids.tolist()]

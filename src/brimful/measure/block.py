@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from brimful.encode.encoder import Encoder
-from brimful.encode.token_runs import mask_as_complement, write_signed
+from brimful.encode.token_runs import write_stored
 from brimful.errors import BadSampleError
 from brimful.lengths.account import Account
 from brimful.lengths.table import REJECTED
@@ -102,14 +102,14 @@ def measure_block(context: BlockContext, task: BlockTask) -> int:
     batches = _batches(context.source.augment(judgement.kept(samples, errors)), errors)
     columns: dict[str, Any] = {}
     if context.needs_labels:
-        mask, signed_ids, media = _encode(context, task, batches, errors, account)
+        ids, mask, media = _encode(context, task, batches, errors, account)
         tokens = np.diff(mask.offsets).astype(np.int32)
         columns |= _sizes_of_media(context, media, len(task))
         if "loss_tokens" in context.budgets:
             columns["loss_tokens"] = np.diff(offsets_of(mask.values)[mask.offsets]).astype(np.int32)
         # The file of lengths is written last: a job that is killed between the two measures the block again.
         if task.encoded_path is not None:
-            write_signed(task.encoded_path, Ragged(signed_ids, mask.offsets), media)
+            write_stored(task.encoded_path, Ragged(ids, mask.offsets), mask.values, media)
         if context.needs_runs:
             columns[RUNS] = runs_of_masks(mask)
     else:
@@ -186,14 +186,13 @@ def _encode(
     batches: Iterable[list[Sample]],
     errors: list[BadSampleError],
     account: Account,
-) -> tuple[Ragged, TokenIds, dict[int, tuple[PlacedMedium, ...]]]:
-    """Return the loss mask and the tokens of all rows, and the media by row.
+) -> tuple[TokenIds, Ragged, dict[int, tuple[PlacedMedium, ...]]]:
+    """Return the tokens and the loss mask of all rows, and the media by row.
 
-    The mask of a row that cannot be encoded is empty. Tokens are in the form of ``mask_as_complement``; there are none
-    unless the task keeps them.
+    The mask of a row that cannot be encoded is empty. There are no tokens unless the task keeps them.
     """
     sizes = np.zeros(len(task), dtype=np.int64)
-    signed_ids: list[TokenIds] = [np.empty(0, dtype=np.int32)]
+    ids: list[TokenIds] = [np.empty(0, dtype=np.int32)]
     masks: list[LossMask] = [np.empty(0, dtype=bool)]
     media: dict[int, tuple[PlacedMedium, ...]] = {}
     for samples, batch in _in_halves(context.encoder.begin_encoding, batches):
@@ -202,15 +201,14 @@ def _encode(
         sizes[[sample.sample_id - task.start for sample in samples]] = lengths
         masks.append(batch.loss_mask)
         if task.encoded_path is not None:
-            # Batch by batch, as long as its tokens are in the processor's cache.
-            signed_ids.append(mask_as_complement(batch.ids.values, batch.loss_mask))
+            ids.append(batch.ids.values)
         errors += batch.errors.values()
         media |= {samples[index].sample_id - task.start: items for index, items in batch.media.items()}
         # The first token of a sample is not a target: no token before it can predict it.
         num_targets = np.diff(offsets_of(batch.loss_mask)[offsets])
         num_targets[lengths > 0] -= batch.loss_mask[offsets[:-1][lengths > 0]]
         _count(context, account, samples, lengths > 0, num_targets > 0)
-    return Ragged(np.concatenate(masks), offsets_of(sizes)), np.concatenate(signed_ids), media
+    return np.concatenate(ids), Ragged(np.concatenate(masks), offsets_of(sizes)), media
 
 
 def _sizes_of_media(
