@@ -4,8 +4,8 @@ import gc
 
 import pytest
 
+from brimful.execute import run_tasks
 from brimful.execute.garbage import OBJECTS_BETWEEN_COLLECTIONS, rare_collections
-from brimful.execute.local import run_locally
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +22,7 @@ def _threshold_in_task(_context, _task):
 def test_a_task_in_this_process_is_seldom_interrupted_and_the_caller_as_before():
     """Between two tasks the caller's own code runs, with the caller's own setting."""
     gc.set_threshold(500, 10, 10)
-    for _, in_task in run_locally(_threshold_in_task, [0, 1], context=None, num_proc=1):
+    for _, in_task in run_tasks(_threshold_in_task, [0, 1], context=None, num_proc=1):
         assert in_task == OBJECTS_BETWEEN_COLLECTIONS
         assert gc.get_threshold() == (500, 10, 10)
 

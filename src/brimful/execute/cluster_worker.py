@@ -15,9 +15,9 @@ from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
-from brimful.errors import SettingsError, TaskFailedError
+from brimful.errors import SettingsError
 from brimful.execute.garbage import collect_rarely
-from brimful.execute.serving import ONE_THREAD, attempt
+from brimful.execute.serving import ONE_THREAD, attempt, packed
 from brimful.execute.shared_directories import unshared
 from brimful.fingerprint import fingerprint_stream, short
 from brimful.messages import setting
@@ -74,13 +74,13 @@ class ClusterWorker:
             _check(surroundings, machine)
             self._function, self._context = ForkingPickler.loads(order)
         except Exception as error:
-            return _packed(error, traceback.format_exc())
+            return packed(error, traceback.format_exc())
         collect_rarely()
-        return _packed(machine)
+        return packed(machine)
 
     def do(self, task: Any) -> bytes:
         """Return the pickled result and an empty text, or a task's error and its traceback."""
-        return _packed(*attempt(self._function, self._context, task))
+        return packed(*attempt(self._function, self._context, task))
 
 
 def _check(surroundings: Surroundings, machine: str) -> None:
@@ -107,11 +107,3 @@ def _check(surroundings: Surroundings, machine: str) -> None:
             f"node {machine} does not see {directory} of the machine that starts the job: workers write their results "
             f"there. Name a {setting('cache_dir')} and a {setting('directory')} on a file system that all nodes share"
         )
-
-
-def _packed(answer: Any, error_traceback: str = "") -> bytes:
-    try:
-        return bytes(ForkingPickler.dumps((answer, error_traceback)))
-    except Exception as error:
-        failure = TaskFailedError(f"a worker process cannot send {answer!r:.200}: {error}")
-        return bytes(ForkingPickler.dumps((failure, error_traceback or "an answer that cannot be pickled")))

@@ -73,7 +73,7 @@ def order_of(function: Callable[[Any, Any], Any], context: Any) -> bytes:
 
 
 def serve(_shield: None, pipe: Connection) -> None:
-    """Answer ``(True, result, "")`` or ``(False, error, traceback)`` to each task, until the pipe is closed.
+    """Answer each task in the form of ``packed``, until the pipe is closed.
 
     The first message is the function with its context; its answer says that this process is ready.
     """
@@ -84,13 +84,11 @@ def serve(_shield: None, pipe: Connection) -> None:
         try:
             function, context = pipe.recv()
         except (ImportError, AttributeError) as error:  # the caller uses a name that this process cannot import
-            _answer(pipe, error, traceback.format_exc())
+            pipe.send_bytes(packed(error, traceback.format_exc()))
             return
-        _answer(pipe, None)
+        pipe.send_bytes(packed(None))
         while True:
-            task = pipe.recv()
-            result, error_traceback = attempt(function, context, task)
-            _answer(pipe, result, error_traceback)
+            pipe.send_bytes(packed(*attempt(function, context, pipe.recv())))
 
 
 def attempt(function: Callable[[Any, Any], Any], context: Any, task: Any) -> tuple[Any, str]:
@@ -101,14 +99,13 @@ def attempt(function: Callable[[Any, Any], Any], context: Any, task: Any) -> tup
         return error, traceback.format_exc()
 
 
-def _answer(pipe: Connection, answer: Any, error_traceback: str = "") -> None:
+def packed(answer: Any, error_traceback: str = "") -> bytes:
+    """Pickle the result of a task with an empty text, or its error with the traceback."""
     try:
-        pipe.send((not error_traceback, answer, error_traceback))
-    except ConnectionError:
-        raise
-    except Exception as error:  # the answer cannot be pickled
+        return bytes(ForkingPickler.dumps((answer, error_traceback)))
+    except Exception as error:
         failure = TaskFailedError(f"a worker process cannot send {answer!r:.200}: {error}")
-        pipe.send((False, failure, error_traceback))
+        return bytes(ForkingPickler.dumps((failure, error_traceback or "an answer that cannot be pickled")))
 
 
 def _end_with_parent() -> None:

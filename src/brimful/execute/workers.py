@@ -109,12 +109,12 @@ class Workers:
             wait([pipe, process.sentinel])
             if not pipe.poll():
                 raise EOFError
-            is_result, answer, error_traceback = pipe.recv()
+            answer, error_traceback = pipe.recv()
         except (EOFError, ConnectionError) as error:
             raise self._death(process) from error
-        if is_result:
-            return answer
-        raise answer from WorkerTraceback(error_traceback)
+        if error_traceback:
+            raise answer from WorkerTraceback(error_traceback)
+        return answer
 
     def _death(self, process: Any) -> TaskFailedError:
         process.join(_SIGNAL_ROUND_SECONDS)
