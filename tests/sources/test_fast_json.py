@@ -48,5 +48,5 @@ def test_errors_are_those_of_the_standard_library(line):
 
 def test_without_the_library(monkeypatch):
     """It is an extra."""
-    monkeypatch.setattr(fast_json, "_fast_loads", lambda: None)
+    monkeypatch.setattr(fast_json, "fast_json_library", lambda: None)
     assert parser_for(b"[1]") is json.loads

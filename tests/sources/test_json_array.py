@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.errors import BadSampleError, SourceError
-from brimful.sources import json_array, line_index, lines, open_source, rows, unpack
+from brimful.sources import fast_json, json_array, line_index, lines, open_source, rows, unpack
 from brimful.sources.json_array import array_elements
 
 VALUES = st.recursive(
@@ -95,7 +95,7 @@ def _peak(work):
 
 def test_a_row_that_unpacks_to_too_much_is_that_rows_fault(put, monkeypatch, tmp_path):
     """Without it two megabytes of somebody else's archive would take all memory, or end a job that skips bad rows."""
-    for module in (lines, rows, unpack):
+    for module in (fast_json, lines, rows, unpack):
         monkeypatch.setattr(module, "MAX_ROW_BYTES", 1 << 20)
     good = b'{"text": "%s"}' % (b"g" * ((1 << 20) - 12))
     assert len(good) == 1 << 20

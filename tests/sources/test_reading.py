@@ -227,7 +227,7 @@ def test_rows_that_are_converted_together_are_those_that_are_converted_alone(nam
     rows = data.draw(st.lists(st.one_of(st.fixed_dictionaries(fields, optional=_MORE), st.just("no row")), max_size=6))
     ignore = data.draw(st.sampled_from([(), ("<image>",), ("id",), ("image", "label")]))
     reading = Reading(format_named(name), frozenset(ignore))
-    for index, sample in enumerate(reading.samples(10, rows)):
+    for index, sample in enumerate(reading.samples(range(10, 10 + len(rows)), rows)):
         if sample is not None:
             assert sample == reading.sample(10 + index, rows[index])
             assert type(sample.messages) is type(reading.sample(10 + index, rows[index]).messages)
@@ -236,7 +236,9 @@ def test_rows_that_are_converted_together_are_those_that_are_converted_alone(nam
 def test_plain_rows_are_converted_together():
     """Without it the fast way could be gone, and every row slow in silence."""
     rows = [{"messages": [{"role": "user", "content": "hi"}], "id": index} for index in range(3)]
-    samples = Reading(format_named("messages")).samples(5, rows)
+    samples = Reading(format_named("messages")).samples([5, 6, 7], rows)
     assert [(sample.sample_id, sample.unread) for sample in samples] == [(5, ("id",)), (6, ("id",)), (7, ("id",))]
-    pairs = Reading(format_named("question_answer", {"question": "q"})).samples(0, [{"q": "1+1?", "answer": "2"}] * 2)
+    pairs = Reading(format_named("question_answer", {"question": "q"})).samples(
+        [0, 1], [{"q": "1+1?", "answer": "2"}] * 2
+    )
     assert [sample.messages.texts for sample in pairs] == [["1+1?", "2"]] * 2

@@ -80,7 +80,7 @@ class EncodedSamples:
     def read(self, sample_ids: Sequence[int]) -> Iterator[EncodedSample]:
         """Yield samples in the order of their ids, some hundred read ahead."""
         for begin in range(0, len(sample_ids), _BATCH_SAMPLES):
-            samples = [self._sample(sample_id) for sample_id in sample_ids[begin : begin + _BATCH_SAMPLES]]
+            samples = self._samples(sample_ids[begin : begin + _BATCH_SAMPLES])
             results = self.encoder.encode_batch(samples)
             # Compared before any of them is yielded: one that differs puts all in doubt.
             if self._has_reference:
@@ -91,9 +91,14 @@ class EncodedSamples:
                     raise result.located(self.source.where(sample.sample_id))
                 yield result
 
-    def _sample(self, sample_id: int) -> Sample:
-        """Return a sample as training sees it this time."""
-        return transformed(self.source[sample_id], self.transforms, self.source.where)
+    def _samples(self, sample_ids: Sequence[int]) -> list[Sample]:
+        """Return samples as training sees them this time."""
+        samples = []
+        for sample in self.source.read_many(sample_ids):
+            if isinstance(sample, BadSampleError):
+                raise sample
+            samples.append(transformed(sample, self.transforms, self.source.where))
+        return samples
 
     def __repr__(self) -> str:
         return f"EncodedSamples({counted(len(self), 'sample')} of {self.source.title!r})"

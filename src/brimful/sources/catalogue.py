@@ -9,8 +9,7 @@ them.
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -112,15 +111,12 @@ class CatalogueRows(JsonLines):
     separator = "/"
     """Text between the title and the name of a row, in messages."""
 
-    def _parser_for(self, data: bytes) -> Callable[[bytes], Any]:
-        return partial(self._row_of_line, super()._parser_for(data))
-
-    def _row_of_line(self, parse: Callable[[bytes], Any], line: bytes) -> Any:
-        entry = parse(line)
-        return entry if isinstance(entry, MalformedRowError) else self._row_of(entry)
-
-    def _row_of(self, value: Any) -> Any:
-        return MalformedRowError(value["error"]) if "error" in value else self.row_of(value)
+    def _rows_of(self, lines: Sequence[bytes], data: bytes) -> Iterable[Any]:
+        for entry in super()._rows_of(lines, data):
+            if isinstance(entry, MalformedRowError):
+                yield entry
+            else:
+                yield MalformedRowError(entry["error"]) if "error" in entry else self.row_of(entry)
 
     def row_of(self, entry: Mapping[str, Any]) -> Any:
         """Return the row of an entry that has one."""

@@ -13,8 +13,8 @@ from brimful.errors import BadSampleError, SourceError
 from brimful.fingerprint import fingerprint_bytes, fingerprint_of
 from brimful.sources.arriving_pairs import ROW, TRANSCRIPT, row_beside, stem_of
 from brimful.sources.directory import is_pack_store
-from brimful.sources.fast_json import parser_for
-from brimful.sources.feed import Cursor, Feed, RowOptions, numbered, row_of_line, sample_of
+from brimful.sources.fast_json import parser_for, row_of_line
+from brimful.sources.feed import Cursor, Feed, RowOptions, numbered, sample_of
 from brimful.sources.media_files import media_kind
 from brimful.sources.open import arrival_of, open_source
 from brimful.sources.packed_chunks import rows_of_line

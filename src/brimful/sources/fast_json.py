@@ -1,11 +1,13 @@
-"""JSON parsing with ``orjson``, if it is installed and gives the same values as the standard library."""
+"""Lines of JSON to rows, with ``orjson`` if it is installed and gives the same values as the standard library."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
 from brimful.optional import fast_json_library
+from brimful.sources.rows import MAX_ROW_BYTES, oversized
+from brimful.sources.sample import MalformedRowError
 
 _DIGITS = bytes.maketrans(b"123456789", b"0" * 9)
 _LONG_NUMBER = b"0" * 19
@@ -18,6 +20,54 @@ _COLUMNS = {
     for name in ("messages", "conversations", "prompt", "completion", "chosen", "rejected", "text", "input_ids")
 }
 """Columns that hold samples, as written in a line. Inside a text, quotes are escaped, so each counts once a row."""
+
+
+def rows_of_lines(lines: Sequence[bytes], data: bytes) -> Iterable[Any]:
+    """Return the object or text of each line, or the error that says why it cannot be read.
+
+    Args:
+        lines: may end in blank lines, which do not count toward their length.
+        data: bytes that hold all of them.
+
+    >>> [*rows_of_lines([b'{"a": 1}', b'"b"', b"3"], b'{"a": 1} "b" 3')]
+    [{'a': 1}, 'b', MalformedRowError('a row must be an object and is int')]
+    """
+    # All at once if every line is a row, as in most files; else one by one, with the reason for each that is not.
+    rows = None if max(map(len, lines), default=0) > MAX_ROW_BYTES else rows_at_once(lines, data)
+    if rows is not None:
+        return rows
+    parse = parser_for(data)
+    return (row_of_line(line, parse) for line in lines)
+
+
+def row_of_line(line: bytes, parse: Callable[[bytes], Any]) -> Any:
+    """Return the object or text of a line, or the error that says why it cannot be read."""
+    if len(line) > MAX_ROW_BYTES:
+        line = line[: line.find(b"\n") + 1]
+        if not line:
+            return oversized()
+    try:
+        value = parse(line)
+    except UnicodeDecodeError as error:
+        return MalformedRowError(f"invalid UTF-8 at byte {error.start} of the line ({error.reason})")
+    except json.JSONDecodeError as error:
+        return MalformedRowError(f"not JSON: {error.msg} at column {error.colno}{_kind_of_whole(line)}")
+    except RecursionError:
+        return MalformedRowError("not readable as JSON: nested too deeply")
+    except ValueError as error:  # a number of thousands of digits
+        return MalformedRowError(f"not readable as JSON: {error}")
+    if not isinstance(value, (dict, str)):
+        return MalformedRowError(f"a row must be an object and is {type(value).__name__}{_kind_of_whole(line)}")
+    name = repeated_column(value, line) if isinstance(value, dict) else None
+    return value if name is None else MalformedRowError(f"it has {name!r} twice: one of them would be lost")
+
+
+def _kind_of_whole(line: bytes) -> str:
+    """Say what other JSON the file seems to be, judged by a line that is not a row; empty if unknown."""
+    text = line.strip()
+    if text.startswith(b"[") and text[1:].lstrip()[:1] in (b"", b"{"):
+        return ": it looks like a JSON array: give the file a name that ends in .json"
+    return ": it looks like one JSON object on several lines: each row must be one line" if text == b"{" else ""
 
 
 def parser_for(data: bytes) -> Callable[[bytes], Any]:
@@ -66,13 +116,8 @@ def repeated_column(row: dict[str, Any], line: bytes) -> str | None:
 
 def _fast_loads_of(data: bytes) -> Callable[[bytes], Any] | None:
     """Return the function of ``orjson`` if it gives the values of the standard library for lines of these bytes."""
-    return None if _LONG_NUMBER in data.translate(_DIGITS) else _fast_loads()
-
-
-def _fast_loads() -> Callable[[bytes], Any] | None:
-    """Return the function of ``orjson``; None if it is not installed."""
     library = fast_json_library()
-    return None if library is None else library.loads
+    return None if library is None or _LONG_NUMBER in data.translate(_DIGITS) else library.loads
 
 
 def _loads(fast_loads: Callable[[bytes], Any], line: bytes) -> Any:

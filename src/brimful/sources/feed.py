@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from brimful.errors import BadSampleError, SettingsError, UnknownFormatError
-from brimful.sources.formats import RowFormat, detect, format_named
-from brimful.sources.lines import json_row
+from brimful.errors import BadSampleError, SettingsError
+from brimful.sources.formats import RowFormat, format_named
+from brimful.sources.formats.registry import detect_rows
 from brimful.sources.media import MediaPlace
 from brimful.sources.reading import Reading
-from brimful.sources.sample import MalformedRowError, Sample
+from brimful.sources.sample import Sample
 
 Cursor: TypeAlias = Mapping[str, Any]
 """Position of a feed as JSON: the change since the last settled position."""
-
-_ROWS_FOR_DETECTION = 16
-"""Maximum number of rows from which a format is detected."""
 
 
 class Feed(abc.ABC):
@@ -94,18 +91,8 @@ class RowOptions:
         name = self.format or known_format
         if name is not None:
             return self._of(format_named(name, self.fields, self.prompt), title)
-        readable = [row for row in rows[:_ROWS_FOR_DETECTION] if not isinstance(row, MalformedRowError)]
-        if not readable:
-            return None
-        # Without media, text with audio is not a transcript.
-        wanted = [
-            {name: value for name, value in row.items() if name not in self.ignore} if isinstance(row, Mapping) else row
-            for row in readable
-        ]
-        try:
-            return self._of(detect(wanted, self.fields, self.prompt), title)
-        except UnknownFormatError as error:
-            raise UnknownFormatError(f"{title}: {error.message}") from error
+        row_format = detect_rows(rows, title, fields=self.fields, ignore=self.ignore, prompt=self.prompt)
+        return None if row_format is None else self._of(row_format, title)
 
     def _of(self, row_format: RowFormat, title: str) -> Reading:
         if row_format.view is not None:
@@ -120,27 +107,10 @@ def sample_of(row: Any, sample_id: int, reading: Reading | None, where: str) -> 
     """Return the sample of a row, or the error that names its place."""
     if isinstance(row, Sample):
         return replace(row, sample_id=sample_id)
-    try:
-        if isinstance(row, MalformedRowError):
-            raise row
-        # Only if no row could be read is the format unknown; then this row is malformed, and the error was raised
-        # above.
-        assert reading is not None
-        return reading.sample(sample_id, row)
-    except MalformedRowError as error:
-        reason = str(error)
-    except (TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
-        name = reading.format.name if reading is not None else "?"
-        reason = f"cannot be read as format {name} ({type(error).__name__}: {error})"
-    return BadSampleError(reason, sample_id=sample_id, where=where)
-
-
-def row_of_line(line: bytes, parse: Callable[[bytes], Any]) -> Any:
-    """Return the row of a line of JSON, or the error that says why it cannot be read."""
-    try:
-        return json_row(parse, line)
-    except UnicodeDecodeError as error:
-        return MalformedRowError(f"invalid UTF-8 at byte {error.start} of the line ({error.reason})")
+    if reading is None:
+        # Only if no row could be read is the format unknown; then this row is malformed.
+        return BadSampleError(str(row), sample_id=sample_id, where=where)
+    return reading.convert(sample_id, row, lambda _: where)
 
 
 def numbered(sample: Sample | BadSampleError, sample_id: int) -> Sample | BadSampleError:

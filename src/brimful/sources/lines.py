@@ -5,10 +5,9 @@ from __future__ import annotations
 import abc
 import bisect
 import codecs
-import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,9 @@ import xxhash
 from brimful.cache import cache_dir
 from brimful.errors import SourceError, SourceNotFoundError
 from brimful.fingerprint import fingerprint_of
-from brimful.sources.fast_json import parser_for, repeated_column, rows_at_once
+from brimful.sources.fast_json import row_of_line, rows_of_lines
 from brimful.sources.line_index import LineIndex, index_of_lines, load_line_index, open_line_index
-from brimful.sources.rows import MAX_ROW_BYTES, Block, Rows, oversized
-from brimful.sources.sample import MalformedRowError
+from brimful.sources.rows import MAX_ROW_BYTES, Block, Rows
 from brimful.sources.stamp import Stamp, changed
 from brimful.typing import Fingerprint
 
@@ -67,7 +65,7 @@ class _Lines(Rows):
             self._index = open_line_index(self._path, folder / f"{name}.lines.arrow", is_copy=is_copy)
         if not self._index.matches(self._stamp):
             raise changed(self.title)
-        if _Lines._bytes(self, 0, min(2, self._index.size)) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        if _Lines._ranges(self, [(0, min(2, self._index.size))])[0] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
             raise SourceError(f"{self.title} looks like UTF-16: write it as UTF-8 first (iconv -f UTF-16 -t UTF-8)")
 
     @classmethod
@@ -113,17 +111,24 @@ class _Lines(Rows):
 
     def _bytes(self, start: int, length: int) -> bytes:
         """Return bytes of the indexed file; refuse a file that has changed."""
+        return self._ranges([(start, length)])[0]
+
+    def _ranges(self, ranges: Iterable[tuple[int, int]]) -> list[bytes]:
+        """Return the bytes of ranges (start, length) of the indexed file; refuse a file that has changed."""
         try:
             # Opened each time: a data set may have more files than a process may hold open.
             with open(self._path, "rb", buffering=0) as file:
-                data = os.pread(file.fileno(), length, start)
+                data = [(os.pread(file.fileno(), length, start), length) for start, length in ranges]
         except OSError:
             self._stamp.check(self._path, self.title)
             raise
         self._stamp.check(self._path, self.title)
-        if len(data) != length:
-            raise SourceError(f"{self.title} could be read only in part ({len(data):,} of {length:,} bytes): run again")
-        return data
+        for part, length in data:
+            if len(part) != length:
+                raise SourceError(
+                    f"{self.title} could be read only in part ({len(part):,} of {length:,} bytes): run again"
+                )
+        return [part for part, _ in data]
 
     def _pieces(self, start: int, stop: int) -> Iterator[bytes]:
         for begin in range(start, stop, _PIECE_BYTES):
@@ -137,33 +142,26 @@ class _Lines(Rows):
             count = max(1, bisect.bisect_right(ends, first + _PIECE_BYTES))
             # A line above the maximum is read only up to the first byte beyond it.
             data = self._bytes(first, min(ends[count - 1] - first, max(_PIECE_BYTES, MAX_ROW_BYTES + 1)))
-            begin = len(_BOM) if first == 0 and data.startswith(_BOM) else 0
-            lines = []
-            for end in ends[:count]:
-                lines.append(data[begin : end - first])
-                begin = end - first
+            edges = [0, *(end - first for end in ends[:count])]
+            lines = [data[begin:end] for begin, end in pairwise(edges)]
+            if first == 0:
+                lines[0] = lines[0].removeprefix(_BOM)
             yield from self._rows_of(lines, data)
             start += count
 
-    def _rows_of(self, lines: list[bytes], data: bytes) -> Iterable[Any]:
-        """Return the rows of lines, which are all of ``data``."""
-        parse = self._parser_for(data)
-        return (self._row(line, parse) for line in lines)
-
-    def _row(self, line: bytes, parse: Callable[[bytes], Any]) -> Any:
-        """Return the row of a line; the bytes may end in blank lines, which do not count toward its length."""
-        if len(line) > MAX_ROW_BYTES:
-            line = line[: line.find(b"\n") + 1]
-            if not line:
-                return oversized()
-        try:
-            return parse(line)
-        except UnicodeDecodeError as error:
-            return MalformedRowError(f"invalid UTF-8 at byte {error.start} of the line ({error.reason})")
+    def read_many(self, indices: Iterable[int]) -> Iterator[Any]:
+        starts, size = self._index.starts, self._index.size
+        ranges = []
+        for index in indices:
+            start, *ends = starts[index : index + 2].tolist()
+            ranges.append((start, min((ends or [size])[0] - start, MAX_ROW_BYTES + 1)))
+        lines = self._ranges(ranges)
+        lines = [line if start else line.removeprefix(_BOM) for line, (start, _) in zip(lines, ranges, strict=True)]
+        yield from self._rows_of(lines, b"\n".join(lines))
 
     @abc.abstractmethod
-    def _parser_for(self, data: bytes) -> Callable[[bytes], Any]:
-        """Return the function from a line of these bytes to its row; ``UnicodeDecodeError`` if it is not UTF-8."""
+    def _rows_of(self, lines: Sequence[bytes], data: bytes) -> Iterable[Any]:
+        """Return the rows of lines, which may end in blank lines; ``data`` holds all of them."""
 
     def where(self, index: int) -> str:
         line_ends = index
@@ -176,43 +174,8 @@ class _Lines(Rows):
 class JsonLines(_Lines):
     """One JSON object a line; blank lines are skipped."""
 
-    def _rows_of(self, lines: list[bytes], data: bytes) -> Iterable[Any]:
-        # All at once if every line is a row, as in most files; else one by one, with the reason for each that is not.
-        rows = None if max(map(len, lines)) > MAX_ROW_BYTES else rows_at_once(lines, data)
-        return super()._rows_of(lines, data) if rows is None else map(self._row_of, rows)
-
-    def _row_of(self, value: Any) -> Any:
-        """Return the row of a line that holds an object or a text."""
-        return value
-
-    def _parser_for(self, data: bytes) -> Callable[[bytes], Any]:
-        return partial(json_row, parser_for(data))
-
-
-def json_row(parse: Callable[[bytes], Any], line: bytes) -> Any:
-    """Return the object or text of a line, or the error that says why it cannot be read."""
-    try:
-        value = parse(line)
-    except UnicodeDecodeError:
-        raise
-    except json.JSONDecodeError as error:
-        return MalformedRowError(f"not JSON: {error.msg} at column {error.colno}{_kind_of_whole(line)}")
-    except RecursionError:
-        return MalformedRowError("not readable as JSON: nested too deeply")
-    except ValueError as error:  # a number of thousands of digits
-        return MalformedRowError(f"not readable as JSON: {error}")
-    if not isinstance(value, (dict, str)):
-        return MalformedRowError(f"a row must be an object and is {type(value).__name__}{_kind_of_whole(line)}")
-    name = repeated_column(value, line) if isinstance(value, dict) else None
-    return value if name is None else MalformedRowError(f"it has {name!r} twice: one of them would be lost")
-
-
-def _kind_of_whole(line: bytes) -> str:
-    """Say what other JSON the file seems to be, judged by a line that is not a row; empty if unknown."""
-    text = line.strip()
-    if text.startswith(b"[") and text[1:].lstrip()[:1] in (b"", b"{"):
-        return ": it looks like a JSON array: give the file a name that ends in .json"
-    return ": it looks like one JSON object on several lines: each row must be one line" if text == b"{" else ""
+    def _rows_of(self, lines: Sequence[bytes], data: bytes) -> Iterable[Any]:
+        return rows_of_lines(lines, data)
 
 
 class JsonArray(JsonLines):
@@ -227,5 +190,9 @@ class TextLines(_Lines):
 
     unit = "one document a line"
 
-    def _parser_for(self, data: bytes) -> Callable[[bytes], Any]:
-        return lambda line: line.rstrip(b"\r\n").decode("utf-8")
+    def _rows_of(self, lines: Sequence[bytes], data: bytes) -> Iterable[Any]:
+        return (row_of_line(line, _text_of) for line in lines)
+
+
+def _text_of(line: bytes) -> str:
+    return line.rstrip(b"\r\n").decode("utf-8")

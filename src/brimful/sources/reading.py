@@ -12,12 +12,13 @@ True
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
+from brimful.errors import BadSampleError
 from brimful.media import MediaKind
 from brimful.messages import setting
 from brimful.sources.formats import RowFormat, suggested
@@ -41,6 +42,9 @@ _BEGINNING = re.compile(r"<(?:image|video|audio|\|)")
 """Beginning of every mark that ``_PLACEHOLDER`` finds; searching for it takes a third of the time."""
 
 _OBJECTS = {dict}
+
+_ROWS_AT_ONCE = 64
+"""Number of rows that are converted together: few enough to hold both rows and samples in memory."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +73,40 @@ class Reading:
         """True if ``samples`` converts most rows."""
         return self.format.has_conversations and self.media is None
 
-    def samples(self, first_id: int, rows: Sequence[Any]) -> Sequence[Sample | None]:
-        """Convert consecutive rows that are conversations of texts: checks of all rows together are cheap for each.
+    def read(
+        self, sample_ids: Iterable[int], rows: Iterator[Any], where: Callable[[int], str]
+    ) -> Iterator[Sample | BadSampleError]:
+        """Yield the sample of each row, or the error that names its place.
+
+        Args:
+            sample_ids: of the rows, as far as there are any.
+            rows: rows, or ``MalformedRowError`` of those that cannot be read.
+            where: function from a sample id to file and line.
+        """
+        numbered_rows = zip(sample_ids, rows, strict=False)
+        if not self.takes_many:
+            yield from (self.convert(sample_id, row, where) for sample_id, row in numbered_rows)
+            return
+        while piece := [*islice(numbered_rows, _ROWS_AT_ONCE)]:
+            samples = self.samples(*zip(*piece, strict=True))
+            for (sample_id, row), sample in zip(piece, samples, strict=True):
+                yield self.convert(sample_id, row, where) if sample is None else sample
+
+    def convert(self, sample_id: int, row: Any, where: Callable[[int], str]) -> Sample | BadSampleError:
+        """Return the sample of a row, or the error that names its place."""
+        try:
+            if isinstance(row, MalformedRowError):
+                raise row
+            return self.sample(sample_id, row)
+        except MalformedRowError as error:
+            reason = str(error)
+        # A format may fail anywhere on values of unexpected types: that is this row's fault, and reading continues.
+        except (TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
+            reason = f"cannot be read as format {self.format.name} ({type(error).__name__}: {error})"
+        return BadSampleError(reason, sample_id=sample_id, where=where(sample_id))
+
+    def samples(self, sample_ids: Sequence[int], rows: Sequence[Any]) -> Sequence[Sample | None]:
+        """Convert rows that are conversations of texts: checks of all rows together are cheap for each.
 
         None for a row that ``sample`` has to convert or refuse. Only if ``takes_many``.
         """
@@ -88,14 +124,10 @@ class Reading:
         return [
             None
             if turns is None
-            else Sample(first_id + index, messages=turns)
+            else Sample(sample_id, messages=turns)
             if not unread
-            else Sample(
-                first_id + index,
-                messages=turns,
-                unread=tuple(unread_columns(rows[index], columns, ignore=self.ignore)),
-            )
-            for index, turns in enumerate(conversations)
+            else Sample(sample_id, messages=turns, unread=tuple(unread_columns(row, columns, ignore=self.ignore)))
+            for sample_id, row, turns in zip(sample_ids, rows, conversations, strict=True)
         ]
 
     def sample(self, sample_id: int, row: Any) -> Sample:

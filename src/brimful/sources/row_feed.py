@@ -13,8 +13,8 @@ from typing import Any
 
 from brimful.errors import BadSampleError, SourceError
 from brimful.fingerprint import fingerprint_of
-from brimful.sources.fast_json import parser_for
-from brimful.sources.feed import Cursor, Feed, RowOptions, row_of_line, sample_of
+from brimful.sources.fast_json import rows_of_lines
+from brimful.sources.feed import Cursor, Feed, RowOptions, sample_of
 from brimful.sources.reading import Reading
 from brimful.sources.rows import MAX_ROW_BYTES, oversized
 from brimful.sources.sample import MalformedRowError, Sample
@@ -179,11 +179,11 @@ class PipeFeed(RowFeed):
             return []
         data = os.read(self._descriptor, _PIECE_BYTES)
         self._is_exhausted = not data
-        *lines, self._rest = (self._rest + data).split(b"\n")
+        whole = self._rest + data
+        *lines, self._rest = whole.split(b"\n")
         if self._is_exhausted:
             # The last line needs no end.
             lines, self._rest = [*lines, self._rest], b""
         elif len(self._rest) > MAX_ROW_BYTES:
             raise SourceError(f"{self.title}: {oversized()}")
-        parse = parser_for(data)
-        return [row_of_line(line, parse) for line in lines if line.strip()]
+        return [*rows_of_lines([line for line in lines if line.strip()], whole)]

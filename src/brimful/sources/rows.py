@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, chain, islice
+from itertools import accumulate, chain, groupby, islice
 from typing import Any, ClassVar
 
 from brimful.fingerprint import fingerprint_of
@@ -134,6 +134,10 @@ class Rows(abc.ABC):
         """Return one row."""
         return next(self.read(index, index + 1))
 
+    def read_many(self, indices: Iterable[int]) -> Iterator[Any]:
+        """Yield rows in the order of their indices."""
+        return map(self.get, indices)
+
     @property
     def directory(self) -> str:
         """Absolute path of the directory to which file names in rows are relative: the file's, or the current one."""
@@ -174,27 +178,27 @@ class ChainedRows(Rows):
     def __len__(self) -> int:
         return self._length
 
-    def _locate(self, index: int) -> tuple[Rows, int]:
-        """Return the part of a row and the index of the row in it."""
-        part_index = bisect.bisect_right(self.starts, index) - 1
-        return self.parts[part_index], index - self.starts[part_index]
+    def _part_of(self, index: int) -> int:
+        """Return the number of the part that has a row."""
+        return bisect.bisect_right(self.starts, index) - 1
 
     def read(self, start: int, stop: int) -> Iterator[Any]:
         stop = min(stop, self._length)
         while start < stop:
-            index = bisect.bisect_right(self.starts, start) - 1
-            part, part_start = self.parts[index], self.starts[index]
+            number = self._part_of(start)
+            part, part_start = self.parts[number], self.starts[number]
             end = min(stop - part_start, len(part))
             yield from part.read(start - part_start, end)
             start = part_start + end
 
-    def get(self, index: int) -> Any:
-        part, part_row = self._locate(index)
-        return part.get(part_row)
+    def read_many(self, indices: Iterable[int]) -> Iterator[Any]:
+        for number, run in groupby(indices, self._part_of):
+            start = self.starts[number]
+            yield from self.parts[number].read_many([index - start for index in run])
 
     def where(self, index: int) -> str:
-        part, part_row = self._locate(index)
-        return part.where(part_row)
+        number = self._part_of(index)
+        return self.parts[number].where(index - self.starts[number])
 
     @property
     def unit(self) -> str:  # type: ignore[override]
@@ -325,6 +329,9 @@ class FirstRows(Rows):
 
     def read(self, start: int, stop: int) -> Iterator[Any]:
         return self._rows.read(start, min(stop, self._count))
+
+    def read_many(self, indices: Iterable[int]) -> Iterator[Any]:
+        return self._rows.read_many(indices)
 
     def where(self, index: int) -> str:
         return self._rows.where(index)

@@ -7,27 +7,22 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from itertools import accumulate, groupby, islice
+from itertools import accumulate, groupby
 from operator import itemgetter
 from typing import Any
 
 from brimful.checks import index_of, setting_number
-from brimful.errors import BadSampleError, SettingsError, SourceError, UnknownFormatError
+from brimful.errors import BadSampleError, SettingsError, SourceError
 from brimful.fingerprint import fingerprint_of, short
 from brimful.messages import counted, setting
 from brimful.sources.augmented import Augmentation, Transform, as_transforms
-from brimful.sources.formats import FORMATS, RowFormat, detect, format_named
+from brimful.sources.formats import FORMATS, RowFormat, format_named
+from brimful.sources.formats.registry import detect_rows
 from brimful.sources.media import MediaPlace
 from brimful.sources.reading import Reading
 from brimful.sources.rows import FEW_FILES, Block, ChainedRows, Rows, joined
-from brimful.sources.sample import MalformedRowError, Sample
+from brimful.sources.sample import Sample
 from brimful.typing import Fingerprint
-
-_ROWS_AT_ONCE = 64
-"""Number of rows that are converted together: few enough to hold both rows and samples in memory."""
-
-_ROWS_FOR_DETECTION = 16
-"""Number of rows at the beginning of each file from which its format is detected."""
 
 
 class Source:
@@ -199,11 +194,7 @@ class Source:
             BadSampleError: the row is malformed, or has content that cannot be packed; names file, line and content.
             IndexError: no such sample.
         """
-        sample_id = index_of("a sample", sample_id)
-        if not 0 <= sample_id < len(self):
-            raise IndexError(f"sample {sample_id} is not in 0 … {len(self) - 1}")
-        result = self._convert(sample_id, self.rows.get(sample_id), self._reading_of(sample_id))
-        (result,) = self.augment([result])
+        (result,) = self.read_many([sample_id])
         if isinstance(result, BadSampleError):
             raise result
         return result
@@ -211,6 +202,14 @@ class Source:
     def read(self, start: int, stop: int) -> Iterator[Sample | BadSampleError]:
         """Yield samples ``start … stop-1`` in order; the error of a malformed one is yielded, not raised."""
         return iter(self.augment(self.read_plain(start, stop)))
+
+    def read_many(self, sample_ids: Sequence[int]) -> Iterator[Sample | BadSampleError]:
+        """Yield samples in the order of their ids, as ``read`` does; the rows of each file are read in one go."""
+        sample_ids = [index_of("a sample", sample_id) for sample_id in sample_ids]
+        outside = next((sample_id for sample_id in sample_ids if not 0 <= sample_id < len(self)), None)
+        if outside is not None:
+            raise IndexError(f"sample {outside} is not in 0 … {len(self) - 1}")
+        return iter(self.augment(self._converted(sample_ids, self.rows.read_many(sample_ids))))
 
     def augment(self, samples: Iterable[Sample | BadSampleError]) -> Iterable[Sample | BadSampleError]:
         """Return samples of this source after its transforms; the samples themselves without any."""
@@ -224,33 +223,19 @@ class Source:
 
     def read_plain(self, start: int, stop: int) -> Iterator[Sample | BadSampleError]:
         """Yield samples as ``read`` does, before transforms."""
+        return self._converted(range(start, stop), self.rows.read(start, stop))
+
+    def _converted(self, sample_ids: Sequence[int], rows: Iterable[Any]) -> Iterator[Sample | BadSampleError]:
+        rows = iter(rows)
         # Nearly every source is one run: then the reading need not be looked up for each row.
-        single_reading = self._runs[0][1] if len(self._runs) == 1 else None
-        rows = iter(self.rows.read(start, stop))
-        if single_reading is None or not single_reading.takes_many:
-            for sample_id, row in enumerate(rows, start):
-                yield self._convert(sample_id, row, single_reading or self._reading_of(sample_id))
-            return
-        while piece := [*islice(rows, _ROWS_AT_ONCE)]:
-            for index, sample in enumerate(single_reading.samples(start, piece)):
-                yield self._convert(start + index, piece[index], single_reading) if sample is None else sample
-            start += len(piece)
+        runs: Iterable[tuple[Reading, Iterable[int]]] = [(self._runs[0][1], sample_ids)]
+        if len(self._runs) > 1:
+            runs = groupby(sample_ids, self._reading_of)
+        for reading, ids in runs:
+            yield from reading.read(ids, rows, self.where)
 
     def _reading_of(self, sample_id: int) -> Reading:
         return self._runs[bisect.bisect_right(self._runs, sample_id, key=itemgetter(0)) - 1][1]
-
-    def _convert(self, sample_id: int, row: Any, reading: Reading) -> Sample | BadSampleError:
-        """Return the sample of a row, or the error that names its file and line."""
-        try:
-            if isinstance(row, MalformedRowError):
-                raise row
-            return reading.sample(sample_id, row)
-        except MalformedRowError as error:
-            reason = str(error)
-        # A format may fail anywhere on values of unexpected types: that is this row's fault, and reading continues.
-        except (TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
-            reason = f"cannot be read as format {reading.format.name} ({type(error).__name__}: {error})"
-        return BadSampleError(reason, sample_id=sample_id, where=self.rows.where(sample_id))
 
     def where(self, sample_id: int) -> str:
         """Return the file and line of a sample."""
@@ -320,28 +305,12 @@ def _detect_all(
     parts: Sequence[Rows], fields: Mapping[str, str] | None, ignore: Sequence[str], prompt: str | None
 ) -> list[RowFormat]:
     """Detect the format of each part; a part without a readable row gets the format of the previous (or next) part."""
-    formats = [_detect_part(part, fields, ignore, prompt) for part in parts]
+    formats = [
+        detect_rows(part.read(0, len(part)), part.title, fields=fields, ignore=ignore, prompt=prompt) for part in parts
+    ]
     first = next((row_format for row_format in formats if row_format is not None), None)
     if first is None:
         # No row of any part can be read: the first row tells why.
         part = next(part for part in parts if len(part))
         raise BadSampleError(str(part.get(0)), sample_id=0, where=part.where(0))
     return list(accumulate(formats, lambda previous, row_format: row_format or previous, initial=first))[1:]
-
-
-def _detect_part(
-    part: Rows, fields: Mapping[str, str] | None, ignore: Sequence[str], prompt: str | None
-) -> RowFormat | None:
-    """Detect the format from the first rows; None if none of them can be read."""
-    rows = part.read(0, min(_ROWS_FOR_DETECTION, len(part)))
-    readable = [row for row in rows if not isinstance(row, MalformedRowError)]
-    if ignore:
-        # Without media, text with audio is not a transcript.
-        readable = [
-            {name: value for name, value in row.items() if name not in ignore} if isinstance(row, Mapping) else row
-            for row in readable
-        ]
-    try:
-        return detect(readable, fields, prompt) if readable else None
-    except UnknownFormatError as error:
-        raise UnknownFormatError(f"{part.title}: {error.message}") from error

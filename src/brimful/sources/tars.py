@@ -21,7 +21,7 @@ import json
 import os
 import posixpath
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -95,8 +95,8 @@ class TarRows(CatalogueRows):
         _, state = super().__reduce__()
         return type(self)._reopen_with_archive, (state, self._archive, self._archive_stamp)
 
-    def _bytes(self, start: int, length: int) -> bytes:
-        data = super()._bytes(start, length)
+    def _ranges(self, ranges: Iterable[tuple[int, int]]) -> list[bytes]:
+        data = super()._ranges(ranges)
         # Offsets of media are valid only for the tar that was indexed.
         self._archive_stamp.check(self._archive, self.title)
         return data
