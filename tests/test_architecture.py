@@ -152,7 +152,7 @@ def test_randomness_compiled_code_and_files_are_where_the_page_says():
     }.items():
         assert {token for token in quoted(section(title)) if token.endswith(".py")} == found, title
     writers = files_that_import("brimful.tables", "write_table") | files_that_import("brimful.blobs", "atomic_file")
-    assert writers - {"tables.py", "sources/unpack.py"} <= set(quoted(section("On disk")))
+    assert writers - {"tables.py", "sources/copies.py"} <= set(quoted(section("On disk")))
 
 
 def test_the_wall_clock_is_read_where_the_page_says():

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.errors import BadSampleError, SourceError
-from brimful.sources import fast_json, json_array, line_index, lines, open_source, rows, unpack
+from brimful.sources import copies, fast_json, json_array, line_index, lines, open_source, rows
 from brimful.sources.json_array import array_elements
 
 VALUES = st.recursive(
@@ -95,7 +95,7 @@ def _peak(work):
 
 def test_a_row_that_unpacks_to_too_much_is_that_rows_fault(put, monkeypatch, tmp_path):
     """Without it two megabytes of somebody else's archive would take all memory, or end a job that skips bad rows."""
-    for module in (fast_json, lines, rows, unpack):
+    for module in (fast_json, lines, rows, copies):
         monkeypatch.setattr(module, "MAX_ROW_BYTES", 1 << 20)
     good = b'{"text": "%s"}' % (b"g" * ((1 << 20) - 12))
     assert len(good) == 1 << 20
@@ -118,10 +118,10 @@ def test_a_row_that_unpacks_to_too_much_is_that_rows_fault(put, monkeypatch, tmp
 @pytest.mark.parametrize("piece", [1, 2, 3, 4])
 def test_lines_are_copied_up_to_what_a_row_may_have(monkeypatch, piece):
     """Without it the copy of a long line could take the line behind it along, or fill the disk."""
-    monkeypatch.setattr(unpack, "MAX_ROW_BYTES", 4)
-    monkeypatch.setattr(unpack, "_PIECE", piece)
+    monkeypatch.setattr(copies, "MAX_ROW_BYTES", 4)
+    monkeypatch.setattr(copies, "_PIECE", piece)
     target = io.BytesIO()
-    unpack._copy_lines(io.BytesIO(b"1234\n12345\n123456\n\n1234567890\nab"), target)
+    copies._copy_lines(io.BytesIO(b"1234\n12345\n123456\n\n1234567890\nab"), target)
     assert target.getvalue() == b"1234\n12345\n12345\n\n12345\nab"
 
 

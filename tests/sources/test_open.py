@@ -337,11 +337,11 @@ def test_a_newer_original_replaces_the_unpacked_copy(put, tmp_path):
 
 def test_an_unpacked_copy_is_made_once(put, tmp_path, monkeypatch):
     """Without it every rank of a job would unpack the archive again."""
-    from brimful.sources import unpack
+    from brimful.sources import copies
 
     path = put("a.jsonl.gz", gzip.compress(JSONL))
     open_source(path)
-    monkeypatch.setattr(unpack, "_opened", lambda path: pytest.fail("unpacked again"))
+    monkeypatch.setattr(copies, "_opened", lambda path: pytest.fail("unpacked again"))
     assert [sample.text for sample in open_source(path).read(0, 3)] == TEXTS
 
 

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from brimful.errors import SettingsError, SourceError, SourceNotFoundError
-from brimful.sources import open_source, pairs
+from brimful.sources import fast_json, open_source, pairs
 from brimful.sources.pairs import PairRows
 from tests.sources.tools import chat, picture, results
 
@@ -103,6 +103,7 @@ def test_a_file_that_is_no_row_is_one_bad_row(content: bytes, reason: str, photo
 def test_a_row_above_the_most_is_one_bad_row(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without it a file of gigabytes takes the memory of the machine."""
     monkeypatch.setattr(pairs, "MAX_ROW_BYTES", 500)
+    monkeypatch.setattr(fast_json, "MAX_ROW_BYTES", 500)
     (photos / "a_0.json").write_text(json.dumps(chat("x" * 600)))
     assert results(open_source(photos, media=True))[1].startswith("a row above the maximum")
 
@@ -131,11 +132,11 @@ def test_new_and_changed_rows_are_read_and_no_others(photos: Path, monkeypatch: 
     before = open_source(photos, media=True).fingerprint
     seen = []
 
-    def reading(path: str, stamp: Any, read: Callable[..., Any] = pairs._read) -> Any:
+    def reading(path: str, stamp: Any, read: Callable[..., Any] = pairs._bytes_of) -> Any:
         seen.append(os.path.basename(path))
         return read(path, stamp)
 
-    monkeypatch.setattr(pairs, "_read", reading)
+    monkeypatch.setattr(pairs, "_bytes_of", reading)
     assert open_source(photos, media=True).fingerprint == before
     assert seen == []
     write(photos, **{"c.json": chat("<image>c?"), "c.png": picture(3), "b.json": chat("<image>new?")})

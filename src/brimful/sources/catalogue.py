@@ -8,47 +8,15 @@ them.
 """
 
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from brimful.blobs import atomic_file
-from brimful.cache import cache_dir, exclusive
-from brimful.fingerprint import fingerprint_of
 from brimful.sources.lines import JsonLines
 from brimful.sources.media import MEDIA_COLUMNS, is_media_part, media_keys
 from brimful.sources.sample import MalformedRowError
 
 _TURNS = ("messages", "conversations", "prompt", "completion")
 """Columns of turns, whose contents may hold parts that are media."""
-
-
-def kept_catalogue(
-    origin: str, version: Any, cache: Path | None, write: Callable[[IO[bytes], Path, Path | None], None]
-) -> Path:
-    """Return the path of a catalogue in the cache; if it does not exist yet, one process of many writes it.
-
-    Args:
-        origin: absolute path of the storage.
-        version: value that changes whenever the catalogue would.
-        cache: directory of the cache; None for the default.
-        write: gets the open file, the path that it will have, and an earlier catalogue of the same origin, if any.
-    """
-    folder = (cache or cache_dir()) / "catalogues"
-    prefix = f"{fingerprint_of(origin)[:16]}-"
-    target = folder / f"{prefix}{fingerprint_of(version)[:16]}.jsonl"
-    if target.exists():
-        return target
-    with exclusive(folder / f"{prefix}lock"):
-        if not target.exists():
-            earlier = sorted(folder.glob(f"{prefix}*.jsonl"), key=os.path.getmtime)
-            with atomic_file(target) as file:
-                write(file, target, earlier[-1] if earlier else None)
-            for path in folder.glob(f"{prefix}*.*"):
-                if path.stem != target.stem:
-                    path.unlink(missing_ok=True)
-    return target
 
 
 def line_of(entry: Mapping[str, Any]) -> bytes:

@@ -1,19 +1,26 @@
-"""The data files of a directory.
+"""The data files of a directory, and the splits of a data set.
 
 Clones of data sets from a hub hold more than data: a README, a license, descriptions in JSON, and often several splits
-and configurations. A directory that names its files by split is opened one split at a time.
+and configurations. Packing the test set with the training set would spoil every evaluation, so a data set of several
+splits is opened one split at a time.
 """
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from brimful.errors import SettingsError, SourceNotFoundError
 from brimful.messages import setting
-from brimful.sources.splits import ALL_SPLITS, is_shard, require_split, several_splits, split_of_file
+
+ALL_SPLITS = "all"
+"""Name of every split together."""
+
+_SPLIT = re.compile(r"(train|training|test|testing|validation|valid|val|dev|eval)(?:-\d+-of-\d+|-\d+|_\d+)?")
+_SHARD = re.compile(r"([A-Za-z_]+)-\d{5}-of-\d{5}")
 
 _ABOUT = re.compile(r"(readme|licen[cs]e|changelog|changes|contributing|citation|notice|authors)\b.*", re.IGNORECASE)
-_DESCRIPTIONS = ("dataset_infos.json", "dataset_info.json", "dataset_dict.json", "state.json", "config.json")
+DESCRIPTIONS = ("dataset_infos.json", "dataset_info.json", "dataset_dict.json", "state.json", "config.json")
+"""JSON files that describe a data set."""
 
 
 def is_pack_store(directory: str) -> bool:
@@ -87,19 +94,71 @@ def data_files(
 def _is_description(path: str, kind_of: Callable[[str], str | None]) -> bool:
     """Return true for a file that describes the data set rather than holding it."""
     name = os.path.basename(path)
-    return (kind_of(name) == "text" and _ABOUT.fullmatch(name) is not None) or name in _DESCRIPTIONS
+    return (kind_of(name) == "text" and _ABOUT.fullmatch(name) is not None) or name in DESCRIPTIONS
 
 
 def _of_split(directory: str, paths: list[str], split: str | None) -> list[str]:
     """Return the files of one split; all files if some of their names contain no split."""
     splits = {path: split_of_file(path) for path in paths}
-    names = sorted({name for name in splits.values() if name is not None})
-    if split is not None and split != ALL_SPLITS:
+    if split is None:
+        refuse_several_splits(directory, splits)
+    elif split != ALL_SPLITS:
+        names = sorted({name for name in splits.values() if name is not None})
         if not names:
             reason = f"{directory} has no such split (no file is named after a split)"
             raise SourceNotFoundError(f"{setting('split', split)}: {reason}")
         require_split(names, split, title=directory, subject=f"{directory} has")
         return [path for path in paths if splits[path] == split]
-    if split is None and len(names) > 1 and None not in splits.values():
-        raise several_splits(directory, names, f", or take all with {setting('split', ALL_SPLITS)}")
     return paths
+
+
+def split_of_file(path: str) -> str | None:
+    """Return the split in a file's name: ``train-00000-of-00002.parquet``, ``test.jsonl``.
+
+    >>> split_of_file("data/test-1.jsonl"), split_of_file("notes.jsonl")
+    ('test', None)
+    """
+    stem = os.path.basename(path).partition(".")[0]
+    match = _SHARD.fullmatch(stem) or _SPLIT.fullmatch(stem)
+    return match.group(1) if match else None
+
+
+def is_shard(path: str) -> bool:
+    """Return true for a name such as ``train-00000-of-00002.parquet``."""
+    return _SHARD.match(os.path.basename(path)) is not None
+
+
+def require_split(names: Iterable[str], split: str | None, *, title: str, subject: str) -> str:
+    """Return the requested split, or raise an error that lists the splits.
+
+    Args:
+        names: of the existing splits.
+        split: name that the user gave, or None.
+        title: of the data set, for a message such as ``data holds several splits``.
+        subject: begins a message such as ``data has no such split``.
+    """
+    names = list(names)
+    if split is None:
+        raise _several_splits(title, names)
+    if split not in names:
+        text = ", ".join(map(str, names))
+        raise SourceNotFoundError(f"{setting('split', split)}: {subject} no such split (it has {text})")
+    return split
+
+
+def refuse_several_splits(directory: str, splits: Mapping[str, str | None]) -> None:
+    """Refuse files or folders that are all named after splits, and not after the same one.
+
+    Raises:
+        SettingsError: names the splits.
+    """
+    names = sorted({name for name in splits.values() if name is not None})
+    if len(names) > 1 and None not in splits.values():
+        raise _several_splits(directory, names, f", or take all with {setting('split', ALL_SPLITS)}")
+
+
+def _several_splits(title: str, names: Sequence[str], alternative: str = "") -> SettingsError:
+    """Return the error of a data set with several splits, of which none is chosen."""
+    first = "train" if "train" in names else next(iter(names), "train")
+    text = ", ".join(map(str, names))
+    return SettingsError(f"{title} holds several splits ({text}): name one with {setting('split', first)}{alternative}")

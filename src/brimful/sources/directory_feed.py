@@ -11,19 +11,19 @@ from typing import Any
 
 from brimful.errors import BadSampleError, SourceError
 from brimful.fingerprint import fingerprint_bytes, fingerprint_of
-from brimful.sources.arriving_pairs import ROW, TRANSCRIPT, row_beside, stem_of
+from brimful.sources.copies import begins_like_array
 from brimful.sources.directory import is_pack_store
 from brimful.sources.fast_json import parser_for, row_of_line
 from brimful.sources.feed import Cursor, Feed, RowOptions, numbered, sample_of
 from brimful.sources.media_files import media_kind
 from brimful.sources.open import arrival_of, open_source
 from brimful.sources.packed_chunks import rows_of_line
+from brimful.sources.pairs import ROW, TRANSCRIPT, row_beside, stem_of
 from brimful.sources.reading import Reading
 from brimful.sources.rows import MAX_ROW_BYTES, oversized
 from brimful.sources.sample import MalformedRowError, Sample
 from brimful.sources.source import Source
 from brimful.sources.stamp import require_file
-from brimful.sources.unpack import begins_like_array
 
 _CHECKED_BYTES = 4096
 """Bytes before a position that must be unchanged when reading continues after it."""
@@ -70,7 +70,7 @@ class DirectoryFeed(Feed):
     once.
 
     A ``.txt`` next to a recording of its name is its transcript, and a ``.json`` next to a medium of its name is a row
-    with it (``brimful.sources.arriving_pairs``). If media are taken, a ``.txt`` waits for its recording.
+    with it (``brimful.sources.pairs``). If media are taken, a ``.txt`` waits for its recording.
 
     Args:
         directory: searched again whenever everything found so far has been taken.

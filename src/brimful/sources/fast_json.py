@@ -62,6 +62,41 @@ def row_of_line(line: bytes, parse: Callable[[bytes], Any]) -> Any:
     return value if name is None else MalformedRowError(f"it has {name!r} twice: one of them would be lost")
 
 
+def object_of(data: bytes) -> dict[str, Any]:
+    """Return the object that a whole file of JSON holds.
+
+    Raises:
+        MalformedRowError: it holds none, or is longer than a row may be.
+    """
+    if len(data) > MAX_ROW_BYTES:
+        raise oversized()
+    try:
+        value = json.loads(data)
+    except json.JSONDecodeError as error:
+        raise MalformedRowError(f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from error
+    except UnicodeDecodeError as error:
+        raise MalformedRowError(f"invalid UTF-8 at byte {error.start} ({error.reason})") from error
+    except (RecursionError, ValueError) as error:
+        raise MalformedRowError(f"not readable as JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise MalformedRowError(f"a row must be an object and is {type(value).__name__}")
+    return value
+
+
+def text_of(data: bytes) -> str:
+    """Return the text of a whole file.
+
+    Raises:
+        MalformedRowError: it is not UTF-8, or longer than a row may be.
+    """
+    if len(data) > MAX_ROW_BYTES:
+        raise oversized()
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise MalformedRowError(f"invalid UTF-8 at byte {error.start} ({error.reason})") from error
+
+
 def _kind_of_whole(line: bytes) -> str:
     """Say what other JSON the file seems to be, judged by a line that is not a row; empty if unknown."""
     text = line.strip()

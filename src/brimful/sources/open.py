@@ -13,7 +13,14 @@ from brimful.errors import SettingsError, SourceError, SourceNotFoundError
 from brimful.hub import looks_like_hub_id
 from brimful.messages import setting
 from brimful.remote import is_remote
-from brimful.sources.directory import data_files
+from brimful.sources.copies import (
+    begins_like_array,
+    rows_of_iterable,
+    rows_of_pipe,
+    unpacked_json_array,
+    unpacked_lines,
+)
+from brimful.sources.directory import data_files, require_split
 from brimful.sources.huggingface import HuggingFaceRows
 from brimful.sources.lines import JsonArray, JsonLines, TextLines
 from brimful.sources.media import MediaPlace
@@ -24,13 +31,10 @@ from brimful.sources.pairs import pair_folders, pair_rows
 from brimful.sources.parquet import ParquetRows
 from brimful.sources.rows import FEW_FILES, ChainedRows, FirstRows, Rows
 from brimful.sources.source import Source
-from brimful.sources.splits import require_split
-from brimful.sources.spool import rows_of_iterable, rows_of_pipe
 from brimful.sources.stamp import require_file
 from brimful.sources.table import TableRows, is_table
 from brimful.sources.tars import TarRows
 from brimful.sources.text_files import TextFiles
-from brimful.sources.unpack import begins_like_array, unpacked_json_array, unpacked_lines
 
 TextUnit: TypeAlias = Literal["file", "line"]
 

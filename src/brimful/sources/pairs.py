@@ -6,6 +6,9 @@ several records of one image as ``{name}``, ``{name}_1``, …, each a separate r
 mention media has the media of its name. Names are compared as a whole and never split: ``a_1`` has nothing to do with
 ``a``.
 
+Of data that is still arriving, ``a.txt`` next to ``a.wav`` holds the words, ``a.json`` a row of any format
+(``row_beside``). The medium is written first: once the text exists, both have arrived.
+
 The JSON files are read once and copied into the cache (``brimful.sources.catalogue``). Opening the folder again checks
 only names, sizes and times, and reads what is new.
 """
@@ -15,7 +18,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import IO, Any
 
 import numpy as np
@@ -23,20 +26,22 @@ import xxhash
 
 from brimful.errors import BrimfulError, SourceNotFoundError
 from brimful.messages import setting
-from brimful.sources.catalogue import CatalogueRows, has_media_of_its_own, kept_catalogue, line_of, media_values, shown
-from brimful.sources.directory import walk_data
+from brimful.sources.catalogue import CatalogueRows, has_media_of_its_own, line_of, media_values, shown
+from brimful.sources.copies import kept_copy
+from brimful.sources.directory import ALL_SPLITS, DESCRIPTIONS, refuse_several_splits, split_of_file, walk_data
+from brimful.sources.fast_json import object_of, text_of
 from brimful.sources.media_files import COLUMN_OF_KIND, media_kind
-from brimful.sources.rows import MAX_ROW_BYTES, ChainedRows, oversized
-from brimful.sources.splits import ALL_SPLITS, several_splits, split_of_file
+from brimful.sources.rows import MAX_ROW_BYTES, ChainedRows
+from brimful.sources.sample import MalformedRowError
 from brimful.sources.stamp import changed, require_file
 from brimful.tables import open_table, write_table
 
 _ENDING = ".json"
+TRANSCRIPT, ROW = ".txt", _ENDING
+"""Endings of files that arrive next to media: plain words, and rows."""
+
 _TEXT_ONLY = re.compile(r"(__img--)?output_\d{8}\.json")
 """Name of a row without media in this layout."""
-
-_DESCRIPTIONS = frozenset({"dataset_infos.json", "dataset_info.json", "dataset_dict.json", "state.json", "config.json"})
-"""JSON files that describe a data set, unless a medium in their folder has the same name."""
 
 _OTHER_ROWS = (".jsonl", ".ndjson", ".parquet", ".tar")
 """Endings of files that hold many rows: a directory with such a file has another layout, or two."""
@@ -77,9 +82,8 @@ def pair_rows(
     """
     parts_of_folder = {folder: os.path.relpath(folder, directory).split(os.sep) for folder in folders}
     splits = {folder: split_of_file(parts[0]) for folder, parts in parts_of_folder.items()}
-    names = sorted({name for name in splits.values() if name is not None})
-    if split is None and len(names) > 1 and None not in splits.values():
-        raise several_splits(directory, names, f", or take all with {setting('split', ALL_SPLITS)}")
+    if split is None:
+        refuse_several_splits(directory, splits)
     for name, value in (("split", None if split == ALL_SPLITS else split), ("config", config)):
         if value is not None:
             folders = [
@@ -107,7 +111,7 @@ class PairRows(CatalogueRows):
             for line in _lines(listing, earlier):
                 file.write(line)
 
-        target = kept_catalogue(origin, listing.version, cache, write)
+        target = kept_copy("catalogues", origin, listing.version, cache, write)
         return cls(target, cache=cache, title=folder, original=origin)
 
     @property
@@ -189,10 +193,10 @@ class _Listing:
 
 
 def _is_row(name: str, media_stems: Mapping[str, Any] | set[str]) -> bool:
-    """Return true for a JSON file that is a row: not hidden, and not a description of the data set."""
+    """Return true for a JSON file that is a row: not hidden, and no description unless a medium has its name."""
     if not name.lower().endswith(_ENDING) or name.startswith("."):
         return False
-    return name not in _DESCRIPTIONS or name[: -len(_ENDING)] in media_stems
+    return name not in DESCRIPTIONS or name[: -len(_ENDING)] in media_stems
 
 
 def _begins_like_array(path: str) -> bool:
@@ -237,20 +241,24 @@ def _known_lines(earlier: Path | None) -> Iterator[tuple[dict[str, Any], bytes, 
 
 def _entry(listing: _Listing, stem: str, file: str, stamp: tuple[int, int]) -> dict[str, Any]:
     """Read one row; ``media`` holds the sizes of the media that it names or has, ``pair`` the media of its name."""
-    row = _read(os.path.join(listing.folder, file), stamp)
-    if isinstance(row, str):
-        return {"name": stem, "error": row}
-    if has_media_of_its_own(row):
-        names = dict.fromkeys(value for value in media_values(row) if isinstance(value, str) and len(value) < 4096)
-        return {"name": stem, "media": listing.sizes_of(names), "row": row}
-    pair = listing.media_of.get(stem, [])
-    result = with_media_of_its_name(row, pair)
-    value = {"error": result} if isinstance(result, str) else {"row": result}
-    return {"name": stem, "media": listing.sizes_of(dict.fromkeys(pair)), "pair": pair, **value}
+    entry: dict[str, Any] = {"name": stem}
+    try:
+        row = object_of(_bytes_of(os.path.join(listing.folder, file), stamp))
+        if has_media_of_its_own(row):
+            names = dict.fromkeys(value for value in media_values(row) if isinstance(value, str) and len(value) < 4096)
+            return {**entry, "media": listing.sizes_of(names), "row": row}
+        pair = listing.media_of.get(stem, [])
+        entry |= {"media": listing.sizes_of(dict.fromkeys(pair)), "pair": pair}
+        return {**entry, "row": with_media_of_its_name(row, pair)}
+    except MalformedRowError as error:
+        return {**entry, "error": str(error)}
 
 
-def with_media_of_its_name(row: dict[str, Any], media: Sequence[str]) -> dict[str, Any] | str:
-    """Return a row with the media of its name, unless it names media itself; or the reason why they are ambiguous.
+def with_media_of_its_name(row: dict[str, Any], media: Sequence[str]) -> dict[str, Any]:
+    """Return a row with the media of its name, unless it names media itself.
+
+    Raises:
+        MalformedRowError: the media are ambiguous.
 
     >>> with_media_of_its_name({"text": "Hello."}, ["a.wav"])
     {'text': 'Hello.', 'audios': ['a.wav']}
@@ -265,15 +273,15 @@ def with_media_of_its_name(row: dict[str, Any], media: Sequence[str]) -> dict[st
     # Two images with the row's name: which one is meant is unclear, so nothing is guessed.
     crowded_names = next((names for names in columns.values() if len(names) > 1), None)
     if crowded_names is not None:
-        return (
+        raise MalformedRowError(
             f"several media have its name ({', '.join(map(shown, crowded_names))}): name its own in the "
             f'row, as in "images": [{json.dumps(crowded_names[0], ensure_ascii=False)}]'
         )
     return {**row, **columns}
 
 
-def _read(path: str, stamp: tuple[int, int]) -> dict[str, Any] | str:
-    """Return the object in a file of this size and time, or the reason why it cannot be read."""
+def _bytes_of(path: str, stamp: tuple[int, int]) -> bytes:
+    """Return the bytes of a file of this size and time, at most one more than a row may have."""
     try:
         with open(path, "rb") as file:
             data = file.read(MAX_ROW_BYTES + 1)
@@ -281,17 +289,45 @@ def _read(path: str, stamp: tuple[int, int]) -> dict[str, Any] | str:
     except FileNotFoundError as error:
         raise changed(path, "was deleted") from error
     except OSError as error:
-        return f"cannot be opened: {error.strerror}"
+        raise MalformedRowError(f"cannot be opened: {error.strerror}") from error
     if (status.st_size, status.st_ctime_ns) != stamp:
         raise changed(path)
-    if len(data) > MAX_ROW_BYTES:
-        return str(oversized())
+    return data
+
+
+def stem_of(name: str) -> str:
+    """Return a name with its folders and without its ending.
+
+    >>> stem_of("day1/a.b.wav")
+    'day1/a.b'
+    """
+    return name[: -len(PurePath(name).suffix)] if PurePath(name).suffix else name
+
+
+def row_beside(ending: str, data: bytes, media: Sequence[str]) -> Any:
+    """Return the row in a file next to media of its name, or the error that says why it has none.
+
+    Args:
+        ending: ``TRANSCRIPT`` or ``ROW``.
+        data: bytes of the file.
+        media: names of the media.
+
+    >>> row_beside(".txt", b"Hello.", ["a.wav"])
+    {'audio': 'a.wav', 'text': 'Hello.'}
+    """
     try:
-        value = json.loads(data)
-    except json.JSONDecodeError as error:
-        return f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
-    except UnicodeDecodeError as error:
-        return f"invalid UTF-8 at byte {error.start} ({error.reason})"
-    except (RecursionError, ValueError) as error:
-        return f"not readable as JSON: {error}"
-    return value if isinstance(value, dict) else f"a row must be an object and is {type(value).__name__}"
+        if ending == ROW:
+            return with_media_of_its_name(object_of(data), media)
+        text = text_of(data).strip()
+    except MalformedRowError as error:
+        return error
+    if len(media) != 1:
+        names = ", ".join(sorted(media))
+        return MalformedRowError(
+            f"several media have its name ({names}): which one is meant is unclear"
+            if media
+            else "no recording has its name: a recording must be there before its transcript"
+        )
+    kind = media_kind(media[0])
+    assert kind is not None
+    return {kind.value: media[0], "text" if kind.value == "audio" else "caption": text}

@@ -17,25 +17,27 @@ all others             a column of the ending's name that is not read
 =====================  ============================================================
 """
 
-import json
 import os
 import posixpath
 import tarfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from brimful.errors import SourceError
 from brimful.media import MediaKind, Medium
 from brimful.messages import setting
-from brimful.sources.catalogue import CatalogueRows, has_media_of_its_own, kept_catalogue, line_of, map_media, shown
+from brimful.sources.catalogue import CatalogueRows, has_media_of_its_own, line_of, map_media, shown
+from brimful.sources.copies import kept_copy
+from brimful.sources.fast_json import object_of, text_of
 from brimful.sources.media_files import COLUMN_OF_KIND, media_kind
-from brimful.sources.rows import MAX_ROW_BYTES, oversized
+from brimful.sources.rows import MAX_ROW_BYTES
 from brimful.sources.sample import MalformedRowError
 from brimful.sources.stamp import Stamp
 
+_Content = TypeVar("_Content")
 _VERSION = 1
 """Version of the rows made from a tar: a new one rebuilds their catalogues."""
 
@@ -77,7 +79,7 @@ class TarRows(CatalogueRows):
                     file.write(line_of({"name": name, **_entry(source, group, by_name, allow_outside)}))
             stamp.check(archive, path)
 
-        target = kept_catalogue(archive, version, cache, write)
+        target = kept_copy("catalogues", archive, version, cache, write)
         original = f"{archive}?outside" if allow_outside else archive
         self = cls(target, cache=cache, title=path, original=original)
         self._archive, self._archive_stamp = archive, stamp
@@ -258,7 +260,7 @@ def _row(
     row: dict[str, Any] = {}
     texts = [member for member in group if member.ending == "json"]
     for member in texts:
-        row = _json(source, member)
+        row = _content(source, member, object_of)
     media = [(member, kind) for member in group if (kind := media_kind(member.name)) is not None]
     if has_media_of_its_own(row):
         folder = posixpath.dirname(texts[0].name)
@@ -272,7 +274,7 @@ def _row(
             continue
         if member.ending == "txt":
             column = "transcript" if kinds == {MediaKind.AUDIO} else "caption" if kinds else "text"
-            row.setdefault(column, _text(source, member).strip())
+            row.setdefault(column, _content(source, member, text_of).strip())
         else:
             row.setdefault(member.part or member.name, f"{member.size:,} bytes")
     return row
@@ -300,28 +302,10 @@ def _resolved(
     return _reference(candidates[0])
 
 
-def _text(source: IO[bytes], member: _Member) -> str:
-    if member.size > MAX_ROW_BYTES:
-        raise oversized()
+def _content(source: IO[bytes], member: _Member, read: Callable[[bytes], _Content]) -> _Content:
+    """Return what ``read`` makes of the bytes of a member; an error names the member."""
     source.seek(member.offset)
-    data = source.read(member.size)
     try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise MalformedRowError(
-            f"member {shown(member.name)!r}: invalid UTF-8 at byte {error.start} ({error.reason})"
-        ) from error
-
-
-def _json(source: IO[bytes], member: _Member) -> dict[str, Any]:
-    text = _text(source, member)
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        place = f"line {error.lineno}, column {error.colno}"
-        raise MalformedRowError(f"member {shown(member.name)!r} is not JSON: {error.msg} at {place}") from error
-    except (RecursionError, ValueError) as error:
-        raise MalformedRowError(f"member {shown(member.name)!r} is not readable as JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise MalformedRowError(f"member {shown(member.name)!r} must hold an object and holds {type(value).__name__}")
-    return value
+        return read(source.read(min(member.size, MAX_ROW_BYTES + 1)))
+    except MalformedRowError as error:
+        raise MalformedRowError(f"member {shown(member.name)!r}: {error}") from error
