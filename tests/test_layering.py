@@ -43,7 +43,7 @@ MAY_IMPORT = {
     "shards": {"base", "media"},
     "materialize": {"base", "lengths", "media", "sources", "encode", "measure", "plan", "shards", "execute"},
     "serve": {"base", "lengths", "media", "sources", "encode", "measure", "plan", "shards"},
-    "stream": {"base", "sources", "plan", "shards", "serve"},
+    "stream": {"base", "sources", "packed_layouts", "plan", "shards", "serve"},
     "shared": {"base", "lengths", "sources", "encode", "measure", "plan", "shards", "serve"},
     "collate": {"base", "plan", "shards"},
     "media.collate": {"base", "media", "shards", "collate"},
@@ -63,6 +63,7 @@ MAY_IMPORT = {
     },
     "rl": {"base", "lengths", "plan", "shards", "collate"},
     "preferences": {"base", "sources", "shards", "serve", "collate", "trainers"},
+    "packed_layouts": {"base", "sources"},
 }
 ANYTHING = {"report", "cli", "testing", "demo", "verify", "export", "compat", "__init__", "__main__"}
 FORMER_PLACES = {
@@ -74,6 +75,7 @@ FORMER_PLACES = {
 """Modules that only import names from where they are now, for code that knows them from here."""
 
 WINGS = {
+    "packed_layouts": {"packed_layouts"},
     "preferences": {"preference", "preferences", "kto", "rival", "desirable"},
     "rl": {"rl", "rollout", "rollouts", "advantages", "logprobs"},
 }
@@ -98,6 +100,7 @@ OUTSIDE = {
     "trainers": {"numpy"},
     "rl": {"numpy"},
     "preferences": {"numpy"},
+    "packed_layouts": {"numpy"},
 }
 """What each package may import when it is imported. Libraries used inside a function are not in the list."""
 

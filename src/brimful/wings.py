@@ -8,3 +8,9 @@ FORMAT_MODULES = ("brimful.preferences.formats",)
 
 TOWERS_MODULE = "brimful.media.towers"
 """Module whose ``tower_terms`` reads the costs of towers from a model's config (``plan.schedule.cost_model``)."""
+
+READER_MODULES = ("brimful.packed_layouts.pairs", "brimful.packed_layouts.chunks")
+"""Modules with ``open_rows(path, cache)``: the rows of a path in a layout of their own, or None."""
+
+LINE_MODULES = ("brimful.packed_layouts.chunks",)
+"""Modules with ``rows_of_line(name, row)``: the rows in a line of a file of that name, or None for the line itself."""

@@ -10,7 +10,7 @@ from brimful import measure_lengths, open_source, plan_packs, write_packs
 from brimful.errors import BadSampleError, SettingsError, StoreMismatchError
 from brimful.export import check_export, export_packs
 from brimful.export.packed_pairs import SAMPLE_LOADER, comparable
-from brimful.sources.packed_pairs import PackedPairs
+from brimful.packed_layouts.pairs import PackedPairs
 from brimful.testing.contracts import RowsContract
 from brimful.testing.toys import toy_chat_encoder
 from tests.export.stores import content, run_with
@@ -232,7 +232,7 @@ def test_bad_packs_are_malformed_rows(tmp_path):
     assert "'img000.jpg' is not a member of its pack" in reasons[1]
     assert "2 prompts and 1 captions" in reasons[2]
     assert "of one length" in reasons[3]
-    assert "pack 2, sample 0 of it" in str(results[2])
+    assert "pack 2: sample 0 of the pack" in str(results[2])
 
 
 def test_a_tar_that_begins_with_an_extended_header(tmp_path):

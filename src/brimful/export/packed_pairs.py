@@ -17,11 +17,11 @@ from brimful.export.tar_shards import shard_name, write_tar
 from brimful.export.whole_samples import check_whole, source_of_packs
 from brimful.media import BadMediumError, MediaKind, Medium
 from brimful.messages import setting
+from brimful.packed_layouts.pairs import samples_of
 from brimful.progress import Progress
 from brimful.shards import Pack
 from brimful.shards.pack import FingerprintedPacks
 from brimful.sources.media import MARK
-from brimful.sources.packed_pairs import samples_of
 from brimful.sources.sample import Sample
 
 DATASET = """\

@@ -6,6 +6,7 @@ import os
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,13 @@ from brimful.sources.fast_json import parser_for, row_of_line
 from brimful.sources.feed import Cursor, Feed, RowOptions, numbered, sample_of
 from brimful.sources.media_files import media_kind
 from brimful.sources.open import arrival_of, open_source
-from brimful.sources.packed_chunks import rows_of_line
 from brimful.sources.pairs import ROW, TRANSCRIPT, row_beside, stem_of
 from brimful.sources.reading import Reading
 from brimful.sources.rows import MAX_ROW_BYTES, oversized
 from brimful.sources.sample import MalformedRowError, Sample
 from brimful.sources.source import Source
 from brimful.sources.stamp import require_file
+from brimful.wings import LINE_MODULES
 
 _CHECKED_BYTES = 4096
 """Bytes before a position that must be unchanged when reading continues after it."""
@@ -269,7 +270,9 @@ class DirectoryFeed(Feed):
             text = line.removeprefix(_BOM) if progress.bytes + num_bytes == 0 else line
             num_bytes += len(line)
             if text.strip():
-                rows += rows_of_line(name, row_of_line(text, parse))
+                row = row_of_line(text, parse)
+                packs = (import_module(module).rows_of_line(name, row) for module in LINE_MODULES)
+                rows += next((samples for samples in packs if samples is not None), [row])
         if rows and growing_file.reading is None:
             growing_file.reading = self._options.in_folder(str(path.parent)).reading(rows, str(path), progress.format)
             progress.format = None if growing_file.reading is None else growing_file.reading.format.name

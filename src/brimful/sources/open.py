@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -25,8 +26,6 @@ from brimful.sources.huggingface import HuggingFaceRows
 from brimful.sources.lines import JsonArray, JsonLines, TextLines
 from brimful.sources.media import MediaPlace
 from brimful.sources.memory import DatasetRows, MemoryRows
-from brimful.sources.packed_chunks import PackedChunk, holds_packed_chunk
-from brimful.sources.packed_pairs import PackedPairs, holds_packed_pairs
 from brimful.sources.pairs import pair_folders, pair_rows
 from brimful.sources.parquet import ParquetRows
 from brimful.sources.rows import FEW_FILES, ChainedRows, FirstRows, Rows
@@ -35,6 +34,7 @@ from brimful.sources.stamp import require_file
 from brimful.sources.table import TableRows, is_table
 from brimful.sources.tars import TarRows
 from brimful.sources.text_files import TextFiles
+from brimful.wings import READER_MODULES
 
 TextUnit: TypeAlias = Literal["file", "line"]
 
@@ -225,8 +225,9 @@ def _from_path(path: str, options: _Options) -> Rows:
     if any(os.path.isfile(os.path.join(path, name)) for name in _SAVED_FILES):
         return HuggingFaceRows.from_directory(path, split=options.split)
     if os.path.isdir(path):
-        if holds_packed_pairs(path):
-            return PackedPairs(path)
+        rows = _in_layout(path, options)
+        if rows is not None:
+            return rows
         folders = pair_folders(path)
         if folders:
             return pair_rows(path, folders, split=options.split, config=options.config, cache=options.cache)
@@ -244,6 +245,12 @@ def _from_path(path: str, options: _Options) -> Rows:
         return HuggingFaceRows.from_hub(path, split=options.split, config=options.config)
     hint = f" (a data set of the hub is opened with {setting('split', 'train')})" if is_hub_id else ""
     raise SourceNotFoundError(f"{path}: no such file or directory{hint}")
+
+
+def _in_layout(path: str, options: _Options) -> Rows | None:
+    """Return the rows of a path in the layout of another project; None if it is in none of them."""
+    readers = (import_module(module).open_rows(path, options.cache) for module in READER_MODULES)
+    return next((rows for rows in readers if rows is not None), None)
 
 
 def _from_files(paths: Sequence[str], title: str, options: _Options) -> Rows:
@@ -294,12 +301,11 @@ def _from_file(path: str, options: _Options) -> Rows:
         raise SourceError(f"{path}: a tar is read in place, and a compressed one cannot be: unpack it to .tar first")
     if kind == "parquet":
         return ParquetRows(path)
-    if kind == "tar" and holds_packed_pairs(path):
-        return PackedPairs(path)
+    rows = None if is_remote(path) else _in_layout(path, options)
+    if rows is not None:
+        return rows
     if kind == "tar":
         return TarRows.of(path, options.cache, allow_outside=options.media_outside)
-    if kind == "lines" and not is_remote(path) and holds_packed_chunk(path):
-        return PackedChunk(path, cache=options.cache)
     original = path if is_remote(path) else os.path.realpath(path)
     if kind == "array" and begins_like_array(path):
         copy = unpacked_json_array(path, options.cache)

@@ -18,10 +18,10 @@ import numpy as np
 from brimful.errors import BadSampleError, SettingsError, SourceError
 from brimful.fingerprint import fingerprint_of
 from brimful.messages import counted
+from brimful.packed_layouts.chunks import CHUNK_NAME, rows_of_pack
 from brimful.ragged import offsets_of
 from brimful.shards import Pack, ShardRecord
 from brimful.sources.lines import JsonLines
-from brimful.sources.packed_chunks import CHUNK_NAME, rows_of_pack
 from brimful.sources.sample import MalformedRowError
 from brimful.stream.follow import FollowedLog
 from brimful.stream.order import Assignment, LaneOrder, PackOrder, StreamOrder

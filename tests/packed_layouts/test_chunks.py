@@ -8,8 +8,8 @@ import pytest
 from brimful import open_packs, open_source, pack_dataset
 from brimful.errors import BadSampleError
 from brimful.export import export_packs
+from brimful.packed_layouts.chunks import rows_of_pack
 from brimful.plan import PlanSettings
-from brimful.sources.packed_chunks import rows_of_pack
 from brimful.testing.toys import toy_chat_encoder
 
 PACK = {"input_ids": [5, 6, 7], "labels": [-100, 6, 7], "position_ids": [0, 1, 0], "lengths": [2, 1], "pack_length": 3}

@@ -12,18 +12,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from brimful.fingerprint import canonical_json, fingerprint_bytes
+from brimful.packed_layouts.rows import PackedRows
 from brimful.sources.lines import JsonLines
-from brimful.sources.rows import UniformBlockRows
 from brimful.sources.sample import MalformedRowError
-from brimful.typing import Fingerprint
 
 CHUNK_NAME = re.compile(r"chunk_\d+\.jsonl")
 _MARK = b'"pack_length"'
@@ -41,8 +37,8 @@ def holds_packed_chunk(path: str) -> bool:
         return _MARK in file.readline()
 
 
-class PackedChunk(UniformBlockRows):
-    """Rows of one chunk: one row a sample, in the order of packs and of the samples in them.
+class PackedChunk(PackedRows):
+    """Rows of one chunk.
 
     Opening a chunk reads it once, to count the samples in each pack.
 
@@ -51,46 +47,30 @@ class PackedChunk(UniformBlockRows):
         cache: directory of line indexes.
     """
 
-    unit = "one sample of a pack a row"
-
     def __init__(self, path: str | os.PathLike[str], *, cache: Path | None = None) -> None:
-        self.title = os.fspath(path)
         self._lines = JsonLines(path, cache=cache)
-        counts = [len(rows_of_pack(pack)) for pack in self._lines.read(0, len(self._lines))]
-        self._first_rows = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        super().__init__(os.fspath(path), [len(rows) for rows in self._packs(0, len(self._lines))])
 
-    def __len__(self) -> int:
-        return int(self._first_rows[-1])
+    def _packs(self, first: int, last: int) -> Iterator[Sequence[Any]]:
+        return map(rows_of_pack, self._lines.read(first, last))
 
-    def _line_of(self, index: int) -> int:
-        return int(np.searchsorted(self._first_rows, index, side="right")) - 1
-
-    def read(self, start: int, stop: int) -> Iterator[Any]:
-        stop = min(stop, len(self))
-        if start >= stop:
-            return
-        first, last = self._line_of(start), self._line_of(stop - 1)
-        for line, pack in enumerate(self._lines.read(first, last + 1), first):
-            begin = int(self._first_rows[line])
-            yield from rows_of_pack(pack)[max(0, start - begin) : stop - begin]
-
-    def where(self, index: int) -> str:
-        line = self._line_of(index)
-        return f"{self._lines.where(line)}: sample {index - int(self._first_rows[line])} of the pack"
-
-    def block_fingerprint(self, start: int, stop: int) -> Fingerprint:
-        rows = [str(row) if isinstance(row, MalformedRowError) else row for row in self.read(start, stop)]
-        return fingerprint_bytes(canonical_json(rows))
+    def _place(self, pack: int) -> str:
+        return self._lines.where(pack)
 
 
-def rows_of_line(name: str, row: Any) -> list[Any]:
-    """Return the rows of one line of a file that may be a chunk: the rows of its pack, or the line's own row.
+def open_rows(path: str, cache: Path | None) -> PackedChunk | None:
+    """Return the rows of a chunk; None for another path."""
+    return PackedChunk(path, cache=cache) if holds_packed_chunk(path) else None
 
-    >>> rows_of_line("in/chunk_00000.jsonl", {"text": "a"})
-    [{'text': 'a'}]
+
+def rows_of_line(name: str, row: Any) -> list[Any] | None:
+    """Return the rows of the pack in one line of a chunk that is still arriving; None for another line.
+
+    >>> rows_of_line("in/chunk_00000.jsonl", {"text": "a"}) is None
+    True
     """
     is_pack = isinstance(row, Mapping) and "pack_length" in row and CHUNK_NAME.fullmatch(os.path.basename(name))
-    return rows_of_pack(row) if is_pack else [row]
+    return rows_of_pack(row) if is_pack else None
 
 
 def rows_of_pack(pack: Any) -> list[Any]:

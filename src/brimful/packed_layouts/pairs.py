@@ -24,17 +24,13 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from brimful.errors import SourceNotFoundError
-from brimful.fingerprint import canonical_json, fingerprint_bytes
+from brimful.packed_layouts.rows import PackedRows
 from brimful.sources.media import MARK
-from brimful.sources.rows import UniformBlockRows
 from brimful.sources.sample import MalformedRowError
 from brimful.sources.stamp import Stamp, changed, require_file
-from brimful.typing import Fingerprint
 
-_PICTURE = re.compile(r"img(\d+)(?:_(?:sub)?(\d+))?\.\w+")
+_IMAGE_NAME = re.compile(r"img(\d+)(?:_(?:sub)?(\d+))?\.\w+")
 """Names of images, with or without leading zeros: sample in the pack, and index among its images."""
 
 _KEY = re.compile(r"ps_\d+")
@@ -57,8 +53,8 @@ class _Place:
     json_size: int | None = None
 
 
-class PackedPairs(UniformBlockRows):
-    """Rows of packs: one row a sample, in the order of packs and of the samples in them.
+class PackedPairs(PackedRows):
+    """Rows of packs of images, questions and answers.
 
     Opening reads the JSON of every pack once, for the number of its samples; fingerprints read everything.
 
@@ -69,60 +65,45 @@ class PackedPairs(UniformBlockRows):
         SourceNotFoundError: the path holds no packs.
     """
 
-    unit = "one sample of a pack a row"
     block_rows = 256
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.title = os.fspath(path)
+        title = os.fspath(path)
         self._places = [place for file in _files(Path(path)) for place in _places(file)]
         if not self._places:
-            raise SourceNotFoundError(f"{self.title} holds no packs: neither ps_00000000.json nor tars with them")
+            raise SourceNotFoundError(f"{title} holds no packs: neither ps_00000000.json nor tars with them")
         self._stamps = {place.path: Stamp.of(place.path) for place in self._places}
-        counts = [_num_samples(_json(place)) for place in self._places]
-        self._first_rows = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-
-    def __len__(self) -> int:
-        return int(self._first_rows[-1])
+        super().__init__(title, [_num_samples(_json(place)) for place in self._places])
 
     @property
     def directory(self) -> str:
         path = os.path.abspath(self.title)
         return path if os.path.isdir(path) else os.path.dirname(path)
 
-    def read(self, start: int, stop: int) -> Iterator[Any]:
-        begin, stop = start, min(stop, len(self))
-        while begin < stop:
-            number = int(np.searchsorted(self._first_rows, begin, side="right")) - 1
-            first, end = self._first_rows[number : number + 2].tolist()
-            place = self._places[number]
+    def _packs(self, first: int, last: int) -> Iterator[Sequence[Any]]:
+        for place in self._places[first:last]:
             try:
                 rows = list(rows_of_pack(*_open(place)))
             except (OSError, tarfile.TarError) as error:
                 raise changed(place.path) from error
             # Checked after the read: the bytes come from the file that was counted and fingerprinted.
             self._stamps[place.path].check(place.path)
-            assert len(rows) == end - first
-            yield from rows[begin - first : min(stop, end) - first]
-            begin = end
+            yield rows
 
-    def where(self, index: int) -> str:
-        number = int(np.searchsorted(self._first_rows, index, side="right")) - 1
-        place = self._places[number]
-        return f"{place.path}: pack {number}, sample {index - int(self._first_rows[number])} of it"
+    def _place(self, pack: int) -> str:
+        return f"{self._places[pack].path}: pack {pack}"
 
-    def block_fingerprint(self, start: int, stop: int) -> Fingerprint:
-        rows = [
-            str(row) if isinstance(row, MalformedRowError) else self._with_bytes(row) for row in self.read(start, stop)
-        ]
-        return fingerprint_bytes(canonical_json(rows))
-
-    def _with_bytes(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Return a row with the bytes of files that it names: a fingerprint is of contents."""
+    def _content(self, row: dict[str, Any]) -> dict[str, Any]:
         images = [
             image if isinstance(image, Mapping) else _bytes_or_name(os.path.join(self.directory, image))
             for image in row.get("images", ())
         ]
         return {**row, "images": images}
+
+
+def open_rows(path: str, cache: Path | None) -> PackedPairs | None:
+    """Return the rows of a directory or tar of packs; None for another path."""
+    return PackedPairs(path) if holds_packed_pairs(path) else None
 
 
 def holds_packed_pairs(path: str | os.PathLike[str]) -> bool:
@@ -132,7 +113,7 @@ def holds_packed_pairs(path: str | os.PathLike[str]) -> bool:
     False
     """
     if not os.path.isdir(path):
-        return os.path.isfile(path) and _is_tar_of_packs(path)
+        return str(path).lower().endswith(".tar") and os.path.isfile(path) and _is_tar_of_packs(path)
     with os.scandir(path) as entries:
         for entry in entries:
             if _KEY.fullmatch(entry.name.removesuffix(".json")) and entry.name.endswith(".json"):
@@ -151,12 +132,12 @@ def _is_tar_of_packs(path: str | os.PathLike[str]) -> bool:
     return first is not None and _KEY.fullmatch(first.name.partition(".")[0]) is not None
 
 
-def rows_of_pack(pack: Any, picture: Callable[[int, int, str], Any]) -> Iterator[Any]:
+def rows_of_pack(pack: Any, image_value: Callable[[int, int, str], Any]) -> Iterator[Any]:
     """Yield the samples of a pack as rows of messages; a malformed sample as its error.
 
     Args:
         pack: its JSON; or an error.
-        picture: function from sample, number of the image in it, and name to the value in a row.
+        image_value: function from sample, number of the image in it, and name to the value in a row.
 
     >>> pack = {"images": [["img000.jpg"], []], "prompt": [["what"], ["hi"]], "captions": [["cat"], ["hello"]]}
     >>> for row in rows_of_pack(pack, lambda sample, number, name: name):
@@ -170,12 +151,12 @@ def rows_of_pack(pack: Any, picture: Callable[[int, int, str], Any]) -> Iterator
     lists = [pack.get("images"), pack.get("prompts", pack.get("prompt")), pack["captions"]]
     for position, (images, prompts, captions) in enumerate(zip(*lists, strict=True)):
         try:
-            yield _row(position, images, prompts, captions, picture)
+            yield _row(position, images, prompts, captions, image_value)
         except MalformedRowError as error:
             yield error
 
 
-def _row(position: int, images: Any, prompts: Any, captions: Any, picture: Callable[[int, int, str], Any]) -> Any:
+def _row(position: int, images: Any, prompts: Any, captions: Any, image_value: Callable[[int, int, str], Any]) -> Any:
     questions, answers, names = _as_list(prompts), _as_list(captions), [name for name in _as_list(images) if name]
     if len(questions) != len(answers) or not all(isinstance(text, str) for text in (*questions, *answers, *names)):
         raise MalformedRowError(f"it has {len(questions):,} prompts and {len(answers):,} captions: each needs one text")
@@ -187,7 +168,7 @@ def _row(position: int, images: Any, prompts: Any, captions: Any, picture: Calla
         messages += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
     row: dict[str, Any] = {"messages": messages}
     if names:
-        row["images"] = [picture(position, number, name) for number, name in enumerate(names)]
+        row["images"] = [image_value(position, number, name) for number, name in enumerate(names)]
     return row
 
 
@@ -289,12 +270,12 @@ class _InTar:
     @cached_property
     def by_position(self) -> dict[tuple[int, int], str]:
         """Member of each image, by sample and number."""
-        found = ((name, _PICTURE.fullmatch(name)) for name in self.members)
+        found = ((name, _IMAGE_NAME.fullmatch(name)) for name in self.members)
         return {(int(match[1]), int(match[2] or 0)): name for name, match in found if match}
 
     def __call__(self, sample: int, number: int, name: str) -> dict[str, Any]:
         # Writers disagree on zeros in names, and some keep the original path: then the position decides.
-        match = _PICTURE.fullmatch(name)
+        match = _IMAGE_NAME.fullmatch(name)
         position = (int(match[1]), int(match[2] or 0)) if match else (sample, number)
         member = name if name in self.members else self.by_position.get(position)
         if member is None:
