@@ -6,7 +6,7 @@ last entry of each segment is 0. A row of Bridge has one token less for each seg
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from brimful.blobs import BlobStore
 from brimful.errors import CorruptFileError
-from brimful.export.layout import ExportPlan, Layout, ReadPack, ShardOutcome
+from brimful.export.layout import ExportPlan, Layout, ReadPack, Shard, ShardOutcome
 from brimful.export.parquet_rows import write_parquet
 from brimful.shards import Pack
 from brimful.typing import LossMask
@@ -30,9 +30,7 @@ class BridgeLayout(Layout):
     summary = "Megatron-Bridge: packed Parquet (input_ids, seq_start_id, loss_mask)"
     reader: ClassVar[tuple[str, str]] = ("pyarrow.parquet", "pyarrow")
 
-    def write_shard(
-        self, packs: Iterable[tuple[int, Pack]], shard: int, plan: ExportPlan, store: BlobStore
-    ) -> ShardOutcome:
+    def write_shard(self, shard: Shard) -> ShardOutcome:
         import pyarrow as pa
 
         schema = pa.schema(
@@ -44,10 +42,12 @@ class BridgeLayout(Layout):
                 ("starts", pa.list_(pa.int32())),
             ]
         )
-        extremes = _Extremes()
+        packs: list[tuple[int, int, int]] = []
 
         def row(index: int, pack: Pack) -> dict[str, Any]:
-            extremes.add(pack)
+            # A segment has one input fewer than tokens.
+            longest = int(np.diff(pack.cu_seqlens).max()) - 1
+            packs.append((longest, pack.num_segments, len(pack)))
             return {
                 "input_ids": pack.input_ids,
                 "seq_start_id": pack.cu_seqlens[:-1],
@@ -56,7 +56,15 @@ class BridgeLayout(Layout):
                 "starts": pack.starts,
             }
 
-        return write_parquet(packs, _name(shard), schema, row, store, vars(extremes))
+        files = write_parquet(shard, _name(shard.number), schema, row)
+        segments, counts, tokens = zip(*packs, strict=True)
+        facts = {
+            "longest_segment": max(segments),
+            "most_segments": max(counts),
+            "longest_pack": max(tokens),
+            "shortest_pack": min(size - count for _, count, size in packs),
+        }
+        return shard.outcome(files, facts)
 
     def finish(self, outcomes: Sequence[ShardOutcome], plan: ExportPlan, store: BlobStore) -> list[str]:
         num_packs, num_segments = plan.num_packs, sum(outcome.segments for outcome in outcomes)
@@ -101,21 +109,6 @@ def mask_of_labels(loss_mask: LossMask) -> LossMask:
     shifted_mask = np.zeros_like(loss_mask)
     shifted_mask[:-1] = loss_mask[1:]
     return shifted_mask
-
-
-class _Extremes:
-    """Extremes of some packs, counted as Bridge does: a segment has one input fewer than tokens."""
-
-    def __init__(self) -> None:
-        self.longest_segment = self.most_segments = self.longest_pack = 0
-        self.shortest_pack = 1 << 62
-
-    def add(self, pack: Pack) -> None:
-        """Count one pack."""
-        self.longest_segment = max(self.longest_segment, int(np.diff(pack.cu_seqlens).max()) - 1)
-        self.most_segments = max(self.most_segments, pack.num_segments)
-        self.longest_pack = max(self.longest_pack, len(pack))
-        self.shortest_pack = min(self.shortest_pack, len(pack) - pack.num_segments)
 
 
 def _name(shard: int) -> str:

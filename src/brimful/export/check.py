@@ -84,10 +84,10 @@ def check_export(
     return ExportCheck(layout.name, len(packs), fields, layout.reader[1])
 
 
-def _compare(title: str, index: int, pack: Pack, other: ReadPack) -> tuple[str, ...]:
+def _compare(title: str, index: int, pack: Pack, exported_pack: ReadPack) -> tuple[str, ...]:
     """Return the parts that were compared."""
     fields = []
-    for name, values in vars(other).items():
+    for name, values in vars(exported_pack).items():
         if values is None:
             continue
         if name == "media":

@@ -12,17 +12,15 @@ model's processor needs the bytes.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import ClassVar
 
 from brimful.blobs import BlobStore
-from brimful.export import energon_task_encoder_file
 from brimful.export.energon_index import write_index
-from brimful.export.layout import ExportPlan, Layout, ReadPack, ShardOutcome, Tally
-from brimful.export.medium_bytes import suffix_of
-from brimful.export.pack_members import members_of
-from brimful.export.tar_shards import shard_name, write_tar
-from brimful.shards import Pack
+from brimful.export.layout import ExportPlan, Layout, ReadPack, Shard, ShardOutcome
+from brimful.export.pack_members import write_pack_tar
+from brimful.export.tar import shard_name
 
 META = ".nv-meta"
 """Folder of Energon's own files."""
@@ -44,14 +42,13 @@ class EnergonLayout(Layout):
     takes_media = True
     reader: ClassVar[tuple[str, str]] = ("megatron.energon", "megatron-energon")
 
-    def write_shard(
-        self, packs: Iterable[tuple[int, Pack]], shard: int, plan: ExportPlan, store: BlobStore
-    ) -> ShardOutcome:
-        return write_pack_tar(packs, shard, plan, store, kinds_as_endings=True)
+    def write_shard(self, shard: Shard) -> ShardOutcome:
+        return write_pack_tar(shard, kinds_as_endings=True)
 
     def finish(self, outcomes: Sequence[ShardOutcome], plan: ExportPlan, store: BlobStore) -> list[str]:
         files = write_metadata([outcome.packs for outcome in outcomes], "packs", store, DATASET)
-        store.put_atomic("task_encoder.py", energon_task_encoder_file.read_bytes())
+        task_encoder = Path(__file__).with_name("energon_task_encoder.py")
+        store.put_atomic("task_encoder.py", task_encoder.read_bytes())
         return [*files, "task_encoder.py"]
 
     def advice(self, directory: str) -> str:
@@ -78,31 +75,6 @@ class EnergonLayout(Layout):
                 starts=batch.starts.tolist(),
                 media=[item["data"] for item in batch.media],
             )
-
-
-def write_pack_tar(
-    packs: Iterable[tuple[int, Pack]], shard: int, plan: ExportPlan, store: BlobStore, *, kinds_as_endings: bool
-) -> ShardOutcome:
-    """Write a tar of packs as they are.
-
-    Args:
-        packs: index and pack, in order.
-        shard: its number.
-        plan: of the export.
-        store: the directory.
-        kinds_as_endings: media end in ``.image``, which no reader decodes; else as their files do, without an
-            index.
-    """
-    tally = Tally()
-
-    def samples() -> Iterator[tuple[str, Iterator[tuple[str, bytes]]]]:
-        for index, pack in packs:
-            tally.add(pack)
-            ending = (lambda item: str(item.medium.kind.value)) if kinds_as_endings else suffix_of
-            yield plan.key(index), members_of(pack, index, ending)
-
-    files = write_tar(samples(), shard_name(shard), store, with_index=kinds_as_endings)
-    return tally.outcome(files)
 
 
 def write_metadata(counts: Sequence[int], prefix: str, store: BlobStore, dataset: str) -> list[str]:

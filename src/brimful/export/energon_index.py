@@ -4,10 +4,12 @@ import sqlite3
 import tarfile
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from itertools import groupby
 from pathlib import Path
 
 from brimful.blobs import BlobStore
+from brimful.export.layout import chunks_of_file, write_blob
 
 _TABLES = """
 CREATE TABLE samples (
@@ -32,9 +34,6 @@ CREATE INDEX idx_sample_parts_seq ON sample_parts(tar_file_id, sample_index, con
 CREATE INDEX idx_sample_parts_full ON sample_parts(tar_file_id, sample_index, part_name, content_byte_offset, content_byte_size);
 """
 
-_CHUNK = 1 << 20
-"""Bytes copied at a time."""
-
 
 def write_index(tars: Sequence[str], store: BlobStore, key: str) -> list[str]:
     """Write the index of some tars, reading only their headers; return its key.
@@ -50,8 +49,7 @@ def write_index(tars: Sequence[str], store: BlobStore, key: str) -> list[str]:
         return []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "index.sqlite"
-        connection = sqlite3.connect(path)
-        try:
+        with closing(sqlite3.connect(path)) as connection:
             connection.executescript(_TABLES)
             for number, name in enumerate(tars):
                 tar = store.local_path(name)
@@ -66,12 +64,7 @@ def write_index(tars: Sequence[str], store: BlobStore, key: str) -> list[str]:
                 connection.commit()
             connection.executescript(_INDEXES)
             connection.commit()
-        finally:
-            connection.close()
-        with open(path, "rb") as file, store.blob(key) as blob:
-            while chunk := file.read(_CHUNK):
-                blob.write(chunk)
-            blob.publish(key)
+        write_blob(store, key, chunks_of_file(path))
     return [key]
 
 

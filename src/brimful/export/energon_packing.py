@@ -1,13 +1,14 @@
 """The planner inside Megatron-Energon: samples of its buffer that share a pack."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from brimful.measure import LengthTable
-from brimful.plan import Plan, plan_packs
+from brimful.plan import plan_packs
+from brimful.typing import Int64Array
 
 
 def select_samples_to_pack(
@@ -43,19 +44,17 @@ def select_samples_to_pack(
     if not samples:
         return []
     measure = length_of if length_of is not None else (lambda sample: len(sample.tokens))
-    lengths = np.array([measure(sample) for sample in samples], dtype=np.int64)
+
+    def measured(amount: Callable[[Any], int]) -> Int64Array:
+        return np.array([amount(sample) for sample in samples], dtype=np.int64)
+
     limits = budgets or {}
-    columns = {
-        name: np.array([amount(sample) for sample in samples], dtype=np.int64) for name, (_, amount) in limits.items()
-    }
-    table = LengthTable.from_lengths(lengths, **columns)
+    columns = {name: measured(amount) for name, (_, amount) in limits.items()}
     plan = plan_packs(
-        table, capacity=capacity, budgets={name: most for name, (most, _) in limits.items()} or None, seed=seed
+        LengthTable.from_lengths(measured(measure), **columns),
+        capacity=capacity,
+        budgets={name: most for name, (most, _) in limits.items()} or None,
+        seed=seed,
     )
-    return [[samples[number] for number in group] for group in _groups(plan)]
-
-
-def _groups(plan: Plan) -> Iterator[list[int]]:
-    offsets = plan.offsets.tolist()
-    sample_ids = plan.sample_ids.tolist()
-    yield from (sample_ids[begin:end] for begin, end in pairwise(offsets))
+    ids = plan.sample_ids.tolist()
+    return [[samples[number] for number in ids[begin:end]] for begin, end in pairwise(plan.offsets.tolist())]

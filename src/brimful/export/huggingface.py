@@ -1,13 +1,12 @@
 """Parquet files that ``datasets`` opens, with the columns that TRL reads of packed data."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
-from brimful.blobs import BlobStore
-from brimful.export.layout import ExportPlan, Layout, ReadPack, ShardOutcome
+from brimful.export.layout import Layout, ReadPack, Shard, ShardOutcome
 from brimful.export.medium_bytes import place_as_json, read_medium
 from brimful.export.parquet_rows import write_parquet
 from brimful.ragged import offsets_of
@@ -34,9 +33,7 @@ class HuggingFaceLayout(Layout):
     takes_media = True
     reader: ClassVar[tuple[str, str]] = ("datasets", "datasets")
 
-    def write_shard(
-        self, packs: Iterable[tuple[int, Pack]], shard: int, plan: ExportPlan, store: BlobStore
-    ) -> ShardOutcome:
+    def write_shard(self, shard: Shard) -> ShardOutcome:
         import pyarrow as pa
 
         schema = pa.schema(
@@ -51,8 +48,8 @@ class HuggingFaceLayout(Layout):
             ]
         )
         # Named like a split's files on the hub, so that `datasets` finds them.
-        key = f"data/train-{shard:05d}-of-{plan.num_shards:05d}.parquet"
-        return write_parquet(packs, key, schema, _row, store)
+        key = f"data/train-{shard.number:05d}-of-{shard.plan.num_shards:05d}.parquet"
+        return shard.outcome(write_parquet(shard, key, schema, _row))
 
     def advice(self, directory: str) -> str:
         return f"datasets.load_dataset({directory!r}, split='train')"

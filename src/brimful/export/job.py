@@ -9,7 +9,7 @@ from typing import Any
 from brimful.blobs import LocalBlobStore, crash_points, open_blob_store
 from brimful.errors import SettingsError
 from brimful.execute import LOCAL, ExecutionLike, as_execution, available_cores, run_tasks
-from brimful.export.layout import ExportPlan, Layout, ShardOutcome
+from brimful.export.layout import ExportPlan, Layout, Shard, ShardOutcome
 from brimful.export.layouts import LAYOUTS, layout_of
 from brimful.export.record import ExportRecords
 from brimful.fingerprint import short
@@ -63,7 +63,7 @@ class ExportSummary:
         ]
 
 
-class _Shard(int):
+class _ShardTask(int):
     """The number of a shard, as a task."""
 
     def __str__(self) -> str:
@@ -130,10 +130,19 @@ def export_packs(
     store = open_blob_store(directory)
     with store.used():
         records = ExportRecords(store)
-        records.begin(_identity(layout, plan))
+        # What two calls must share to write the same files.
+        identity = {
+            "layout": layout.name,
+            "plan": plan.fingerprint,
+            "packs": plan.num_packs,
+            "packs_per_shard": plan.packs_per_shard,
+        }
+        if plan.source is not None:
+            identity["source"] = plan.source.fingerprint
+        records.begin(identity)
         was_finished = records.is_finished()
         outcomes = records.outcomes(trusts_records=was_finished and layout.joins_shards)
-        shards = execution.share([_Shard(number) for number in range(plan.num_shards)])
+        shards = execution.share([_ShardTask(number) for number in range(plan.num_shards)])
         pending_shards = [shard for shard in shards if shard not in outcomes]
         if num_proc is None and execution.is_local:
             num_tokens = getattr(packs, "num_tokens", plan.num_packs * (plan.capacity or _USUAL_CAPACITY))
@@ -211,34 +220,23 @@ def _plan(packs: FingerprintedPacks, layout: Layout, source: Any, packs_per_shar
     return ExportPlan(packs.fingerprint, capacity, num_packs, min(packs_per_shard, num_packs), source)
 
 
-def _identity(layout: Layout, plan: ExportPlan) -> dict[str, Any]:
-    """Return the settings that two calls must share to write the same files."""
-    return {
-        "layout": layout.name,
-        "plan": plan.fingerprint,
-        "packs": plan.num_packs,
-        "packs_per_shard": plan.packs_per_shard,
-        **({} if plan.source is None else {"source": plan.source.fingerprint}),
-    }
-
-
 def _write_shard(context: _Context, shard: int) -> ShardOutcome:
     """Write and commit one shard, in any process."""
     store = open_blob_store(context.directory)
     layout = LAYOUTS[context.layout]()
-    outcome = layout.write_shard(_packs_of(context, layout, shard), shard, context.plan, store)
+
+    def packs() -> Iterator[tuple[int, Pack]]:
+        for index in context.plan.packs_of(shard):
+            pack = context.packs[index]
+            # A layout without a place for media would lose them.
+            _refuse_media(context.packs, layout, index, pack)
+            yield index, pack
+
+    outcome = layout.write_shard(Shard(shard, context.plan, store, packs()))
     # Killed here, the files have no record, and the next run overwrites them with the same bytes.
     crash_points.reach("after-export-shard")
     ExportRecords(store).commit(shard, outcome)
     return outcome
-
-
-def _packs_of(context: _Context, layout: Layout, shard: int) -> Iterator[tuple[int, Pack]]:
-    """Yield index and pack of one shard; refuse media that the layout would lose."""
-    for index in context.plan.packs_of(shard):
-        pack = context.packs[index]
-        _refuse_media(context.packs, layout, index, pack)
-        yield index, pack
 
 
 def _refuse_media(packs: FingerprintedPacks, layout: Layout, index: int, pack: Pack) -> None:

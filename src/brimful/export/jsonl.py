@@ -1,14 +1,13 @@
 """Packed rows as JSON lines, in numbered chunks: the rows that ms-swift's lazy loader of packed data reads."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from brimful.blobs import BlobStore
-from brimful.export.layout import ExportPlan, Layout, ReadPack, ShardOutcome, Tally
+from brimful.export.layout import Layout, ReadPack, Shard, ShardOutcome, write_blob
 from brimful.ragged import offsets_of
 from brimful.shards import Pack
 from brimful.typing import IGNORE_INDEX
@@ -25,17 +24,10 @@ class JsonLinesLayout(Layout):
     summary = "JSON lines of packed rows in chunk_00000.jsonl, …"
     reader: ClassVar[tuple[str, str]] = ("json", "json")
 
-    def write_shard(
-        self, packs: Iterable[tuple[int, Pack]], shard: int, plan: ExportPlan, store: BlobStore
-    ) -> ShardOutcome:
-        tally = Tally()
-        key = _name(shard)
-        with store.blob(key) as blob:
-            for _, pack in packs:
-                blob.write(json.dumps(_row(pack), separators=(",", ":")).encode() + b"\n")
-                tally.add(pack)
-            blob.publish(key)
-        return tally.outcome({key: blob.size})
+    def write_shard(self, shard: Shard) -> ShardOutcome:
+        lines = (json.dumps(_row(pack), separators=(",", ":")).encode() + b"\n" for _, pack in shard)
+        key = _name(shard.number)
+        return shard.outcome({key: write_blob(shard.store, key, lines)})
 
     def advice(self, directory: str) -> str:
         return f"dataset {directory}, sharded_lazy and sharded_lazy_pre_packed, of ms-swift's sharded loader"

@@ -1,8 +1,10 @@
 """The interface of a layout, and its inputs: one shard at a time, then all of them."""
 
 import abc
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any, ClassVar
 
 from brimful.blobs import BlobStore
@@ -11,6 +13,9 @@ from brimful.progress import Progress
 from brimful.shards import Pack
 from brimful.shards.pack import FingerprintedPacks
 from brimful.typing import Fingerprint
+
+_CHUNK = 1 << 22
+"""Bytes copied at a time."""
 
 
 @dataclass(frozen=True)
@@ -68,26 +73,49 @@ class ShardOutcome:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Tally:
-    """Counts of the packs of one shard, as they are written.
+class Shard:
+    """One shard that is being written. Iterating it gives index and pack, and counts the packs.
 
     Attributes:
-        packs, tokens, segments, media: so far.
+        number: of the shard.
+        plan: of the export.
+        store: the directory.
+        num_media: media so far; a layout that holds more or fewer than the packs corrects it.
     """
 
-    def __init__(self) -> None:
-        self.packs = self.tokens = self.segments = self.media = 0
+    def __init__(self, number: int, plan: ExportPlan, store: BlobStore, packs: Iterable[tuple[int, Pack]]) -> None:
+        self.number, self.plan, self.store = number, plan, store
+        self._packs = packs
+        self._num_packs = self._num_tokens = self._num_segments = self.num_media = 0
 
-    def add(self, pack: Pack) -> None:
-        """Count one pack."""
-        self.packs += 1
-        self.tokens += len(pack)
-        self.segments += pack.num_segments
-        self.media += len(pack.media)
+    def __iter__(self) -> Iterator[tuple[int, Pack]]:
+        for index, pack in self._packs:
+            self._num_packs += 1
+            self._num_tokens += len(pack)
+            self._num_segments += pack.num_segments
+            self.num_media += len(pack.media)
+            yield index, pack
 
     def outcome(self, files: Mapping[str, int], facts: Mapping[str, Any] | None = None) -> ShardOutcome:
-        """Return the outcome of the shard."""
-        return ShardOutcome(files, self.packs, self.tokens, self.segments, self.media, facts or {})
+        """Return the outcome of the finished shard."""
+        counts = (self._num_packs, self._num_tokens, self._num_segments, self.num_media)
+        return ShardOutcome(files, *counts, facts or {})
+
+
+def write_blob(store: BlobStore, key: str, chunks: Iterable[bytes]) -> int:
+    """Write one file, whole or not at all; return its bytes."""
+    with store.blob(key) as blob:
+        for chunk in chunks:
+            blob.write(chunk)
+        blob.publish(key)
+    return blob.size
+
+
+def chunks_of_file(path: str | os.PathLike[str]) -> Iterator[bytes]:
+    """Yield the bytes of a file, a few megabytes at a time."""
+    with open(path, "rb") as file:
+        while chunk := file.read(_CHUNK):
+            yield chunk
 
 
 @dataclass(frozen=True)
@@ -122,17 +150,8 @@ class Layout(abc.ABC):
     """Module whose reader checks the export, and the name of the package that has it."""
 
     @abc.abstractmethod
-    def write_shard(
-        self, packs: Iterable[tuple[int, Pack]], shard: int, plan: ExportPlan, store: BlobStore
-    ) -> ShardOutcome:
-        """Write one shard; safe to run twice.
-
-        Args:
-            packs: index and pack, in order.
-            shard: its number.
-            plan: of the export.
-            store: the directory.
-        """
+    def write_shard(self, shard: Shard) -> ShardOutcome:
+        """Write one shard; safe to run twice."""
 
     def finish(self, outcomes: Sequence[ShardOutcome], plan: ExportPlan, store: BlobStore) -> list[str]:
         """Write the files next to the shards, after the last shard; return their keys. Safe to run twice."""
@@ -163,8 +182,6 @@ class Layout(abc.ABC):
 
     def check_reader(self) -> None:
         """Raise ``MissingExtraError`` if the reader is not installed."""
-        from importlib import import_module
-
         module, package = self.reader
         try:
             import_module(module)

@@ -28,15 +28,10 @@ def read_medium(pack: Pack, index: int, item: PlacedMedium) -> bytes:
         raise StoreError(f"pack {index}, sample {sample_id}: {item.title} {error}") from error
 
 
-def suffix_of(item: PlacedMedium) -> str:
-    """Return the ending of a medium's name in lowercase; its kind if the name has none."""
-    return suffix_of_name(item.medium.name, item.medium.kind.value)
-
-
-def suffix_of_name(name: str, default: str) -> str:
+def suffix_of(name: str, default: str) -> str:
     """Return the ending of a name in lowercase, without its dot.
 
-    >>> suffix_of_name("a b.c.JPG", "image"), suffix_of_name("a.b c", "image")
+    >>> suffix_of("a b.c.JPG", "image"), suffix_of("a.b c", "image")
     ('jpg', 'image')
     """
     match = _SUFFIX.search(name)

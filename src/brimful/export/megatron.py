@@ -7,16 +7,14 @@ masks: ``packs_loss_mask.bin`` and ``.idx`` hold them, as a data set of ``uint8`
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
 from itertools import chain
 from typing import Any, ClassVar
 
 import numpy as np
 
 from brimful.blobs import BlobStore
-from brimful.export.layout import ExportPlan, Layout, ReadPack, ShardOutcome, Tally
+from brimful.export.layout import ExportPlan, Layout, ReadPack, Shard, ShardOutcome, chunks_of_file, write_blob
 from brimful.ragged import offsets_of
-from brimful.shards import Pack
 
 _PARTS = ".brimful/parts"
 """Folder of the parts of each shard, which become one file at the end."""
@@ -24,11 +22,11 @@ _PARTS = ".brimful/parts"
 _CODES = {"uint8": 1, "int32": 4}
 """Numbers of types in the header of an index."""
 
-_CHUNK = 1 << 22
-"""Bytes copied at a time."""
-
 FILES = {"packs": "int32", "packs_loss_mask": "uint8"}
 """Data sets of an export, and the type of their values."""
+
+_PART_NAMES = (*FILES, "lengths", "segments")
+"""Parts of a shard."""
 
 
 class MegatronLayout(Layout):
@@ -39,35 +37,30 @@ class MegatronLayout(Layout):
     joins_shards = True
     reader: ClassVar[tuple[str, str]] = ("megatron.core.datasets.indexed_dataset", "megatron-core")
 
-    def write_shard(
-        self, packs: Iterable[tuple[int, Pack]], shard: int, plan: ExportPlan, store: BlobStore
-    ) -> ShardOutcome:
+    def write_shard(self, shard: Shard) -> ShardOutcome:
+        store, keys = shard.store, {name: _part(name, shard.number) for name in _PART_NAMES}
         lengths, num_segments = [], []
-        tally = Tally()
-        with ExitStack() as stack:
-            blobs = {name: stack.enter_context(store.blob(_part(name, shard))) for name in FILES}
-            for _, pack in packs:
-                blobs["packs"].write(np.ascontiguousarray(pack.input_ids, dtype="<i4").data)
-                blobs["packs_loss_mask"].write(pack.loss_mask.astype(np.uint8).data)
+        with store.blob(keys["packs"]) as tokens, store.blob(keys["packs_loss_mask"]) as masks:
+            for _, pack in shard:
+                tokens.write(np.ascontiguousarray(pack.input_ids, dtype="<i4").data)
+                masks.write(pack.loss_mask.astype(np.uint8).data)
                 lengths.append(np.diff(pack.cu_seqlens))
                 num_segments.append(pack.num_segments)
-                tally.add(pack)
-            index = stack.enter_context(store.blob(_part("lengths", shard)))
-            index.write(np.concatenate(lengths).astype("<i4").data)
-            counts = stack.enter_context(store.blob(_part("segments", shard)))
-            counts.write(np.array(num_segments, dtype="<i4").data)
-            blobs |= {"lengths": index, "segments": counts}
-            for name, blob in blobs.items():
-                blob.publish(_part(name, shard))
-        files = {_part(name, shard): blob.size for name, blob in blobs.items()}
-        return tally.outcome(files)
+            tokens.publish(keys["packs"])
+            masks.publish(keys["packs_loss_mask"])
+        sizes = {"packs": tokens.size, "packs_loss_mask": masks.size}
+        numbers = {"lengths": np.concatenate(lengths), "segments": np.array(num_segments)}
+        for name, values in numbers.items():
+            sizes[name] = write_blob(store, keys[name], [values.astype("<i4").tobytes()])
+        return shard.outcome({keys[name]: size for name, size in sizes.items()})
 
     def finish(self, outcomes: Sequence[ShardOutcome], plan: ExportPlan, store: BlobStore) -> list[str]:
         files = []
         for name, kind in FILES.items():
             values = (_chunks(store, _part(name, shard)) for shard in range(len(outcomes)))
-            files += [_write(store, f"{name}.bin", chain.from_iterable(values))]
-            files += [_write(store, f"{name}.idx", _index(outcomes, store, kind))]
+            write_blob(store, f"{name}.bin", chain.from_iterable(values))
+            write_blob(store, f"{name}.idx", _index(outcomes, store, kind))
+            files += [f"{name}.bin", f"{name}.idx"]
         return files
 
     def clear(self, outcomes: Sequence[ShardOutcome], store: BlobStore) -> None:
@@ -133,20 +126,6 @@ def _part(name: str, shard: int) -> str:
     return f"{_PARTS}/{name}-{shard:08d}"
 
 
-def _write(store: BlobStore, key: str, chunks: Iterable[bytes]) -> str:
-    with store.blob(key) as blob:
-        for chunk in chunks:
-            blob.write(chunk)
-        blob.publish(key)
-    return key
-
-
-def _chunks(store: BlobStore, key: str) -> Iterator[bytes]:
-    """Yield the bytes of a blob, a few megabytes at a time."""
+def _chunks(store: BlobStore, key: str) -> Iterable[bytes]:
     path = store.local_path(key)
-    if path is None:
-        yield store.get(key)
-        return
-    with open(path, "rb") as file:
-        while chunk := file.read(_CHUNK):
-            yield chunk
+    return [store.get(key)] if path is None else chunks_of_file(path)

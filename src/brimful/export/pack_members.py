@@ -1,17 +1,32 @@
-"""Members of a pack in a tar: two arrays, JSON of segments and media, and one member for each medium."""
+"""Tars of packs: two arrays, JSON of segments and media, and one member for each medium."""
 
+import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
-from brimful.export.medium_bytes import place_as_json, read_medium
-from brimful.export.tar import npy_bytes
-from brimful.media import PlacedMedium
+from brimful.export.layout import Shard, ShardOutcome
+from brimful.export.medium_bytes import place_as_json, read_medium, suffix_of
+from brimful.export.tar import shard_name, write_tar
 from brimful.shards import Pack
 
 
-def members_of(pack: Pack, index: int, ending: Callable[[PlacedMedium], str]) -> Iterator[tuple[str, bytes]]:
+def write_pack_tar(shard: Shard, *, kinds_as_endings: bool) -> ShardOutcome:
+    """Write a tar of packs as they are.
+
+    Args:
+        shard: to write.
+        kinds_as_endings: media end in ``.image``, which no reader decodes; else as their files do,
+            without an index.
+    """
+    samples = ((shard.plan.key(index), _members(pack, index, kinds_as_endings)) for index, pack in shard)
+    name = shard_name(shard.number)
+    return shard.outcome(write_tar(samples, name, shard.store, with_index=kinds_as_endings))
+
+
+def _members(pack: Pack, index: int, kinds_as_endings: bool) -> Iterator[tuple[str, bytes]]:
     """Yield ending and content of each member of a pack.
 
     ===================  =======================================================================
@@ -21,11 +36,6 @@ def members_of(pack: Pack, index: int, ending: Callable[[PlacedMedium], str]) ->
     ``000.…``            bytes of the first medium; equal bytes are one member
     ===================  =======================================================================
 
-    Args:
-        pack: to write.
-        index: of the pack, for messages.
-        ending: of a medium's member.
-
     Raises:
         StoreError: a medium cannot be read.
     """
@@ -33,7 +43,9 @@ def members_of(pack: Pack, index: int, ending: Callable[[PlacedMedium], str]) ->
     media = []
     for item in pack.media:
         content = read_medium(pack, index, item)
-        part = parts.setdefault(content, f"{len(parts):03d}.{ending(item)}")
+        kind = item.medium.kind.value
+        ending = kind if kinds_as_endings else suffix_of(item.medium.name, kind)
+        part = parts.setdefault(content, f"{len(parts):03d}.{ending}")
         media.append(place_as_json(item, part))
     facts = {
         "cu_lengths": pack.cu_seqlens.tolist(),
@@ -43,6 +55,17 @@ def members_of(pack: Pack, index: int, ending: Callable[[PlacedMedium], str]) ->
     }
     # Names of media may hold invalid Unicode: ASCII JSON keeps every character.
     yield "json", json.dumps(facts, ensure_ascii=True, separators=(",", ":")).encode()
-    yield "input_ids.npy", npy_bytes(pack.input_ids.astype(np.int32, copy=False))
-    yield "loss_mask.npy", npy_bytes(pack.loss_mask.astype(np.uint8))
+    yield "input_ids.npy", _npy_bytes(pack.input_ids.astype(np.int32, copy=False))
+    yield "loss_mask.npy", _npy_bytes(pack.loss_mask.astype(np.uint8))
     yield from ((part, content) for content, part in parts.items())
+
+
+def _npy_bytes(array: Any) -> bytes:
+    """Return an array as a ``.npy`` file.
+
+    >>> _npy_bytes(np.zeros(2, np.int32))[:6]
+    b'\\x93NUMPY'
+    """
+    sink = io.BytesIO()
+    np.lib.format.write_array(sink, np.ascontiguousarray(array), (1, 0), allow_pickle=False)
+    return sink.getvalue()

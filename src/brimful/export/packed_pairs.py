@@ -5,21 +5,21 @@ them. ``.nv-meta`` names the classes of its trainer, so that its loader takes th
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 from brimful.blobs import BlobStore
 from brimful.errors import BadSampleError, CorruptFileError
 from brimful.export.energon import META, write_metadata
-from brimful.export.layout import ExportPlan, Layout, ReadPack, ShardOutcome, Tally
-from brimful.export.tar_shards import shard_name, write_tar
+from brimful.export.layout import ExportPlan, Layout, ReadPack, Shard, ShardOutcome
+from brimful.export.medium_bytes import suffix_of
+from brimful.export.tar import shard_name, write_tar
 from brimful.export.whole_samples import check_whole, source_of_packs
 from brimful.media import BadMediumError, MediaKind, Medium
 from brimful.messages import setting
 from brimful.packed_layouts.pairs import samples_of
 from brimful.progress import Progress
-from brimful.shards import Pack
 from brimful.shards.pack import FingerprintedPacks
 from brimful.sources.media import MARK
 from brimful.sources.sample import Sample
@@ -71,21 +71,18 @@ class PackedChatsLayout(Layout):
     is_flat: ClassVar[bool] = False
     """True if each sample is one image, one question and one answer."""
 
-    def write_shard(
-        self, packs: Iterable[tuple[int, Pack]], shard: int, plan: ExportPlan, store: BlobStore
-    ) -> ShardOutcome:
-        tally = Tally()
-
-        def samples() -> Iterator[tuple[str, Iterator[tuple[str, bytes]]]]:
-            for index, pack in packs:
+    def write_shard(self, shard: Shard) -> ShardOutcome:
+        def samples() -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
+            for index, pack in shard:
                 check_whole(pack, index)
-                members = self._members([plan.source[sample_id] for sample_id in pack.sample_ids.tolist()])
-                tally.add(pack)
-                tally.media += len(members) - 1 - len(pack.media)
-                yield f"ps_{index:08d}", iter(members)
+                sample_ids = pack.sample_ids.tolist()
+                members = self._members([shard.plan.source[sample_id] for sample_id in sample_ids])
+                # Packs of tokens may name no media; the samples do.
+                shard.num_media += len(members) - 1 - len(pack.media)
+                yield f"ps_{index:08d}", members
 
-        files = write_tar(samples(), shard_name(shard), store, with_index=True)
-        return tally.outcome(files)
+        name = shard_name(shard.number)
+        return shard.outcome(write_tar(samples(), name, shard.store, with_index=True))
 
     def finish(self, outcomes: Sequence[ShardOutcome], plan: ExportPlan, store: BlobStore) -> list[str]:
         files = write_metadata([outcome.packs for outcome in outcomes], "packs", store, DATASET)
@@ -132,28 +129,23 @@ class PackedChatsLayout(Layout):
 
     def _members(self, samples: Sequence[Sample]) -> list[tuple[str, bytes]]:
         """Return ending and content of each member of a pack."""
-        images: list[Any] = []
-        prompts: list[Any] = []
-        captions: list[Any] = []
+        columns: dict[str, list[Any]] = {"images": [], "prompts": [], "captions": []}
         members = []
         for position, sample in enumerate(samples):
             questions, answers = turns_of(sample)
-            names = []
+            images = []
             for number, medium in enumerate(sample.media):
-                name = _name(position, number, sample, medium)
-                names.append(name)
-                members.append((name, _read(sample, medium)))
-            if self.is_flat and (len(questions), len(names)) != (1, 1):
+                images.append(_name(position, number, sample, medium))
+                members.append((images[-1], _read(sample, medium)))
+            if self.is_flat and (len(questions), len(images)) != (1, 1):
                 raise BadSampleError(
-                    f"has {len(questions):,} questions and {len(names):,} images, and {self.name} holds one of each: "
-                    f"choose {setting('to', PackedChatsLayout.name)}",
+                    f"has {len(questions):,} questions and {len(images):,} images, and {self.name} "
+                    f"holds one of each: choose {setting('to', PackedChatsLayout.name)}",
                     sample_id=sample.sample_id,
                 )
-            images.append(names[0] if self.is_flat else names)
-            prompts.append(questions[0] if self.is_flat else questions)
-            captions.append(answers[0] if self.is_flat else answers)
-        sample_ids = [sample.sample_id for sample in samples]
-        pack = {"images": images, "prompts": prompts, "captions": captions, "sample_ids": sample_ids}
+            for column, values in zip(columns.values(), (images, questions, answers), strict=True):
+                column.append(values[0] if self.is_flat else values)
+        pack = {**columns, "sample_ids": [sample.sample_id for sample in samples]}
         return [("json", json.dumps(pack, ensure_ascii=True).encode()), *members]
 
 
@@ -203,20 +195,18 @@ def _text(content: Any, sample: Sample) -> str:
     for part in parts:
         if part["type"] not in ("text", "image"):
             raise BadSampleError(f"has {part['type']}, and the layout holds images", sample_id=sample.sample_id)
-        if MARK.search(part.get("text") or ""):
+        if mark := MARK.search(part.get("text") or ""):
             raise BadSampleError(
-                f"has {MARK.search(part['text'])[0]} as plain text, which would be read as an image",  # type: ignore[index]
+                f"has {mark[0]} as plain text, which would be read as an image",
                 sample_id=sample.sample_id,
             )
     return "".join(part["text"] if part["type"] == "text" else "<image>" for part in parts)
 
 
 def _name(position: int, number: int, sample: Sample, medium: Medium) -> str:
-    from brimful.export.medium_bytes import suffix_of_name
-
     if medium.kind is not MediaKind.IMAGE:
         raise BadSampleError(f"has {medium.kind.value}, and the layout holds images", sample_id=sample.sample_id)
-    ending = suffix_of_name(medium.name, "jpg")
+    ending = suffix_of(medium.name, "jpg")
     sub = f"_sub{number:03d}" if len(sample.media) > 1 else ""
     return f"img{position:03d}{sub}.{ending}"
 

@@ -1,49 +1,35 @@
 """Packs as Parquet, a few rows at a time."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from contextlib import closing
 from itertools import islice
 from typing import Any
 
-from brimful.blobs import BlobStore
-from brimful.export.layout import ShardOutcome, Tally
+from brimful.export.layout import Shard
 from brimful.shards import Pack
 
 ROWS = 64
 """Packs of a row group: readers fetch a whole group for one of its rows, so it should be a few megabytes."""
 
 
-def write_parquet(
-    packs: Iterable[tuple[int, Pack]],
-    key: str,
-    schema: Any,
-    row: Callable[[int, Pack], dict[str, Any]],
-    store: BlobStore,
-    facts: Mapping[str, Any] | None = None,
-) -> ShardOutcome:
-    """Write one Parquet file with a row for each pack.
+def write_parquet(shard: Shard, key: str, schema: Any, row: Callable[[int, Pack], dict[str, Any]]) -> dict[str, int]:
+    """Write one Parquet file with a row for each pack; return its size.
 
     Args:
-        packs: index and pack, in order.
+        shard: to write.
         key: of the file.
         schema: of Arrow.
         row: function from index and pack to a value for each column.
-        store: the directory.
-        facts: of the layout, which ``row`` may change meanwhile.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    tally = Tally()
-    with store.blob(key) as blob:
+    with shard.store.blob(key) as blob:
         sink = pa.PythonFile(blob, mode="w")
         with closing(pq.ParquetWriter(sink, schema, compression="zstd")) as writer:
-            iterator = iter(packs)
-            while group := list(islice(iterator, ROWS)):
+            packs = iter(shard)
+            while group := list(islice(packs, ROWS)):
                 rows = [row(index, pack) for index, pack in group]
-                columns = [pa.array([values[field.name] for values in rows], type=field.type) for field in schema]
-                writer.write_table(pa.Table.from_arrays(columns, schema=schema), row_group_size=ROWS)
-                for _, pack in group:
-                    tally.add(pack)
+                writer.write_table(pa.Table.from_pylist(rows, schema), row_group_size=ROWS)
         blob.publish(key)
-    return tally.outcome({key: blob.size}, facts)
+    return {key: blob.size}

@@ -1,65 +1,64 @@
-"""Tar files whose bytes depend on their members alone: no dates, no owners, one format."""
+"""Tars of samples with keys, whose bytes depend on their members alone: no dates, no owners."""
 
-import io
 import tarfile
-from typing import Any
+from collections.abc import Iterable, Iterator
 
-_BLOCK = tarfile.BLOCKSIZE
+import numpy as np
 
-END_OF_TAR = bytes(2 * _BLOCK)
+from brimful.blobs import BlobStore
+from brimful.export.layout import write_blob
+
+END_OF_TAR = bytes(2 * tarfile.BLOCKSIZE)
 """Two empty blocks after the last member."""
 
 
-class TarWriter:
-    """Writer of one tar, member by member.
+def shard_name(shard: int, prefix: str = "packs") -> str:
+    """Return the name of a tar.
 
-    Attributes:
-        offset: bytes written so far: where the header of the next member will lie.
-
-    >>> sink = io.BytesIO()
-    >>> writer = TarWriter(sink)
-    >>> writer.add("a.txt", b"abc")
-    >>> writer.close()
-    >>> tarfile.open(fileobj=io.BytesIO(sink.getvalue())).getnames(), writer.offset
-    (['a.txt'], 2048)
+    >>> shard_name(3)
+    'packs-000003.tar'
     """
-
-    def __init__(self, sink: Any) -> None:
-        self._sink = sink
-        self.offset = 0
-
-    def add(self, name: str, content: bytes) -> None:
-        """Append a member.
-
-        Args:
-            name: at most 100 bytes.
-            content: its bytes, fewer than 8 GiB.
-        """
-        member = tarfile.TarInfo(name)
-        member.size = len(content)
-        # Date, owner and group are 0 and nameless by default: the same members give the same bytes everywhere.
-        header = member.tobuf(tarfile.USTAR_FORMAT, "utf-8", "surrogateescape")
-        self._sink.write(header)
-        self._sink.write(content)
-        padding = -len(content) % _BLOCK
-        self._sink.write(bytes(padding))
-        self.offset += len(header) + len(content) + padding
-
-    def close(self) -> None:
-        """Write the end mark, which readers look for."""
-        self._sink.write(END_OF_TAR)
-        self.offset += len(END_OF_TAR)
+    return f"{prefix}-{shard:06d}.tar"
 
 
-def npy_bytes(array: Any) -> bytes:
-    """Return an array as a ``.npy`` file.
+def write_tar(
+    samples: Iterable[tuple[str, Iterable[tuple[str, bytes]]]],
+    name: str,
+    store: BlobStore,
+    *,
+    with_index: bool,
+) -> dict[str, int]:
+    """Write one tar, and its index; return the size of each file.
 
-    >>> import numpy as np
-    >>> npy_bytes(np.zeros(2, np.int32))[:6]
-    b'\\x93NUMPY'
+    Args:
+        samples: key of each sample, with ending and content of its members. A name of a member
+            has at most 100 bytes, and its content fewer than 8 GiB.
+        name: of the tar.
+        store: the directory.
+        with_index: write ``….tar.idx`` too: where each sample begins, and the end, as
+            ``uint64[samples + 1]``.
     """
-    import numpy as np
+    files = {}
 
-    sink = io.BytesIO()
-    np.lib.format.write_array(sink, np.ascontiguousarray(array), version=(1, 0), allow_pickle=False)
-    return sink.getvalue()
+    def blocks() -> Iterator[bytes]:
+        offsets = [0]
+        for key, members in samples:
+            offset = offsets[-1]
+            for ending, content in members:
+                # Date, owner and group are 0 and nameless by default, so equal members give equal bytes.
+                member = tarfile.TarInfo(f"{key}.{ending}")
+                member.size = len(content)
+                header = member.tobuf(tarfile.USTAR_FORMAT, "utf-8", "surrogateescape")
+                padding = bytes(-len(content) % tarfile.BLOCKSIZE)
+                yield from (header, content, padding)
+                offset += len(header) + len(content) + len(padding)
+            offsets.append(offset)
+        yield END_OF_TAR
+        # Before the tar is published: no reader could load a tar without its index.
+        if with_index:
+            index = np.array(offsets, dtype="<u8").tobytes()
+            store.put_atomic(f"{name}.idx", index)
+            files[f"{name}.idx"] = len(index)
+
+    size = write_blob(store, name, blocks())
+    return {**files, name: size}

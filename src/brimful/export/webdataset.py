@@ -1,15 +1,13 @@
 """WebDataset: tars with one sample a pack, for ``webdataset`` and other readers of its tars."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from brimful.blobs import BlobStore
-from brimful.export.energon import write_pack_tar
-from brimful.export.layout import ExportPlan, Layout, ReadPack, ShardOutcome
-from brimful.export.tar_shards import shard_name
-from brimful.shards import Pack
+from brimful.export.layout import Layout, ReadPack, Shard, ShardOutcome
+from brimful.export.pack_members import write_pack_tar
+from brimful.export.tar import shard_name
 
 
 class WebDatasetLayout(Layout):
@@ -20,10 +18,8 @@ class WebDatasetLayout(Layout):
     takes_media = True
     reader: ClassVar[tuple[str, str]] = ("webdataset", "webdataset")
 
-    def write_shard(
-        self, packs: Iterable[tuple[int, Pack]], shard: int, plan: ExportPlan, store: BlobStore
-    ) -> ShardOutcome:
-        return write_pack_tar(packs, shard, plan, store, kinds_as_endings=False)
+    def write_shard(self, shard: Shard) -> ShardOutcome:
+        return write_pack_tar(shard, kinds_as_endings=False)
 
     def advice(self, directory: str) -> str:
         return f"webdataset.WebDataset(sorted(glob({directory + '/packs-*.tar'!r})), shardshuffle=False)"
