@@ -183,9 +183,9 @@ def _gathered(losses: SampleLosses, dp_world_size: int, group: Any, device: Any)
     sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(dp_world_size)]
     dist.all_gather(sizes, torch.tensor([table.shape[1]], device=device), group=group)
     counts = [int(size) for size in sizes]
-    padded = torch.nn.functional.pad(table, (0, max(counts) - table.shape[1]))
-    tables = [torch.empty_like(padded) for _ in range(dp_world_size)]
-    dist.all_gather(tables, padded, group=group)
+    padded_table = torch.nn.functional.pad(table, (0, max(counts) - table.shape[1]))
+    tables = [torch.empty_like(padded_table) for _ in range(dp_world_size)]
+    dist.all_gather(tables, padded_table, group=group)
     parts = []
     for rank_table, count in zip(tables, counts, strict=True):
         ids, targets, correct, nll_bits = rank_table[:, :count].cpu().numpy()

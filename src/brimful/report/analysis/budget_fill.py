@@ -65,6 +65,6 @@ def measure_budget_fill(plan: Plan, table: LengthTable | None) -> list[BudgetFil
     for name, column in columns.items():
         sums[name] = np.add.reduceat(column[plan.sample_ids].astype(np.int64), plan.offsets[:-1])
     return [
-        BudgetFill(name, limits.get(name), int(of.sum()), int(of.min()), float(of.mean()), int(of.max()))
-        for name, of in sums.items()
+        BudgetFill(name, limits.get(name), int(use.sum()), int(use.min()), float(use.mean()), int(use.max()))
+        for name, use in sums.items()
     ]

@@ -27,7 +27,7 @@ from brimful.report.analysis.pack_view import (
 from brimful.shards import Pack, PackSequence
 
 _CANDIDATES = 64
-"""Number of evenly spread packs from which the shown ones are chosen."""
+"""Number of evenly spread packs from which the shown ones are choices."""
 
 _MEDIA = 48
 """Maximum number of media that are drawn in all shown packs; the others appear by title."""
@@ -118,7 +118,7 @@ class ShownPack:
 def show_packs(packs: PackSequence, *, budgets: dict[str, int], decode: Decode | None) -> list[ShownPack]:
     """Return a few packs with media: the fullest in patches or audio, the middle one, and the emptiest that has any.
 
-    They are chosen from at most 64 packs, evenly spread, so that a large store is not read for its report.
+    They are choices from at most 64 packs, evenly spread, so that a large store is not read for its report.
 
     Args:
         packs: a store.
@@ -132,13 +132,13 @@ def show_packs(packs: PackSequence, *, budgets: dict[str, int], decode: Decode |
         return []
     indices = np.unique(np.linspace(0, len(packs) - 1, _CANDIDATES).astype(np.int64)).tolist()
     weights = {index: sum(item.num_patches + item.num_mel_frames for item in packs[index].media) for index in indices}
-    ranked = sorted((index for index in indices if weights[index]), key=lambda index: (-weights[index], index))
-    if not ranked:
+    ranking = sorted((index for index in indices if weights[index]), key=lambda index: (-weights[index], index))
+    if not ranking:
         return []
-    chosen = dict.fromkeys((ranked[0], ranked[len(ranked) // 2], ranked[-1]))
+    choices = dict.fromkeys((ranking[0], ranking[len(ranking) // 2], ranking[-1]))
     # Each medium that is drawn in any of the packs takes one of these numbers.
     drawings = iter(range(_MEDIA))
-    return [_show(packs[index], index, budgets, decode, drawings) for index in sorted(chosen)]
+    return [_show(packs[index], index, budgets, decode, drawings) for index in sorted(choices)]
 
 
 def _show(pack: Pack, index: int, budgets: dict[str, int], decode: Decode | None, drawings: Iterator[int]) -> ShownPack:

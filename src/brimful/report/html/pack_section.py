@@ -41,12 +41,12 @@ def shown_packs_section(packs: list[ShownPack]) -> str:
 
 def _pack(pack: ShownPack) -> str:
     uses = ", ".join(
-        f"{whole(used)} of {whole(capacity)} {name} ({percent(used / capacity)})"
-        for name, (used, capacity) in pack.budgets.items()
+        f"{whole(amount)} of {whole(capacity)} {name} ({percent(amount / capacity)})"
+        for name, (amount, capacity) in pack.budgets.items()
     )
-    more = paragraph(f"and {counted(pack.hidden, 'segment')} more", "fine") if pack.hidden else ""
+    rest = paragraph(f"and {counted(pack.hidden, 'segment')} more", "fine") if pack.hidden else ""
     segments = "".join(_segment(segment) for segment in pack.segments)
-    return f"<h3>Pack {pack.index:,}: {escape(uses)}</h3>{_strip(pack)}{segments}{more}"
+    return f"<h3>Pack {pack.index:,}: {escape(uses)}</h3>{_strip(pack)}{segments}{rest}"
 
 
 def _strip(pack: ShownPack) -> str:
@@ -88,20 +88,20 @@ def _medium(part: ShownMedium) -> str:
     title = escape(facts.describe())
     size = f"{facts.size}, " if facts.size else ""
     note = f'<em class="lost">{escape(part.note)}</em>' if part.note else ""
-    drawing = ""
+    content = ""
     if part.thumbnail:
         data = b64encode(part.thumbnail).decode()
-        drawing = (
+        content = (
             f'<img src="data:image/jpeg;base64,{data}" width="{part.width}" height="{part.height}" alt="{title}" '
             f'title="{title}">'
         )
     elif part.peaks:
-        drawing = _wave(part.peaks, title)
+        content = _wave(part.peaks, title)
     # The color shows the kind; only the name is bold, without the quotation marks of the title.
     name = repr(facts.name)[1:-1] or facts.kind
     name = name if len(name) <= 48 else f"…{name[-40:]}"
     words = escape(f"{size}{counted(facts.length, 'token')}")
-    return f'<span class="medium {facts.kind}">{drawing}<small><b>{escape(name)}</b><br>{words}</small>{note}</span>'
+    return f'<span class="medium {facts.kind}">{content}<small><b>{escape(name)}</b><br>{words}</small>{note}</span>'
 
 
 def _wave(peaks: tuple[float, ...], title: str) -> str:

@@ -134,7 +134,7 @@ def draw_histogram(table: LengthTable) -> list[str]:
         return []
     items = Histogram.of(values)
     bins = count_bins(items, ratio_edges(int(values.min()), int(values.max()), per_octave=1))
-    most = max(length_bin.number for length_bin in bins)
+    max_number = max(length_bin.number for length_bin in bins)
     rows: list[Row] = [
         {
             "tokens": f"{length_bin.begin:,} … {length_bin.end - 1:,}",
@@ -143,7 +143,7 @@ def draw_histogram(table: LengthTable) -> list[str]:
         }
         for length_bin in bins
     ]
-    bars = ["█" * round(_BAR_WIDTH * length_bin.number / most) for length_bin in bins]
+    bars = ["█" * round(_BAR_WIDTH * length_bin.number / max_number) for length_bin in bins]
     # A bin that holds anything shows something.
     bars = [bar or "▏" * bool(length_bin.number) for bar, length_bin in zip(bars, bins, strict=True)]
     return draw_table(Table(rows, bars))

@@ -36,9 +36,9 @@ def describe_lengths(table: LengthTable) -> list[str]:
     if table.provenance:
         lines.append(f"source         {table.provenance['source']}, {short(table.provenance['source_fingerprint'])}")
     if len(table.rejected_ids):
-        filtered = "".join(f", {count:,} by filter {name}" for name, count in table.account.filtered.most_common())
+        filter_words = "".join(f", {count:,} by filter {name}" for name, count in table.account.filtered.most_common())
         lines.append(
-            f"rejected       {counted(len(table.rejected_ids), 'row' if filtered else 'malformed row')}{filtered}"
+            f"rejected       {counted(len(table.rejected_ids), 'row' if filter_words else 'malformed row')}{filter_words}"
         )
         lines += [f"               {origin}: {reason}" for _, origin, reason in table.rejects[:5]]
     return lines
