@@ -19,7 +19,7 @@ from brimful.fingerprint import fingerprint_of
 from brimful.messages import counted
 from brimful.serve.pack_store import IndexedPacks
 from brimful.shards import Pack, PackSequence
-from brimful.typing import AnyIntArray, BoolArray, Fingerprint, Float64Array, Int64Array, SampleIds
+from brimful.typing import AnyIntArray, Fingerprint, Float64Array, Int64Array, SampleIds
 
 __all__ = ["SampleLosses", "evaluate_samples", "one_by_one"]
 
@@ -78,16 +78,21 @@ class SampleLosses:
         """
         names = SourceNames(parts)
         sources = names.of(self.sample_ids)
-        return {names.names[n]: self._take(sources == n) for n in np.unique(sources).tolist() if n >= 0}
+        return {
+            names.names[number]: SampleLosses(*(column[sources == number] for column in self._columns))
+            for number in np.unique(sources).tolist()
+            if number >= 0
+        }
 
-    def _take(self, rows: BoolArray) -> SampleLosses:
-        return SampleLosses(self.sample_ids[rows], self.nll_sum[rows], self.num_targets[rows], self.num_correct[rows])
+    @property
+    def _columns(self) -> tuple[SampleIds, Float64Array, Int64Array, Int64Array]:
+        return self.sample_ids, self.nll_sum, self.num_targets, self.num_correct
 
     @classmethod
     def joined(cls, parts: Sequence[SampleLosses]) -> SampleLosses:
-        """Join the parts of several ranks, one after the other."""
-        rows = [(part.sample_ids, part.nll_sum, part.num_targets, part.num_correct) for part in parts]
-        return cls(*map(np.concatenate, zip(*rows, strict=True)))
+        """Join parts, one after the other."""
+        columns = zip(*(part._columns for part in parts), strict=True)
+        return cls(*map(np.concatenate, columns))
 
     def __repr__(self) -> str:
         return f"SampleLosses({len(self.sample_ids):,} segments, loss {self.loss:.4f}, token_acc {self.token_acc:.4f})"
@@ -137,7 +142,9 @@ def evaluate_samples(
     device = next(model.parameters()).device if device is None else torch.device(device)
     was_training = model.training
     model.eval()
-    sample_ids, columns = [], []
+    # A rank that only repeats the first pack has no losses.
+    no_counts = np.empty(0, dtype=np.int64)
+    parts = [SampleLosses(no_counts, np.empty(0, dtype=np.float64), no_counts, no_counts)]
     try:
         with torch.no_grad():
             # Sharded models gather their weights in each forward pass, so all ranks must run equally many.
@@ -160,26 +167,22 @@ def evaluate_samples(
                 if is_filler:
                     continue
                 losses = per_sample_loss(logits, labels, batch.cu_seqlens, batch.num_segments)
-                columns.append([column.cpu().numpy() for column in losses])
-                sample_ids.append(batch.sample_ids)
+                nll_sum, *counts = (column.cpu().numpy() for column in losses)
+                parts.append(SampleLosses(batch.sample_ids, nll_sum.astype(np.float64), *counts))
     finally:
         model.train(was_training)
     if not len(packs):
         raise SettingsError("no packs to evaluate")
-    ids = np.concatenate([np.empty(0, dtype=np.int64), *sample_ids])
-    empty = [np.empty(0, dtype=np.float64), np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)]
-    nll_sum, num_targets, num_correct = map(np.concatenate, zip(empty, *columns, strict=True))
-    losses_of_rank = SampleLosses(ids, nll_sum.astype(np.float64), num_targets, num_correct)
+    losses_of_rank = SampleLosses.joined(parts)
     is_alone = dp_world_size == 1 or not (dist.is_available() and dist.is_initialized())
     return losses_of_rank if is_alone else _gathered(losses_of_rank, dp_world_size, group, device)
 
 
 def _gathered(losses: SampleLosses, dp_world_size: int, group: Any, device: Any) -> SampleLosses:
     """Return the losses of all ranks, in the order of the ranks; every rank must call it."""
-    integers = torch.from_numpy(np.stack([losses.sample_ids, losses.num_targets, losses.num_correct])).to(device)
     # Float64 is sent as int64 bits, for devices without float64.
-    bits = torch.from_numpy(losses.nll_sum.view(np.int64)[None].copy()).to(device)
-    table = torch.cat([integers, bits])
+    columns = [column.view(np.int64) for column in losses._columns]
+    table = torch.from_numpy(np.stack(columns)).to(device)
     sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(dp_world_size)]
     dist.all_gather(sizes, torch.tensor([table.shape[1]], device=device), group=group)
     counts = [int(size) for size in sizes]
@@ -188,7 +191,7 @@ def _gathered(losses: SampleLosses, dp_world_size: int, group: Any, device: Any)
     dist.all_gather(tables, padded_table, group=group)
     parts = []
     for rank_table, count in zip(tables, counts, strict=True):
-        ids, targets, correct, nll_bits = rank_table[:, :count].cpu().numpy()
+        ids, nll_bits, targets, correct = rank_table[:, :count].cpu().numpy()
         parts.append(SampleLosses(ids, nll_bits.copy().view(np.float64), targets, correct))
     return SampleLosses.joined(parts)
 

@@ -17,6 +17,7 @@ from brimful.trainers.one_file import packs_of_file
 
 with optional("lightning", "lightning", "PackDataModule"):
     import lightning.pytorch as pl
+    from lightning.pytorch.plugins.io import AsyncCheckpointIO
 
 __all__ = ["AckCheckpoints", "PackDataModule", "StreamDataModule", "packed_for_lightning"]
 
@@ -187,7 +188,7 @@ class AckCheckpoints(pl.Callback):  # type: ignore[misc]
         self._saved_step: int | None = None
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        if isinstance(trainer.strategy.checkpoint_io, _asynchronous()):
+        if isinstance(trainer.strategy.checkpoint_io, AsyncCheckpointIO):
             raise SettingsError(
                 "AckCheckpoints needs checkpoints that are written when a step ends: do not use AsyncCheckpointIO"
             )
@@ -215,9 +216,3 @@ class AckCheckpoints(pl.Callback):  # type: ignore[misc]
         stream.ack_position(self._group, self._data.state_at(step), checkpoint=f"step {step}", is_last_pass=True)
         if self._completed_files:
             mark_completed(stream.directory, [self._group])
-
-
-def _asynchronous() -> type:
-    from lightning.pytorch.plugins.io import AsyncCheckpointIO
-
-    return AsyncCheckpointIO  # type: ignore[no-any-return]

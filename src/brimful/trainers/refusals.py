@@ -14,37 +14,39 @@ class Refusal:
     """One wrong setting.
 
     Attributes:
-        setting: the setting's text in messages.
-        wrong: function of ``(arguments, collator)``, true if the arguments have the setting.
+        name: of an attribute of the arguments, also of one inside another; or words for ``wrong``.
+        value: the wrong value; None if every true value is wrong.
         reason: the consequence.
         way_out: the nearest setting that works.
         trainers: ``transformers`` (and trainers built on it), or only ``trl``.
+        wrong: function of ``(arguments, collator)``, true if they are wrong; None to compare values.
     """
 
-    setting: str
-    wrong: Callable[[Any, Any], bool]
+    name: str
+    value: Any
     reason: str
     way_out: str
     trainers: tuple[str, ...] = ("transformers", "trl")
+    wrong: Callable[[Any, Any], bool] | None = None
+
+    @property
+    def setting(self) -> str:
+        """The setting in messages."""
+        return self.name if self.value is None else f"{self.name}={self.value!r}"
+
+    def refuses(self, args: Any, collator: Any) -> bool:
+        """Return true if the arguments of a trainer, or its collator, are wrong."""
+        if self.wrong is not None:
+            return self.wrong(args, collator)
+        value = args
+        for part in self.name.split("."):
+            value = getattr(value, part, None)
+        return bool(value) if self.value is None else bool(value == self.value)
 
 
-def _has(name: str, *values: Any) -> Callable[[Any, Any], bool]:
-    """Return a test whether an attribute has one of these values; without values, any true value."""
-    return lambda args, collator: getattr(args, name, None) in values if values else bool(getattr(args, name, None))
-
-
-def _of_trl(name: str, reason: str, way_out: str) -> Refusal:
-    """Return the refusal of a switch that only TRL has."""
-    return Refusal(f"{name}=True", _has(name, True), reason, way_out, ("trl",))
-
-
-def _of_trl_with(name: str, reason: str, way_out: str) -> Refusal:
-    """Return the refusal of any value of a setting that only TRL has."""
-    return Refusal(name, _has(name), reason, way_out, ("trl",))
-
-
-def _accelerator_has(name: str) -> Callable[[Any, Any], bool]:
-    return lambda args, collator: bool(getattr(getattr(args, "accelerator_config", None), name, False))
+def _groups_by_length(args: Any, collator: Any) -> bool:
+    strategy = getattr(args, "train_sampling_strategy", None)
+    return strategy == "group_by_length" or bool(getattr(args, "group_by_length", False))
 
 
 def _compiles_ragged_rows(args: Any, collator: Any) -> bool:
@@ -52,89 +54,104 @@ def _compiles_ragged_rows(args: Any, collator: Any) -> bool:
 
 
 REFUSALS = (
-    _of_trl(
+    Refusal(
         "packing",
+        True,
         "TRL would pack packs again and cut them at max_length",
         "packing=False; the packs already exist",
-    ),
-    _of_trl(
-        "eval_packing",
-        "TRL would pack packs again",
-        "leave eval_packing out, and give packs, or one_by_one(packs), as eval_dataset",
-    ),
-    _of_trl(
-        "padding_free",
-        "TRL then takes no data_collator",
-        "padding_free=False; PackCollator flattens the batch",
-    ),
-    _of_trl(
-        "assistant_only_loss",
-        "TRL looks for conversations, and packs hold tokens",
-        "leave it out; only answers of packed samples are targets, unless train_on said otherwise when packing",
-    ),
-    _of_trl(
-        "completion_only_loss",
-        "TRL looks for prompts and completions, and packs hold tokens",
-        "leave it out; prompts of packed samples are already excluded from the targets",
-    ),
-    _of_trl_with(
-        "eos_token",
-        "packs hold tokens from the unchanged tokenizer",
-        "leave it out; set tokenizer.eos_token before packing",
-    ),
-    _of_trl_with(
-        "chat_template_path",
-        "packs hold tokens from the unchanged tokenizer",
-        "leave it out; set tokenizer.chat_template before packing",
-    ),
-    _of_trl_with(
-        "pad_to_multiple_of",
-        "TRL's own collator pads, and packs need PackCollator",
-        "PackCollator(padding=Padding(multiple_of=…))",
+        ("trl",),
     ),
     Refusal(
-        "truncation_mode='keep_end'",
-        _has("truncation_mode", "keep_end"),
+        "eval_packing",
+        True,
+        "TRL would pack packs again",
+        "leave eval_packing out, and give packs, or one_by_one(packs), as eval_dataset",
+        ("trl",),
+    ),
+    Refusal(
+        "padding_free",
+        True,
+        "TRL then takes no data_collator",
+        "padding_free=False; PackCollator flattens the batch",
+        ("trl",),
+    ),
+    Refusal(
+        "assistant_only_loss",
+        True,
+        "TRL looks for conversations, and packs hold tokens",
+        "leave it out; only answers of packed samples are targets, unless train_on said otherwise when packing",
+        ("trl",),
+    ),
+    Refusal(
+        "completion_only_loss",
+        True,
+        "TRL looks for prompts and completions, and packs hold tokens",
+        "leave it out; prompts of packed samples are already excluded from the targets",
+        ("trl",),
+    ),
+    Refusal(
+        "eos_token",
+        None,
+        "packs hold tokens from the unchanged tokenizer",
+        "leave it out; set tokenizer.eos_token before packing",
+        ("trl",),
+    ),
+    Refusal(
+        "chat_template_path",
+        None,
+        "packs hold tokens from the unchanged tokenizer",
+        "leave it out; set tokenizer.chat_template before packing",
+        ("trl",),
+    ),
+    Refusal(
+        "pad_to_multiple_of",
+        None,
+        "TRL's own collator pads, and packs need PackCollator",
+        "PackCollator(padding=Padding(multiple_of=…))",
+        ("trl",),
+    ),
+    Refusal(
+        "truncation_mode",
+        "keep_end",
         "samples are cut at their end when they are packed",
         "leave it out",
         ("trl",),
     ),
     Refusal(
         "neftune_noise_alpha",
-        _has("neftune_noise_alpha"),
+        None,
         "the noise is scaled by the length of the row, so k samples in a row get 1/sqrt(k) of it",
         "leave it out, or train without packing",
     ),
     Refusal(
         "torch_compile=True without pad_to",
-        _compiles_ragged_rows,
+        None,
         "rows of different lengths are compiled again and again",
         "PackCollator(padding=Padding(to=capacity, max_seqlen=capacity))",
+        wrong=_compiles_ragged_rows,
     ),
     Refusal(
-        "train_sampling_strategy='group_by_length'",
-        lambda args, collator: (
-            getattr(args, "train_sampling_strategy", None) == "group_by_length"
-            or bool(getattr(args, "group_by_length", False))
-        ),
+        "train_sampling_strategy",
+        "group_by_length",
         "packs have one length, and reading all of them for their lengths takes an epoch",
         "leave it out",
+        wrong=_groups_by_length,
     ),
     Refusal(
-        "accelerator_config.dispatch_batches=True",
-        _accelerator_has("dispatch_batches"),
+        "accelerator_config.dispatch_batches",
+        True,
         "rank 0 cuts its batch by rows, and a packed batch is one row",
         "dispatch_batches=False; every rank reads its own packs",
     ),
     Refusal(
-        "accelerator_config.split_batches=True",
-        _accelerator_has("split_batches"),
+        "accelerator_config.split_batches",
+        True,
         "a batch is cut by rows, and a packed batch is one row",
         "split_batches=False",
     ),
     Refusal(
-        "average_tokens_across_devices=False",
-        _has("average_tokens_across_devices", False),
+        "average_tokens_across_devices",
+        False,
         "each rank divides by its own targets, so a target weighs more on a rank with few targets",
         "average_tokens_across_devices=True, the default",
     ),
@@ -161,7 +178,7 @@ def check_arguments(args: Any, collator: Any = None, *, trainer: str = "transfor
     brimful.errors.SettingsError: packing=True does not go with packs: TRL would pack packs again and cut them at max_length. Use packing=False; the packs already exist
     """
     for refusal in REFUSALS:
-        if trainer in refusal.trainers and refusal.wrong(args, collator):
+        if trainer in refusal.trainers and refusal.refuses(args, collator):
             way_out = refusal.way_out if refusal.way_out.startswith("leave") else f"use {refusal.way_out}"
             raise SettingsError(
                 f"{refusal.setting} does not go with packs: {refusal.reason}. {way_out[0].upper()}{way_out[1:]}"

@@ -86,14 +86,15 @@ def follow_epochs(trainer: Any) -> None:
 
 
 class _Epochs(transformers.TrainerCallback):  # type: ignore[misc]  # transformers is not typed here
-    """Callback that sets the data set's epoch before the first batch is requested."""
+    """Callback that sets the epoch of a data set or sampler before the first batch is requested."""
 
-    def __init__(self, dataset: Any) -> None:
-        self._dataset = dataset
+    def __init__(self, target: Any) -> None:
+        self._target = target
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
-        # Trainer counts epochs in fractions of their steps. It resumes in the middle of an epoch by starting the epoch.
-        self._dataset.set_epoch(int((state.epoch or 0.0) + 1e-6))
+        # Trainer counts epochs in fractions of their steps. It resumes in the middle of an epoch by
+        # starting the epoch, and Accelerate does not pass the epoch to the sampler then.
+        self._target.set_epoch(int((state.epoch or 0.0) + 1e-6))
 
 
 def follow_schedule(
@@ -144,10 +145,11 @@ def follow_schedule(
     return sampler
 
 
-class _Schedule(transformers.TrainerCallback):  # type: ignore[misc]  # transformers is not typed here
-    """Callback that saves the order of packs in the checkpoint, and restores it."""
+class _Schedule(_Epochs):
+    """Callback that also saves the order of packs in the checkpoint, and restores it."""
 
     def __init__(self, sampler: PackSampler, packs_together: int) -> None:
+        super().__init__(sampler)
         self._sampler, self._packs_together = sampler, packs_together
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
@@ -166,10 +168,6 @@ class _Schedule(transformers.TrainerCallback):  # type: ignore[misc]  # transfor
                 f"follow_schedule to continue from it"
             )
         self._sampler.load_state_dict({**saved["attributes"]})
-
-    def on_epoch_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
-        # In the middle of an epoch, Accelerate does not pass the epoch to the sampler.
-        self._sampler.set_epoch(int((state.epoch or 0.0) + 1e-6))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
         # Trainer saves this entry with its own state.
