@@ -24,7 +24,7 @@ from brimful.serve import RankAgreement, Window, WindowBatches  # noqa: E402
 from brimful.shards import Pack  # noqa: E402
 from brimful.testing.toys import ToyProducer, toy_pack, toy_packs  # noqa: E402
 from tests.faults.processes import forked  # noqa: E402
-from tests.serve.test_token_budget_batches import Rows, with_pictures  # noqa: E402
+from tests.serve.test_composed_batches import Rows, with_pictures  # noqa: E402
 
 WORLD = 4
 OWN_LENGTHS = [[3, 4, 5, 2, 6, 3, 7, 2, 4], [8, 8, 8], [2], [5] * 6]

@@ -5,13 +5,12 @@ from typing import Any
 from brimful.optional import public_name
 from brimful.serve.agreement import RankAgreement
 from brimful.serve.compose import BatchLedger, compose
+from brimful.serve.composed_batches import TokenBudgetBatches, WindowBatches
 from brimful.serve.dataset import PackedDataset
 from brimful.serve.loader import PackLoader
 from brimful.serve.pack_store import PackStore, open_packs
 from brimful.serve.token_budget import Count, Fit, SampleCount, TokenBudget, Warmup
-from brimful.serve.token_budget_batches import TokenBudgetBatches
 from brimful.serve.window import Window
-from brimful.serve.window_batches import WindowBatches
 from brimful.shards import Pack
 
 __all__ = [

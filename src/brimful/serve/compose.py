@@ -115,14 +115,8 @@ class MicroBatchComposer:
     @property
     def ledger(self) -> BatchLedger:
         """Copy of the ledger; asserts that its sums are consistent."""
-        num_carried = sum(segment.samples for segment in self._waiting)
-        return replace(self._ledger, samples_carried=num_carried, tokens_carried=self._length).check()
-
-    def restore(self, segments: Iterable[SampleSegment], ledger: BatchLedger) -> None:
-        """Go back to the moment when ``segments`` were waiting and the ledger was ``ledger``."""
-        self._waiting, self._step_segments = list(segments), None
-        self._length, self._counted, _ = _sums(self._waiting)
-        self._ledger = replace(ledger)
+        length, _, samples = _sums(self.waiting)
+        return replace(self._ledger, samples_carried=samples, tokens_carried=length).check()
 
     def mark(self) -> ComposerMark:
         """Return a snapshot for ``go_to``."""
@@ -130,7 +124,9 @@ class MicroBatchComposer:
 
     def go_to(self, mark: ComposerMark) -> None:
         """Go back to a snapshot of this composer, or of another composer with the same settings."""
-        self.restore(mark.segments, mark.ledger)
+        self._waiting, self._step_segments = list(mark.segments), None
+        self._length, self._counted, _ = _sums(self._waiting)
+        self._ledger = replace(mark.ledger)
 
     def plan_to_json(self, mark: ComposerMark) -> Any:
         """Return ``mark.plan`` for JSON."""
@@ -227,13 +223,18 @@ class MicroBatchComposer:
             batch, self._waiting = _exact_fit(self._waiting, self._budget(step))
         else:
             batch, self._waiting = _first_fit(self._waiting, self._budget(step), settings.capacity)
-        length, budget_tokens, samples = _sums(batch)
+        length, budget_tokens, _ = _sums(batch)
         self._length -= length
         self._counted -= budget_tokens
-        self._ledger.samples_packed += samples
-        self._ledger.tokens_packed += length
-        self._ledger.micro_batches += 1
+        self._count_packed(batch)
         return batch
+
+    def _count_packed(self, batch: Sequence[SampleSegment], times: int = 1) -> None:
+        """Count a micro-batch as packed, or with -1 as packed no longer."""
+        length, _, samples = _sums(batch)
+        self._ledger.samples_packed += times * samples
+        self._ledger.tokens_packed += times * length
+        self._ledger.micro_batches += times
 
     def next_batch(self, step: int, pull: Callable[[MicroBatchComposer], bool]) -> list[SampleSegment] | None:
         """Pull samples until a micro-batch is ready, and return it; at the end return the remaining samples, then None.
@@ -244,7 +245,7 @@ class MicroBatchComposer:
         """
         while not self.is_ready(step) and pull(self):
             pass
-        return self.take(step) if self._waiting else None
+        return self.take(step) if len(self) else None
 
     def put_back(self) -> None:
         """Put everything that was taken since ``begin_step`` back into the waiting segments, in order of arrival."""
@@ -252,16 +253,14 @@ class MicroBatchComposer:
         # Only taking is undone. Samples that arrived since then stay counted, and are not taken from the source twice.
         names = ("samples_packed", "tokens_packed", "micro_batches")
         counts = {name: getattr(self._step_ledger, name) for name in names}
-        self.restore(self._step_segments, replace(self._ledger, **counts))
+        self.go_to(ComposerMark(self._step_segments, replace(self._ledger, **counts)))
 
     def drop(self, batch: Sequence[SampleSegment]) -> None:
         """Count a taken micro-batch as dropped because it is not served."""
+        self._count_packed(batch, -1)
         length, _, samples = _sums(batch)
-        self._ledger.samples_packed -= samples
-        self._ledger.tokens_packed -= length
         self._ledger.samples_dropped += samples
         self._ledger.tokens_dropped += length
-        self._ledger.micro_batches -= 1
 
 
 def compose(

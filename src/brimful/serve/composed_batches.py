@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from itertools import count
 from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
@@ -49,15 +49,6 @@ class ComposedBatches(RankLoader):
     the composer between two steps.
     """
 
-    def __new__(cls, *args: Any, **options: Any) -> Any:
-        """Make the object a PyTorch data set too if PyTorch is imported, because its loaders check the type."""
-        if "torch" in sys.modules:
-            from brimful.serve import iterable_batches
-
-            own = getattr(iterable_batches, cls.__name__, cls)
-            cls = own if issubclass(own, cls) else cls
-        return super().__new__(cls)
-
     _kinds: ClassVar[tuple[type, ...]]
     _kinds_in_words: ClassVar[str]
 
@@ -80,6 +71,11 @@ class ComposedBatches(RankLoader):
         if isinstance(source, (str, bytes)) or not (hasattr(source, "__iter__") or hasattr(source, "__getitem__")):
             check_type("source", source, (), "samples by index or as a stream")
         super().__init__(collate_fn, dp_rank=dp_rank, dp_world_size=dp_world_size, tail=tail)
+        if "torch" in sys.modules:
+            # Loaders of PyTorch recognize an iterable data set by its type.
+            from torch.utils.data import IterableDataset
+
+            IterableDataset.register(type(self))
         self._micro_batches = setting_number("micro_batches", micro_batches, minimum=1)
         if agree is not None and dp_world_size > 1:
             raise SettingsError("agree is for ranks that each read their own stream: leave dp_world_size at 1")
@@ -108,6 +104,15 @@ class ComposedBatches(RankLoader):
         self._step_mark: _StepMark | None = None
         self._feed.begin(0)
 
+    def __iter__(self) -> Iterator[Any]:
+        torch_data = sys.modules.get("torch.utils.data")
+        worker = None if torch_data is None else torch_data.get_worker_info()
+        if worker is None or worker.num_workers == 1:
+            return super().__iter__()
+        from brimful.serve.workers import LoaderDataset
+
+        return iter(LoaderDataset(self))
+
     @property
     def step(self) -> int:
         """Number of completely served steps, over all epochs."""
@@ -120,7 +125,7 @@ class ComposedBatches(RankLoader):
 
     def begin_epoch(self, epoch: int) -> None:
         """Go to the beginning of an epoch, which may be the current one. Waiting samples are dropped."""
-        self._composer.restore((), BatchLedger())
+        self._composer = composer_of(self._batching)
         self._begin(int(epoch))
 
     def _begin(self, epoch: int) -> None:
@@ -338,6 +343,91 @@ class ComposedBatches(RankLoader):
         self._filler, self._epoch, self._step, self._first_step = filler, epoch, first_step + step, first_step
         # The step is composed again when iteration continues.
         self._rank_batches, self._step_mark, self._num_delivered = None, None, places // world_size
+
+
+class TokenBudgetBatches(ComposedBatches):
+    """Micro-batches of one data-parallel rank, each filled with samples up to its token budget.
+
+    All ranks compose the same micro-batches from the same lengths, and micro-batch ``k`` of a step goes to rank ``k``
+    modulo the number of ranks: all ranks have equal steps without communication::
+
+        2 ranks, 2 micro-batches a step      composed    0 1 2 3 | 4 5 6 7 | 8
+                                             rank 0      0   2   | 4   6   | 8   –     – : no loss (tail ``pad``)
+                                             rank 1        1   3 |   5   7 |   –   –
+
+    Three kinds of source:
+
+    * By index, with ``lengths``: ``source[i]`` returns an ``EncodedSample``; a rank encodes only what it serves. Each
+      epoch has its own order. A saved state holds sample numbers and no tokens. If ``source`` has ``__getitems__``, it
+      is called with all samples of a micro-batch: ``EncodedSamples`` encodes them together.
+    * A stream that all ranks read: an iterable of ``EncodedSample`` or ``Pack``. Every rank reads all of it. To save a
+      state, the stream needs ``state_dict`` and ``load_state_dict``; the state holds the tokens of waiting samples.
+    * A separate stream on every rank: leave ``dp_world_size`` at 1 and give ``agree``.
+
+    Iterating serves one epoch, after ``load_state_dict`` its remainder, and moves on to the next.
+
+    Args:
+        source: one of the three kinds. Its ``set_epoch`` method is called if it exists.
+        batching: ``TokenBudget`` (``dyn_bsz`` on) or ``SampleCount`` (off).
+        collate_fn: turns a list of packs into a batch; the packs themselves if None.
+        lengths: ``int[num_samples]``, tokens of each sample of a source by index; samples with a negative length are
+            left out.
+        loss_tokens: ``int[num_samples]``, number of targets of each sample; the first token is never a target. Needed
+            with ``lengths`` for a budget that counts targets.
+        dp_rank, dp_world_size: this rank among the ranks that see different data. TP, CP and PP peers share one.
+        micro_batches: forward passes of one step (gradient accumulation).
+        seed: seed of the order of a source by index; None keeps its order.
+        tail: treatment of an incomplete last step: ``pad`` (batches without loss), ``drop``, or ``repeat`` (repeats its
+            micro-batches).
+        agree: ``RankAgreement(tail)``; or a function that is called once per step with true if this rank has a step,
+            and returns true if all ranks serve it: reduced by MAX over the ranks with tail ``pad`` or ``repeat``, by
+            MIN with ``drop``.
+
+    >>> from brimful.testing.toys import toy_pack
+    >>> stream = [toy_pack([length], first_sample=length) for length in (3, 5, 2, 4)]
+    >>> batches = TokenBudgetBatches(stream, TokenBudget(8, min_buffered=2))
+    >>> [[pack.sample_ids.tolist() for pack in batch] for batch in batches]
+    [[[3, 5]], [[2, 4]]]
+    """
+
+    _kinds = (TokenBudget, SampleCount)
+    _kinds_in_words = "a TokenBudget or a SampleCount"
+
+
+class WindowBatches(ComposedBatches):
+    """Packs of one data-parallel rank from an online window: ``Lookahead`` sees some samples ahead; nothing is stored.
+
+    A micro-batch is one pack. All ranks plan the same packs from the same lengths, and micro-batch ``k`` of a step goes
+    to rank ``k`` modulo the number of ranks: all ranks have equal steps, at the end of the samples too::
+
+        2 ranks, 1 micro-batch a step        planned     0 1 | 2 3 | 4
+                                             rank 0      0   | 2   | 4
+                                             rank 1        1 |   3 |   –      – : no loss (tail ``pad``)
+
+    Sources, arguments, state and steps are the same as in ``TokenBudgetBatches``: samples by index with ``lengths``, a
+    stream that all ranks read, or a separate stream on every rank with ``agree``. If all lengths are known in advance,
+    a plan of the whole (``plan_packs``, ``PackLoader``) has fuller packs.
+
+    If PyTorch is imported, this is an ``IterableDataset``, for ``DataLoader(batches, batch_size=None)``, or without
+    ``collate_fn`` for ``Trainer(train_dataset=batches, data_collator=PackCollator())``. With several workers, each
+    makes every n-th micro-batch of samples by index, in the order of the loader; a stream needs a single worker,
+    because it has one position. Workers have copies: get states from ``WorkerLoader``, and select an epoch with
+    ``set_epoch`` before iterating.
+
+    Args:
+        source: samples by index, or a stream.
+        batching: a ``Window``.
+        collate_fn, lengths, dp_rank, dp_world_size, micro_batches, seed, tail, agree: see ``TokenBudgetBatches``.
+
+    >>> from brimful.testing.toys import toy_pack
+    >>> stream = [toy_pack([length], first_sample=number) for number, length in enumerate((7, 6, 4, 2, 5, 3))]
+    >>> batches = WindowBatches(stream, Window(10, size=4))
+    >>> [[pack.sample_ids.tolist() for pack in batch] for batch in batches]
+    [[[1, 2]], [[0, 5]], [[4, 3]]]
+    """
+
+    _kinds = (Window,)
+    _kinds_in_words = "a Window"
 
 
 class _Request(NamedTuple):

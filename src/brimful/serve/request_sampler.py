@@ -7,14 +7,14 @@ from typing import Any
 
 import torch.utils.data
 
-from brimful.checks import check_type
 from brimful.errors import SettingsError, StateError
 from brimful.serve.rank_loader import RankLoader
+from brimful.serve.workers import FollowedLoader
 
 __all__ = ["RequestDataset", "RequestSampler"]
 
 
-class RequestSampler(torch.utils.data.Sampler[Any]):
+class RequestSampler(FollowedLoader, torch.utils.data.Sampler[Any]):
     """Sampler that requests the micro-batches of a loader, for ``StatefulDataLoader`` of torchdata.
 
     ::
@@ -48,14 +48,12 @@ class RequestSampler(torch.utils.data.Sampler[Any]):
     """
 
     def __init__(self, loader: RankLoader) -> None:
-        check_type("loader", loader, RankLoader, "a loader of brimful", "packs by index go to DataLoader themselves")
+        super().__init__(loader)
         if not loader.knows_order:
             raise SettingsError(
                 "a sampler requests batches ahead, and the training process would wait for packs that a stream does "
                 "not have yet: WorkerLoader(loader, num_workers=n) serves a stream with a state"
             )
-        self._loader = loader.fork()
-        self._begin = self._loader.state_dict()
         self.dataset = RequestDataset(loader.fork())
 
     def __iter__(self) -> Iterator[Any]:
@@ -71,16 +69,6 @@ class RequestSampler(torch.utils.data.Sampler[Any]):
             yield request
         self._begin = loader.state_dict()
 
-    def __len__(self) -> int:
-        """Return the number of micro-batches of a whole epoch on this rank, if the loader knows it."""
-        return len(self._loader)  # type: ignore[arg-type]
-
-    def set_epoch(self, epoch: int) -> None:
-        """Let the next iteration serve an epoch from its beginning, unless it already begins within that epoch."""
-        if epoch != self._begin["epoch"]:
-            self._loader.begin_epoch(epoch)
-            self._begin = self._loader.state_dict()
-
     def state_dict(self) -> dict[str, Any]:
         """Return the state after the last request; the loader itself accepts it too."""
         return self._loader.state_dict()
@@ -95,11 +83,7 @@ class RequestSampler(torch.utils.data.Sampler[Any]):
             StateError: see the loader; or a state that lags behind the delivered batches, or belongs to another
                 sampler.
         """
-        self._loader.load_state_dict(_of_sampler(state))
-        self._begin = self._loader.state_dict()
-
-    def __repr__(self) -> str:
-        return f"RequestSampler({self._loader!r})"
+        self._begin_at(_of_sampler(state))
 
 
 class RequestDataset(torch.utils.data.Dataset[Any]):

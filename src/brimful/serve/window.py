@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import KW_ONLY, asdict, dataclass, replace
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ import numpy as np
 from brimful.errors import StateError
 from brimful.plan import Lookahead, Overflow
 from brimful.plan.stream.packs import StreamPacks
-from brimful.serve.compose import BatchLedger, ComposerMark, MicroBatchComposer, SampleSegment
+from brimful.serve.compose import ComposerMark, MicroBatchComposer, SampleSegment
 from brimful.serve.state import damaged
 from brimful.serve.token_budget import SampleCount
 
@@ -100,13 +100,6 @@ class WindowComposer(MicroBatchComposer):
         """Segments that are not in a micro-batch yet, in order of arrival."""
         return tuple(self._numbered.values())
 
-    @property
-    def ledger(self) -> BatchLedger:
-        """Copy of the ledger; asserts that its sums are consistent."""
-        num_samples = sum(segment.samples for segment in self._numbered.values())
-        num_tokens = sum(segment.length for segment in self._numbered.values())
-        return replace(self._ledger, samples_carried=num_samples, tokens_carried=num_tokens).check()
-
     def _push(self, segment: SampleSegment) -> None:
         number = self._next_number
         self._next_number += 1
@@ -127,11 +120,9 @@ class WindowComposer(MicroBatchComposer):
             self._packs.append(tuple(numbers.tolist()))
             self._num_in_window -= len(numbers)
 
-    def next_batch(self, step: int, pull: Callable[[MicroBatchComposer], bool]) -> list[SampleSegment] | None:
-        """Pull samples until a pack is ready, and return it; at the end return the remaining packs, then None."""
-        while not self._packs and pull(self):
-            pass
-        return self.take(step) if self._numbered else None
+    def is_ready(self, step: int) -> bool:
+        """Return true if a pack is ready."""
+        return bool(self._packs)
 
     def take(self, step: int) -> list[SampleSegment]:
         """Remove the next pack and return its segments; at least one segment must wait, and no later one may arrive."""
@@ -141,9 +132,7 @@ class WindowComposer(MicroBatchComposer):
         numbers = self._packs.pop(0)
         batch = [self._numbered.pop(number) for number in numbers]
         self._taken.append((numbers, batch))
-        self._ledger.samples_packed += sum(segment.samples for segment in batch)
-        self._ledger.tokens_packed += sum(segment.length for segment in batch)
-        self._ledger.micro_batches += 1
+        self._count_packed(batch)
         return batch
 
     def begin_step(self) -> None:
@@ -154,18 +143,11 @@ class WindowComposer(MicroBatchComposer):
         """Put everything that was taken since ``begin_step`` back into the packs that are ready, in their order."""
         taken, self._taken = self._taken, []
         for numbers, batch in taken:
-            self.drop(batch)
-            self._ledger.samples_dropped -= sum(segment.samples for segment in batch)
-            self._ledger.tokens_dropped -= sum(segment.length for segment in batch)
+            self._count_packed(batch, -1)
             self._numbered.update(zip(numbers, batch, strict=True))
         self._packs = [*(numbers for numbers, _ in taken), *self._packs]
         # Restore the order of arrival, as states need it.
         self._numbered = dict(sorted(self._numbered.items()))
-
-    def restore(self, segments: Iterable[SampleSegment], ledger: BatchLedger) -> None:
-        """Go to the beginning, without waiting segments."""
-        assert not list(segments), "segments of a window come with their plan"
-        self.go_to(ComposerMark((), ledger, _Plan((), (), self.settings.planner())))
 
     def mark(self) -> ComposerMark:
         """Return a snapshot for ``go_to``."""
@@ -174,13 +156,10 @@ class WindowComposer(MicroBatchComposer):
         if self._arrived:
             self._give_to_planner()
         plan = _Plan(tuple(self._numbered), tuple(self._packs), deepcopy(self._planner))
-        return ComposerMark(tuple(self._numbered.values()), self.ledger, plan)
+        return ComposerMark(self.waiting, self.ledger, plan)
 
     def go_to(self, mark: ComposerMark) -> None:
         """Go back to a snapshot of this composer, or of another composer with the same settings."""
-        if mark.plan is None:
-            self.restore(mark.segments, mark.ledger)
-            return
         plan: _Plan = mark.plan
         self._numbered = dict(zip(plan.numbers, mark.segments, strict=True))
         self._next_number = max(plan.numbers, default=-1) + 1

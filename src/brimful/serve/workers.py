@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import itertools
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch.utils.data
@@ -14,7 +15,38 @@ from brimful.serve.rank_loader import RankLoader
 __all__ = ["LoaderDataset", "WorkerLoader"]
 
 
-class LoaderDataset(torch.utils.data.IterableDataset[Any]):
+class FollowedLoader:
+    """Loader that makes no batches: it follows the order, from the position where the next iteration begins.
+
+    Args:
+        loader: a loader of brimful; it keeps its own position.
+    """
+
+    def __init__(self, loader: RankLoader) -> None:
+        check_type("loader", loader, RankLoader, "a loader of brimful", "packs by index go to DataLoader themselves")
+        self._loader = loader.fork()
+        self._begin = self._loader.state_dict()
+
+    def __len__(self) -> int:
+        """Return the number of micro-batches of a whole epoch on this rank, if the loader knows it."""
+        return len(self._loader)  # type: ignore[arg-type]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next iteration serve an epoch from its beginning, unless it already begins within that epoch."""
+        if epoch != self._begin["epoch"]:
+            self._loader.begin_epoch(epoch)
+            self._begin_at(self._loader.state_dict())
+
+    def _begin_at(self, state: dict[str, Any]) -> None:
+        """Let the next iteration begin at a state."""
+        self._loader.load_state_dict(state)
+        self._begin = self._loader.state_dict()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._loader!r})"
+
+
+class LoaderDataset(FollowedLoader, torch.utils.data.IterableDataset[Any]):
     """Micro-batches of a loader for ``DataLoader(dataset, batch_size=None, num_workers=n)``.
 
     They equal the micro-batches of the loader, in its order, for every number of workers: worker ``w`` of ``n`` makes
@@ -22,8 +54,7 @@ class LoaderDataset(torch.utils.data.IterableDataset[Any]):
     order of the rank; only the worker that makes a batch reads or encodes its packs.
 
     Each iteration begins at the position that the loader had when the data set was made, or at the loaded state. After
-    its end the next iteration begins the next epoch, if this process or a persistent worker saw the end; otherwise call
-    ``set_epoch``.
+    its end the next iteration begins the next epoch, if a persistent worker saw the end; otherwise call ``set_epoch``.
 
     Args:
         loader: a ``PackLoader``, a ``StreamLoader``, or a loader of composed micro-batches from samples by index.
@@ -41,39 +72,36 @@ class LoaderDataset(torch.utils.data.IterableDataset[Any]):
     >>> dataset.load_state_dict(dataset.state_after(2))
     """
 
-    def __init__(self, loader: RankLoader) -> None:
-        super().__init__()
-        check_type("loader", loader, RankLoader, "a loader of brimful", "packs by index go to DataLoader themselves")
-        # This loader makes no batches: it follows the batches that the DataLoader has delivered, up to the last
-        # ``state_after``.
-        self._loader = loader.fork()
-        self._num_followed = 0
-        self._begin = self._loader.state_dict()
+    _num_followed = 0
+    """Delivered micro-batches that the loader has followed, up to the last ``state_after``."""
 
     def __iter__(self) -> Iterator[Any]:
         loader = self._loader.fork()
         loader.load_state_dict(self._begin)
-        worker = torch.utils.data.get_worker_info()
-        if worker is None:
-            return _WorkerBatches(loader, 0, 1)
-        # A persistent worker is iterated again for the next epoch, without being told the epoch.
-        return _WorkerBatches(loader, worker.id, worker.num_workers, at_end=self._begin_at)
+        return _WorkerBatches(self._batches(loader, torch.utils.data.get_worker_info()))
 
-    def __len__(self) -> int:
-        """Return the number of micro-batches of a whole epoch on this rank, if the loader knows it."""
-        return len(self._loader)  # type: ignore[arg-type]
+    def _batches(self, loader: RankLoader, worker: Any) -> Iterator[Any]:
+        """Serve the micro-batches of one worker; all, if there is none."""
+        number, num_workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        epoch = loader.epoch
+        for turn in itertools.cycle(range(num_workers)):
+            request = loader.next_request()
+            if request is None:
+                break
+            batch = loader.make_batch(request) if turn == number else None
+            is_last = loader.advance()
+            if turn == number:
+                yield batch
+            if is_last:
+                break
+        # A persistent worker is iterated again for the next epoch, without being told the epoch.
+        if worker is not None and loader.epoch != epoch:
+            self._begin_at(loader.state_dict())
 
     def prepare(self) -> None:
         """Make what all workers need before they are forked."""
         self._begin_at(self._begin)
         self._loader.prepare()
-
-    def set_epoch(self, epoch: int) -> None:
-        """Let the next iteration serve an epoch from its beginning, unless it already begins within that epoch."""
-        if epoch != self._begin["epoch"]:
-            self._begin_at(self._begin)
-            self._loader.begin_epoch(epoch)
-            self._begin = self._loader.state_dict()
 
     def state_after(self, micro_batches: int) -> dict[str, Any]:
         """Return the state after ``micro_batches`` trained micro-batches of this rank since the iteration began.
@@ -105,44 +133,21 @@ class LoaderDataset(torch.utils.data.IterableDataset[Any]):
         self._begin_at(dict(state))
 
     def _begin_at(self, state: dict[str, Any]) -> None:
-        self._loader.load_state_dict(state)
+        super()._begin_at(state)
         self._num_followed = 0
-        self._begin = self._loader.state_dict()
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._loader!r})"
 
 
 class _WorkerBatches:
-    """Iterator of one worker."""
+    """Iterator of one worker, without a state."""
 
-    def __init__(
-        self,
-        loader: RankLoader,
-        worker_id: int,
-        num_workers: int,
-        at_end: Callable[[dict[str, Any]], None] | None = None,
-    ) -> None:
-        self._loader, self._num_workers, self._at_end = loader, num_workers, at_end
-        self._num_passed = worker_id  # micro-batches of other workers before the next of this one
-        self._epoch = loader.epoch
-        self._is_ended = False
+    def __init__(self, batches: Iterator[Any]) -> None:
+        self._batches = batches
 
     def __iter__(self) -> _WorkerBatches:
         return self
 
     def __next__(self) -> Any:
-        while not self._is_ended and (request := self._loader.next_request()) is not None:
-            is_own = not self._num_passed
-            batch = self._loader.make_batch(request) if is_own else None
-            self._num_passed = self._num_workers - 1 if is_own else self._num_passed - 1
-            self._is_ended = self._loader.advance()
-            if is_own:
-                return batch
-        self._is_ended = True
-        if self._at_end is not None and self._loader.epoch != self._epoch:
-            self._at_end(self._loader.state_dict())
-        raise StopIteration
+        return next(self._batches)
 
     def state_dict(self) -> dict[str, Any]:
         """Refuse ``StatefulDataLoader``: its states of single workers do not fit another number of workers.
@@ -200,7 +205,7 @@ class WorkerLoader:
             if self._iteration != iteration:
                 return  # a state was loaded, or another iteration has begun
 
-    def _batches(self) -> Iterable[Any]:
+    def _batches(self) -> Any:
         return torch.utils.data.DataLoader(
             self._dataset,
             batch_size=None,

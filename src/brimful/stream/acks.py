@@ -23,7 +23,7 @@ from brimful.blobs import BlobStore, open_blob_store
 from brimful.checks import check_type, setting_number
 from brimful.errors import CorruptFileError, SettingsError, StateError
 from brimful.messages import differences, setting
-from brimful.shards import StreamLog
+from brimful.shards import ShardRecord, StreamLog
 
 _EXPIRED = "expired.json"
 _COMPLETED = ".completed"
@@ -150,18 +150,8 @@ def remove_acknowledged(directory: str | os.PathLike[str], groups: list[str], *,
     Raises:
         SettingsError: no group is named, so it is unknown which shards are needed.
     """
-    if not groups:
-        raise SettingsError("name the groups that train on the stream: what they need stays")
-    setting_number("keep", keep, minimum=1)
-    store = open_blob_store(directory)
-    frontiers = []
-    for group in groups:
-        acks = Acks(store, group)
-        retained = acks.positions()[-keep:]
-        frontiers.append(acks.read(retained[0])["frontier"] if len(retained) == keep else 0)
-    first, first_needed = expired_below(store), min(frontiers)
-    shards, _ = StreamLog(store).records()
-    first_needed = min(first_needed, len(shards))
+    store, shards, first_needed = _first_needed(directory, groups, setting_number("keep", keep, minimum=1))
+    first = expired_below(store)
     if first_needed > first:
         # Written before the removal: a reader that misses a shard then knows that it was removed on purpose.
         store.put_atomic(_EXPIRED, json.dumps({"below": first_needed}).encode())
@@ -190,20 +180,25 @@ def mark_completed(directory: str | os.PathLike[str], groups: list[str]) -> int:
     Raises:
         SettingsError: no group is named.
     """
-    if not groups:
-        raise SettingsError(
-            "name the groups that train on the stream: a shard is complete once all have acknowledged it"
-        )
-    store = open_blob_store(directory)
-    frontiers = []
-    for group in groups:
-        acks = Acks(store, group)
-        positions = acks.positions()
-        frontiers.append(acks.read(positions[-1])["frontier"] if positions else 0)
-    shards, _ = StreamLog(store).records()
-    first_needed = min(min(frontiers), len(shards))
+    store, shards, first_needed = _first_needed(directory, groups, 1)
     marked_items = {key for key in store.list("shards/") if key.endswith(_COMPLETED)}
     for record in shards[:first_needed]:
         if record.file + _COMPLETED not in marked_items:
             store.put_atomic(record.file + _COMPLETED, b"")
     return first_needed
+
+
+def _first_needed(
+    directory: str | os.PathLike[str], groups: list[str], keep: int
+) -> tuple[BlobStore, list[ShardRecord], int]:
+    """Return store, shards, and the first shard that a group needs to resume from its ``keep`` latest positions."""
+    if not groups:
+        raise SettingsError("name the groups that train on the stream: what they have not acknowledged stays")
+    store = open_blob_store(directory)
+    shards, _ = StreamLog(store).records()
+    first_needed = len(shards)
+    for group in groups:
+        acks = Acks(store, group)
+        positions = acks.positions()[-keep:]
+        first_needed = min(first_needed, acks.read(positions[0])["frontier"] if len(positions) == keep else 0)
+    return store, shards, first_needed

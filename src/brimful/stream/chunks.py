@@ -24,7 +24,7 @@ from brimful.shards import Pack, ShardRecord
 from brimful.sources.lines import JsonLines
 from brimful.sources.sample import MalformedRowError
 from brimful.stream.follow import FollowedLog
-from brimful.stream.order import Assignment, LaneOrder, PackOrder, StreamOrder
+from brimful.stream.loader import StreamLoader
 from brimful.stream.settings import StreamSettings
 from brimful.typing import IGNORE_INDEX
 
@@ -59,6 +59,7 @@ class FollowedChunks(FollowedLog):
     def __init__(self, directory: str | os.PathLike[str], *, timeout: float | None = None) -> None:
         self.directory, self._timeout = Path(directory), timeout
         self.shards, self.end = [], None
+        self.header = {"identity": {"plan": fingerprint_of(["chunks", os.path.realpath(directory)]), "lanes": 1}}
         self._last_seen = (-1, 0.0)
         self._lines = lru_cache(_MAX_OPEN)(self._opened)
 
@@ -81,10 +82,8 @@ class FollowedChunks(FollowedLog):
             self._opened(self.shards[-1])
         lines = JsonLines(path)
         count = len(lines)
-        num_packs = count + (self.shards[-1].cum_packs if self.shards else 0)
-        self.shards.append(
-            ShardRecord(seq, str(path), path.stat().st_size, lines.fingerprint, count, 0, num_packs, 0, "")
-        )
+        num_bytes, num_packs = path.stat().st_size, self.num_packs + count
+        self.shards.append(ShardRecord(seq, str(path), num_bytes, lines.fingerprint, count, 0, num_packs, 0, ""))
         self._last_seen = (-1, 0.0)
 
     def _opened(self, record: ShardRecord) -> JsonLines:
@@ -113,8 +112,8 @@ class FollowedChunks(FollowedLog):
         return f"{self.directory}: waiting for {action}, so for {self._name(len(self.shards))}"
 
 
-class ChunkLoader:
-    """Lines of chunks by number, with the interface of ``StreamLoader`` that ``LazyShardedDataset`` needs.
+class ChunkLoader(StreamLoader):
+    """Lines of chunks by number, for ``LazyShardedDataset``.
 
     Args:
         directory: directory of the chunks.
@@ -122,50 +121,33 @@ class ChunkLoader:
         convert: function from a line and its number to an item; if None, a packed line becomes a pack.
     """
 
-    num_skipped = 0
-    steps_per_epoch = None
-
     def __init__(
         self,
         directory: str | os.PathLike[str],
         settings: StreamSettings,
         convert: Callable[[Any, int], Any] | None = None,
     ) -> None:
-        settings = settings.of_stream(1)
-        assert settings.lanes is not None
-        self.directory, self.lanes, self._convert = os.fspath(directory), settings.lanes, convert or pack_of_line
-        self._log = FollowedChunks(directory, timeout=settings.timeout)
-        order: type[StreamOrder] = LaneOrder if settings.assign is Assignment.LANE else PackOrder
-        self._order = order(self._log.shards, self.lanes)
-        self.identity: dict[str, Any] = {"plan": fingerprint_of(["chunks", os.path.realpath(directory)])}
+        self.directory, self._convert = os.fspath(directory), convert or pack_of_line
+        self._chunks = FollowedChunks(directory, timeout=settings.timeout)
+        self._follow(self._chunks, None, settings)
 
-    @property
-    def packs_so_far(self) -> int:
-        """Number of lines in complete chunks."""
-        return self._log.shards[-1].cum_packs if self._log.shards else 0
-
-    def has_micro_batch(self, position: int, awaited: str | None = None) -> bool:
-        """Wait for a line and return true: chunks have no end."""
-        self._log.wait_until(lambda: self._order.find(position) is not None, awaited or f"line {position:,}")
-        return True
-
-    def make_batch(self, position: int) -> list[Any]:
+    def make_batch(self, request: int) -> list[Any]:
         """Return the item at a position.
 
         Raises:
             BadSampleError: the line is malformed, or contradicts itself.
         """
-        found = self._order.find(position)
-        assert found is not None
-        row, place = self._log.row(*found)
+        place = self._order.find(request)
+        assert place is not None
+        row, where = self._chunks.row(*place)
         try:
             if isinstance(row, MalformedRowError):
                 raise row
-            return [self._convert(row, position)]
+            return [self._convert(row, request)]
         except MalformedRowError as error:
-            raise BadSampleError(str(error), sample_id=position, where=place) from error
+            raise BadSampleError(str(error), sample_id=request, where=where) from error
 
-    def announce(self, *_: Any, **__: Any) -> NoReturn:
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         """Refuse, because chunks have no log to write to.
 
         Raises:
@@ -176,7 +158,7 @@ class ChunkLoader:
             f"`brimful produce {self.directory}`"
         )
 
-    state_at = ack_position = announce
+    state_at = ack_position = _refuse
 
 
 def pack_of_line(row: Any, number: int) -> Pack:

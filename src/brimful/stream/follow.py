@@ -65,6 +65,11 @@ class FollowedLog:
         begin = self._wait_begin
         return self._seconds_waited + (0.0 if begin is None else time.monotonic() - begin)
 
+    @property
+    def num_packs(self) -> int:
+        """Number of packs in the records so far."""
+        return self.shards[-1].cum_packs if self.shards else 0
+
     def look(self) -> None:
         """Read the records that were committed since the last call, without waiting."""
         if self.end is None:

@@ -106,7 +106,7 @@ class LazyShardedDataset:
         num_packs: int | None,
     ) -> None:
         self._beyond, self._settings = beyond, settings
-        self._loader: StreamLoader | ChunkLoader
+        self._loader: StreamLoader
         if holds_chunks(directory):
             self._loader = ChunkLoader(directory, settings)
         else:

@@ -21,7 +21,7 @@ from brimful.serve.state import Position, check_state, damaged, facts_of_store, 
 from brimful.shards import MediaFiles, Pack, recorded_root
 from brimful.stream.acks import Acks, expired_below
 from brimful.stream.follow import FollowedLog
-from brimful.stream.order import Assignment, LaneOrder, PackOrder, StreamOrder
+from brimful.stream.order import Assignment, order_of
 from brimful.stream.settings import OnCorrupt, StreamSettings
 
 _ACK_VERSION = 1
@@ -133,18 +133,10 @@ class StreamLoader(RankLoader):
         settings: StreamSettings,
         are_shards_shared: bool = False,
     ) -> None:
-        super().__init__(collate_fn, dp_rank=settings.dp_rank, dp_world_size=settings.dp_world_size, tail=settings.tail)
         self.directory = path_of("directory", directory, "the path of a stream")
         self._store = open_blob_store(directory)
-        self._log = FollowedLog(self._store, timeout=settings.timeout)
         self._are_shards_shared = are_shards_shared
-        self._settings = settings = settings.of_stream(self._log.header["identity"]["lanes"])
-        assert settings.lanes is not None
-        assert settings.packs_per_micro_batch is not None
-        self.lanes, self._per_micro_batch = settings.lanes, settings.packs_per_micro_batch
-        self._assignment = Assignment(settings.assign)
-        orders: dict[Assignment, type[StreamOrder]] = {Assignment.LANE: LaneOrder, Assignment.PACK: PackOrder}
-        self._order = orders[self._assignment](self._log.shards, self.lanes)
+        self._follow(FollowedLog(self._store, timeout=settings.timeout), collate_fn, settings)
         # The list of shards grows in place, so containers of new shards are known too.
         media = MediaFiles(self._store, self._log.shards, recorded_root(self._store, self._log.header["notes"]))
         self._files = ShardFiles(
@@ -156,7 +148,19 @@ class StreamLoader(RankLoader):
             are_read_whole=self._assignment is Assignment.LANE
             or (settings.dp_world_size == 1 and not are_shards_shared),
         )
-        self._on_corrupt, self._repeat = settings.on_corrupt, settings.repeat
+
+    def _follow(
+        self, log: FollowedLog, collate_fn: Callable[[list[Pack]], Any] | None, settings: StreamSettings
+    ) -> None:
+        """Take the order of this rank from a log, and begin at its beginning."""
+        super().__init__(collate_fn, dp_rank=settings.dp_rank, dp_world_size=settings.dp_world_size, tail=settings.tail)
+        self._log = log
+        self._settings = settings = settings.of_stream(log.header["identity"]["lanes"])
+        assert settings.lanes is not None
+        assert settings.packs_per_micro_batch is not None
+        self.lanes, self._per_micro_batch = settings.lanes, settings.packs_per_micro_batch
+        self._assignment = Assignment(settings.assign)
+        self._order = order_of(self._assignment, log.shards, self.lanes)
         self._position = 0  # packs of all ranks that were delivered in this pass, including empty places
         self.num_skipped = 0
 
@@ -182,7 +186,7 @@ class StreamLoader(RankLoader):
     @property
     def is_repeated(self) -> bool:
         """True if the stream begins again at its end."""
-        return self._repeat
+        return self._settings.repeat
 
     @property
     def packs_together(self) -> int:
@@ -192,7 +196,7 @@ class StreamLoader(RankLoader):
     @property
     def packs_so_far(self) -> int:
         """Number of packs in the records read so far."""
-        return self._log.shards[-1].cum_packs if self._log.shards else 0
+        return self._log.num_packs
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -208,7 +212,7 @@ class StreamLoader(RankLoader):
         """Return the position of the next micro-batch once the log shows that it exists; None at the end."""
         while not self.has_micro_batch(self._position):
             # Exactly once: a run that is restarted after its last step does not train a second pass.
-            if not (self._repeat and self._position):
+            if not (self.is_repeated and self._position):
                 return None
             self.begin_epoch(self._epoch + 1)
         return self._position
@@ -269,7 +273,7 @@ class StreamLoader(RankLoader):
                 packs.append(self._files.pack(record, row))
             except CorruptFileError as error:
                 self._refuse_expired(record.seq)
-                if self._on_corrupt == "error":
+                if self._settings.on_corrupt == "error":
                     raise
                 self.num_skipped += 1
                 logging.getLogger("brimful").warning("skipped: %s (%d so far)", error.message, self.num_skipped)
@@ -323,7 +327,7 @@ class StreamLoader(RankLoader):
             StateError: within a step, or another run has acknowledged this position after different packs.
         """
         # A further pass needs all shards again.
-        is_last_pass = self._epoch == 0 and not self._repeat
+        is_last_pass = self._epoch == 0 and not self.is_repeated
         name = self._settings.group if group is None else group
         if name is None:
             raise SettingsError(f'ack needs the name of the training: ack("run-1"), or {setting("group", "run-1")}')

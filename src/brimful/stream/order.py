@@ -124,3 +124,8 @@ class LaneOrder(StreamOrder):
             ends = self._ends[record.seq % self.lanes]
             ends.append(record.packs + (ends[-1] if ends else 0))
         self._num_read = len(self._shards)
+
+
+def order_of(assignment: Assignment, shards: Sequence[ShardRecord], lanes: int) -> StreamOrder:
+    """Return the order with this rule; the arguments are the arguments of ``StreamOrder``."""
+    return (LaneOrder if assignment is Assignment.LANE else PackOrder)(shards, lanes)

@@ -93,7 +93,9 @@ class SwiftRows:
             except Exception as error:  # templates raise errors of any class
                 raise MalformedRowError(f"the template cannot encode it: {error!r}") from error
 
-        self._loader = ChunkLoader(directory, StreamSettings(lanes=ranks, assign="lane"), convert)
+        self._loader = ChunkLoader(
+            directory, StreamSettings(lanes=ranks, assign="lane", packs_per_micro_batch=1), convert
+        )
 
     def __len__(self) -> int:
         return self._num_rows

@@ -13,7 +13,7 @@ from brimful.report.analysis.stream_status import ProducerStatus, RankStatus, St
 from brimful.shards import ShardRecord
 from brimful.stream.acks import Acks, expired_below
 from brimful.stream.follow import FollowedLog
-from brimful.stream.order import Assignment, LaneOrder, PackOrder, StreamOrder
+from brimful.stream.order import Assignment, StreamOrder, order_of
 
 _RATE_SECONDS = 300.0
 """Seconds over which the growth of the log is taken."""
@@ -178,8 +178,6 @@ class StreamWatch:
 
     def _order(self, assignment: Assignment, lanes: int) -> StreamOrder:
         """Return the order of steps, which grows with the log."""
-        order = self._orders.get((assignment, lanes))
-        if order is None:
-            orders: dict[Assignment, type[StreamOrder]] = {Assignment.LANE: LaneOrder, Assignment.PACK: PackOrder}
-            order = self._orders[assignment, lanes] = orders[assignment](self._log.shards, lanes)
-        return order
+        if (assignment, lanes) not in self._orders:
+            self._orders[assignment, lanes] = order_of(assignment, self._log.shards, lanes)
+        return self._orders[assignment, lanes]
