@@ -84,7 +84,9 @@ def all_names():
 def is_there(path):
     """A path of the package, of the repository, or of what brimful writes."""
     folder = path.partition("<")[0].rpartition("/")[0] if "<" in path else path
-    return (SOURCE / folder).exists() or (ROOT / folder).exists() or path in FORMATS
+    return (
+        (SOURCE / folder).exists() or (SOURCE / f"{folder}.py").exists() or (ROOT / folder).exists() or path in FORMATS
+    )
 
 
 def files_that_import(module, name=""):

@@ -6,6 +6,7 @@ import re
 from tests.library import ROOT, modules
 
 BASE = {
+    "attachment",
     "errors",
     "typing",
     "rng",
@@ -40,14 +41,26 @@ MAY_IMPORT = {
     "execute": {"base"},
     "measure": {"base", "lengths", "media", "sources", "encode", "execute"},
     "plan": {"base", "lengths"},
-    "shards": {"base", "media"},
-    "materialize": {"base", "lengths", "media", "sources", "encode", "measure", "plan", "shards", "execute"},
-    "serve": {"base", "lengths", "media", "sources", "encode", "measure", "plan", "shards"},
+    "shards": {"base"},
+    "media/store": {"base", "media", "shards"},
+    "materialize": {
+        "base",
+        "lengths",
+        "media",
+        "media/store",
+        "sources",
+        "encode",
+        "measure",
+        "plan",
+        "shards",
+        "execute",
+    },
+    "serve": {"base", "lengths", "sources", "encode", "measure", "plan", "shards"},
     "stream": {"base", "sources", "packed_layouts", "plan", "shards", "serve"},
     "shared": {"base", "lengths", "sources", "encode", "measure", "plan", "shards", "serve"},
     "collate": {"base", "plan", "shards"},
-    "media.collate": {"base", "media", "shards", "collate"},
-    "media.towers": {"base", "plan"},
+    "media/collate": {"base", "media", "shards", "collate"},
+    "media/towers": {"base", "plan"},
     "trainers": {
         "base",
         "lengths",
@@ -59,7 +72,7 @@ MAY_IMPORT = {
         "shared",
         "collate",
         "shards",
-        "media.collate",
+        "media/collate",
     },
     "rl": {"base", "lengths", "plan", "shards", "collate"},
     "preferences": {"base", "sources", "shards", "serve", "collate", "trainers"},
@@ -95,8 +108,9 @@ OUTSIDE = {
     "stream": {"numpy"},
     "shared": {"numpy"},
     "collate": {"numpy"},
-    "media.collate": {"numpy"},
-    "media.towers": set(),
+    "media/store": {"numpy", "xxhash"},
+    "media/collate": {"numpy"},
+    "media/towers": set(),
     "trainers": {"numpy"},
     "rl": {"numpy"},
     "preferences": {"numpy"},
@@ -122,7 +136,7 @@ HEAVY_FILES = {
 def package_of_module(module):
     """The package of a module: that of its folder, a room of a wing, and the base for those that stand alone."""
     parts = module.path.relative_to(ROOT).with_suffix("").parts
-    room = ".".join(parts[:2])
+    room = "/".join(parts[:2])
     return "base" if parts[0] in BASE else room if room in MAY_IMPORT else parts[0]
 
 
@@ -152,7 +166,7 @@ def package_of(name):
     parts = name.split(".")[1:]
     if not parts:
         return "__init__", ""
-    room = ".".join(parts[:2])
+    room = "/".join(parts[:2])
     return ("base" if parts[0] in BASE else room if room in MAY_IMPORT else parts[0]), room
 
 

@@ -234,7 +234,7 @@ def test_a_pack_with_media_needs_their_features():
     """Its placeholders alone would train a model on pictures that are not there."""
     medium = PlacedMedium(Medium(MediaKind.IMAGE, "a", "/data/a", size=3), start=0, length=1, num_tokens=1)
     with pytest.raises(CollateError, match="a pack holds image 'a' and the collator makes no features of media"):
-        PackCollator()([replace(toy_pack([2]), media=(medium,))])
+        PackCollator()([replace(toy_pack([2]), attachments=(medium,))])
     extras = PackExtras(loss_weights=np.array([0, 3], np.float32))
     assert PackCollator(media=lambda pack: extras)([toy_pack([2])])["loss_weights"].tolist() == [[0, 3]]
 

@@ -212,7 +212,7 @@ def test_a_picture_that_is_gone_is_named(tmp_path):
     """And no shard appears without it."""
     medium = Medium(MediaKind.IMAGE, "a.png", path=str(tmp_path / "a.png"))
     item = PlacedMedium(medium, start=0, length=1, num_tokens=1)
-    pack = assemble_pack([np.array([1, 2], np.int32)], [np.ones(2, bool)], [7], media=[[item]])
+    pack = assemble_pack([np.array([1, 2], np.int32)], [np.ones(2, bool)], [7], attachments=[[item]])
     with pytest.raises(StoreError, match=r"pack 0, sample 7: image 'a.png' does not exist"):
         export_packs(ToyPacks([pack]), to="energon", directory=tmp_path / "export")
     assert not [name for name in tree(tmp_path / "export") if name.endswith((".tar", ".idx"))]

@@ -15,7 +15,7 @@ def alone_inputs(pack, segment, features):
     begin, end = pack.cu_seqlens[segment : segment + 2].tolist()
     ids, mask = pack.input_ids[begin:end], pack.loss_mask[begin:end]
     media = tuple(item for item in pack.media if item.segment == segment)
-    single = assemble_pack([ids], [np.array(mask)], [0], media=[[_moved(item, -begin) for item in media]])
+    single = assemble_pack([ids], [np.array(mask)], [0], attachments=[[_moved(item, -begin) for item in media]])
     tensor = torch.tensor(ids[None].astype(np.int64))
     inputs = {"input_ids": tensor, "attention_mask": torch.ones_like(tensor)}
     if media:

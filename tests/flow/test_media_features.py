@@ -102,7 +102,7 @@ def test_features_of_another_medium_are_found(stores):
     items = {item.fingerprint: item for pack in stores[1] for item in pack.media}
     one, other = list(items.values())[:2]
     pack = stores[1][0]
-    swapped = replace(pack, media=(replace(one, medium=other.medium, segment=0),))
+    swapped = replace(pack, attachments=(replace(one, medium=other.medium, segment=0),))
     with pytest.raises(CollateError, match="another medium"):
         MediaFeatures.of_packs(stores[1])(swapped)
 

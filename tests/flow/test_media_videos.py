@@ -78,7 +78,7 @@ def alone_inputs(encoder, features, sample):
     from brimful.shards import assemble_pack
 
     encoded = encoder.encode(sample)
-    pack = assemble_pack([encoded.input_ids], [encoded.loss_mask], [0], media=[encoded.media])
+    pack = assemble_pack([encoded.input_ids], [encoded.loss_mask], [0], attachments=[encoded.media])
     ids = torch.tensor(encoded.input_ids[None].astype(np.int64))
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     if sample.media:

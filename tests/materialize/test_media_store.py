@@ -19,9 +19,9 @@ from brimful.errors import (
     StoreMismatchError,
 )
 from brimful.media import BadMediumError
+from brimful.media.store import KindCount
 from brimful.plan import PlanSettings
 from brimful.progress import Progress
-from brimful.shards import KindCount
 from brimful.sources import open_source
 from tests.materialize.pictures import PictureEncoder, chat, picture, write_pictures
 from tests.materialize.stores import tree

@@ -9,7 +9,7 @@ from brimful import LengthTable, plan_packs
 from brimful.encode.completions import BORROWED_REASON
 from brimful.lengths.targets import Targets
 from brimful.materialize.summary import PackSummary
-from brimful.shards import MediaCensus
+from brimful.media.store import MediaCensus
 
 
 def table_of(tokens, targets=None, *, group_size=1, encoded_by=(), **account):

@@ -62,7 +62,7 @@ def test_packs_say_how_their_media_were_encoded(processor):
 def pack_of(kind, **facts):
     """A pack of segments of 2 and 6 tokens; a medium of four tokens in the second, after its first token."""
     medium = Medium(kind, "a", "/nowhere/a", size=3)
-    return replace(toy_pack([2, 6], first_sample=7), media=(PlacedMedium(medium, **facts),))
+    return replace(toy_pack([2, 6], first_sample=7), attachments=(PlacedMedium(medium, **facts),))
 
 
 def test_media_that_cannot_be_had_are_named(processor):

@@ -6,10 +6,10 @@ import pytest
 
 from brimful.blobs import LocalBlobStore
 from brimful.errors import CorruptFileError
+from brimful.media.store.files import MediaFiles
 from brimful.serve import shard_files
 from brimful.serve.shard_files import ShardFiles
 from brimful.shards import StreamLog
-from brimful.shards.media_files import MediaFiles
 from brimful.testing.toys import toy_stream
 
 

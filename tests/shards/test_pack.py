@@ -56,7 +56,7 @@ def test_packs_are_equal_by_their_values():
         "loss_mask": ~pack.loss_mask,
         "cu_seqlens": np.array([0, 2, 5]),
     }
-    changes |= {"sample_ids": np.array([0, 2]), "starts": np.array([0, 1]), "media": (item,)}
+    changes |= {"sample_ids": np.array([0, 2]), "starts": np.array([0, 1]), "attachments": (item,)}
     for name, value in changes.items():
         assert replace(pack, **{name: value}) != pack, name
 
@@ -76,7 +76,7 @@ def test_a_part_of_a_medium_is_refused_by_its_sample():
     media = [[], [PlacedMedium(Medium(MediaKind.IMAGE, "a"), start=1, length=2, num_tokens=2)]]
     ids, masks = [np.arange(2, dtype=np.int32)] * 2, [np.ones(2, bool)] * 2
     with pytest.raises(CollateError, match=r"sample 9: .*; drop samples that are too long"):
-        assemble_pack(ids, masks, [7, 9], media=media)
+        assemble_pack(ids, masks, [7, 9], attachments=media)
 
 
 def test_rows_are_flat_columns_of_packs():

@@ -98,7 +98,7 @@ def test_trainer_of_transformers(case, tmp_path):
     broken = []
     for pack in packs:
         media = [replace(item, fingerprint="1") if item.segment == 0 else item for item in pack.media]
-        broken.append(replace(pack, media=tuple(media)))
+        broken.append(replace(pack, attachments=tuple(media)))
     num_bad = len(
         {(number, item.segment) for number, pack in enumerate(broken) for item in pack.media if item.segment == 0}
     )

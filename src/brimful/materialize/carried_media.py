@@ -13,7 +13,8 @@ from typing import Any
 from brimful.blobs import BlobGroup, BlobStore
 from brimful.errors import CorruptFileError
 from brimful.media import BadMediumError, PlacedMedium
-from brimful.shards import ContainerWriter, MediaFiles, ShardRecord
+from brimful.media.store import ContainerWriter, MediaFiles
+from brimful.shards import ShardRecord
 from brimful.typing import Fingerprint
 
 

@@ -16,23 +16,17 @@ from typing import Any
 
 import numpy as np
 
+from brimful.attachment import BadAttachmentError, attachments_of_segment
 from brimful.blobs import Blob, BlobGroup, BlobStore
 from brimful.errors import CorruptFileError, OversizedSampleError
 from brimful.fingerprint import fingerprint_bytes
 from brimful.materialize.carried_media import CarriedMedia
-from brimful.media import BadMediumError, PlacedMedium, media_of_segment
+from brimful.media import PlacedMedium
+from brimful.media.store import MediaFiles
 from brimful.messages import setting
 from brimful.plan.stream.packs import StreamPacks
 from brimful.ragged import offsets_of
-from brimful.shards import (
-    BATCH_ROWS,
-    MEDIA_VERSION,
-    SHARD_VERSION,
-    MediaFiles,
-    PackRows,
-    ShardReader,
-    ShardWriter,
-)
+from brimful.shards import BATCH_ROWS, MEDIA_VERSION, SHARD_VERSION, PackRows, ShardReader, ShardWriter
 from brimful.typing import Lengths, LossMask, SampleIds, TokenIds
 
 
@@ -121,8 +115,8 @@ class WaitingSamples:
         """
         media = self._part(sample_id, start).media
         try:
-            yield from media_of_segment(media, start=start, length=length, segment=segment, offset=offset)
-        except BadMediumError as error:
+            yield from attachments_of_segment(media, start=start, length=length, segment=segment, offset=offset)
+        except BadAttachmentError as error:
             raise OversizedSampleError(f"sample {sample_id}: {error}; choose {setting('overflow', 'drop')}") from error
 
     def _part(self, sample_id: int, start: int) -> _Tokens:

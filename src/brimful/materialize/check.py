@@ -9,22 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 import xxhash
 
+from brimful.attachment import attachment_store
 from brimful.blobs import BlobStore, LocalCopies, open_blob_store
 from brimful.errors import CorruptFileError, UnfinishedStoreError
-from brimful.fingerprint import short_digest
-from brimful.media import BadMediumError
-from brimful.media.placed import CHANGED
 from brimful.messages import counted
 from brimful.plan import Plan
 from brimful.progress import Progress
-from brimful.shards import MediaFiles, Pack, ShardReader, ShardRecord, StreamLog, recorded_root
+from brimful.shards import Pack, ShardReader, ShardRecord, StreamLog
 from brimful.typing import SampleIds
-
-_PIECE_BYTES = 1 << 24
-"""Bytes of a container in memory while it is hashed."""
-
-_MAX_KNOWN = 1 << 20
-"""Maximum number of compared files to remember."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +58,9 @@ def check_store(
     header = log.header()
     identity = header["identity"]
     records, end = log.records()
-    root = recorded_root(store, header["notes"]) if media_root is None else os.fspath(media_root)
-    media = _MediaCheck(MediaFiles(store, records, root))
+    root = None if media_root is None else os.fspath(media_root)
+    files = attachment_store().files_of(store, records, header["notes"], root)
+    attached = attachment_store().check_of(files)
     if end is None:
         raise UnfinishedStoreError(
             f"{store.url} has no end yet: {counted(len(records), 'shard')} so far; run the job again"
@@ -80,9 +73,9 @@ def check_store(
     sample_ids: list[SampleIds] = []
     with progress.stage("check", total=end.packs, unit="packs"):
         for record in records:
-            media.check_container(store, record)
+            attached.check_shard(record)
             with _checked_file(store, record) as path:
-                reader = ShardReader(path, size=record.bytes, media=media.files)
+                reader = ShardReader(path, size=record.bytes, media=files)
                 for row in range(record.packs):
                     pack = reader.pack(row)
                     if len(pack) > identity["capacity"]:
@@ -91,7 +84,7 @@ def check_store(
                         raise CorruptFileError(
                             f"{path}: row {row} does not hold the segments of pack {num_packs + row} of the plan"
                         )
-                    media.check(pack, f"{path}: row {row}")
+                    attached.check(pack, f"{path}: row {row}")
                     num_tokens += len(pack)
                     sample_ids.append(np.unique(pack.sample_ids))
             num_packs += record.packs
@@ -100,55 +93,7 @@ def check_store(
         raise CorruptFileError(f"{store.url} holds {num_packs:,} packs, its end counts {end.packs:,}")
     # A split sample is in several packs and counts once.
     num_samples = len(np.unique(np.concatenate(sample_ids))) if sample_ids else 0
-    return StoreCheck(len(records), num_packs, num_tokens, num_samples, media.num_checked)
-
-
-class _MediaCheck:
-    """Check of the media of packs: containers by their hash, referenced files by their fingerprints."""
-
-    def __init__(self, files: MediaFiles) -> None:
-        self.files = files
-        self.num_checked = 0
-        self._known: set[int] = set()
-
-    def check_container(self, store: BlobStore, record: ShardRecord) -> None:
-        """Compare the container of a shard with its record."""
-        key = (record.media or {}).get("file")
-        if record.media is None or key is None:
-            return
-        hasher = xxhash.xxh3_128()
-        try:
-            size = store.size(key) or 0
-            for begin in range(0, size, _PIECE_BYTES):
-                hasher.update(store.get_range(key, begin, min(begin + _PIECE_BYTES, size)))
-        except FileNotFoundError as error:
-            raise CorruptFileError(
-                f"{store.url}/{key} is missing: its media were committed, so it was deleted since; write it again"
-            ) from error
-        if size != record.media["bytes"] or hasher.hexdigest() != record.media["xxh3_128"]:
-            raise CorruptFileError(f"{store.url}/{key} has other bytes than were committed")
-
-    def check(self, pack: Pack, name: str) -> None:
-        """Compare the files that a pack refers to with their fingerprints; each is read once."""
-        for item in pack.media:
-            medium = item.medium
-            self.num_checked += 1
-            place = short_digest(os.fsencode(f"{item.fingerprint} {medium.offset} {medium.size} {medium.path}"))
-            # Containers were compared as a whole.
-            if medium.container is not None or place in self._known:
-                continue
-            try:
-                if medium.fingerprint() != item.fingerprint:
-                    raise BadMediumError(CHANGED)
-            except BadMediumError as error:
-                sample_id = int(pack.sample_ids[item.segment])
-                raise CorruptFileError(
-                    f"{name}: sample {sample_id}, {item.title}: {error} ({medium.path or 'in the row'})"
-                ) from error
-            # Bounded: reading a file twice costs less than a list of a hundred million.
-            if len(self._known) >= _MAX_KNOWN:
-                self._known.clear()
-            self._known.add(place)
+    return StoreCheck(len(records), num_packs, num_tokens, num_samples, attached.num_checked)
 
 
 @contextlib.contextmanager

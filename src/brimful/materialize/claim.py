@@ -20,11 +20,12 @@ from brimful.materialize.media_layout import MediaLayout
 from brimful.materialize.settings import JobSettings
 from brimful.media.features import FeatureMaker
 from brimful.media.storage import MediaStorage
+from brimful.media.store import root_note
 from brimful.messages import setting
 from brimful.plan import Overflow, Plan
 from brimful.plan.policies.groups import check_beginnings_stay
 from brimful.progress import Progress
-from brimful.shards import LANES, MEDIA_VERSION, StreamLog, root_note
+from brimful.shards import LANES, MEDIA_VERSION, StreamLog
 from brimful.sources.open import open_source
 from brimful.sources.source import Source
 

@@ -38,13 +38,14 @@ from brimful.materialize.summary import PackSummary
 from brimful.materialize.write import layout_of, survey_of, write_plan
 from brimful.measure.filters import Filter, as_filters
 from brimful.measure.job import measure_and_keep
+from brimful.media.store import MediaCensus, recorded_root
 from brimful.messages import setting
 from brimful.plan import Plan, PlanSettings
 from brimful.plan.planner import plan_with
 from brimful.plan.policies.budgets import DERIVED
 from brimful.plan.policies.groups import as_groups
 from brimful.settings import as_settings
-from brimful.shards import MediaCensus, StreamLog, recorded_root
+from brimful.shards import StreamLog
 from brimful.sources.augmented import Transform
 from brimful.sources.open import open_source
 from brimful.sources.source import Source

@@ -7,16 +7,17 @@ from typing import Any
 
 import numpy as np
 
+from brimful.attachment import BadAttachmentError, attachments_of_segment
 from brimful.blobs import Blob, BlobStore
 from brimful.encode.encoded_samples import EncodedSamples
 from brimful.errors import BadSampleError, OversizedSampleError, SettingsError, StoreFullError
 from brimful.fingerprint import fingerprint_bytes
 from brimful.materialize.media_layout import ShardMedia
-from brimful.media import BadMediumError, PlacedMedium, media_of_segment
+from brimful.media import BadMediumError, PlacedMedium
 from brimful.media.features import FeatureMaker
+from brimful.media.store import ContainerWriter, KindCounter, container_key
 from brimful.messages import setting
 from brimful.ragged import offsets_of
-from brimful.shards import ContainerWriter, KindCounter, container_key
 from brimful.typing import Fingerprint, Int64Array, Lengths, Offsets
 
 _ENDING = ".safetensors"
@@ -121,7 +122,7 @@ class ShardMediaWriter:
         facts = self._media
         for row, whole in zip(rows, media, strict=True):
             try:
-                placed = media_of_segment([whole], start=start, length=length, segment=segment, offset=offset)
+                placed = attachments_of_segment([whole], start=start, length=length, segment=segment, offset=offset)
                 for item in placed:
                     described = facts.described(row, item)
                     if self._features is not None and self._features.block_bytes(item) != facts.stored_sizes[row]:
@@ -129,7 +130,7 @@ class ShardMediaWriter:
                     counter = self._counts.setdefault(described.medium.kind.value, KindCounter())
                     counter.add(described, sample_id, is_first=not is_repeat and bool(facts.is_first_use[row]))
                     yield facts.stored(row, described)
-            except BadMediumError as error:
+            except BadAttachmentError as error:
                 raise OversizedSampleError(
                     f"{self._samples.source.where(sample_id)} (sample {sample_id}): {error}; choose "
                     f"{setting('overflow', 'drop')}"

@@ -15,9 +15,9 @@ from brimful.fingerprint import fingerprint_array, fingerprint_of
 from brimful.materialize.media_survey import Digests, MediaSurvey, fingerprint_of_digest
 from brimful.media import PlacedMedium
 from brimful.media.storage import MediaStorage
+from brimful.media.store import container_ends, padded
 from brimful.plan import Plan
 from brimful.ragged import offsets_of, ranges
-from brimful.shards import container_ends, padded
 from brimful.typing import BoolArray, Fingerprint, Int64Array, Offsets
 
 CONTAINER_BYTES = 256 << 20

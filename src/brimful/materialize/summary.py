@@ -8,11 +8,11 @@ import numpy as np
 
 from brimful.encode.completions import BORROWED_REASON
 from brimful.lengths.table import LengthTable
+from brimful.media.store import MediaCensus
 from brimful.messages import counted, in_python
 from brimful.plan import Plan
 from brimful.plan.ledger import MUCH_LOST, drop_reason
 from brimful.plan.policies.mixture.shares import describe_mixture
-from brimful.shards import MediaCensus
 
 _COLUMNS_SHOWN = 8
 """Unread columns that the summary names; the rest are counted."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 
 from brimful.fingerprint import fingerprint_bytes
@@ -89,34 +88,3 @@ class PlacedMedium:
 
 _COMPARED = tuple(one.name for one in fields(PlacedMedium) if one.compare)
 """Fields of two equal media."""
-
-
-def media_of_segment(
-    media: Iterable[PlacedMedium], *, start: int, length: int, segment: int = 0, offset: int = 0
-) -> Iterator[PlacedMedium]:
-    """Yield the media of one segment of a sample, placed in a pack.
-
-    Args:
-        media: of the whole sample.
-        start: first token of the sample in the segment.
-        length: tokens of the segment.
-        segment: its number in the pack.
-        offset: its first token in the pack.
-
-    Raises:
-        BadMediumError: the segment holds a part of a medium.
-
-    >>> from brimful.media import MediaKind
-    >>> picture = PlacedMedium(Medium(MediaKind.IMAGE, "a"), start=5, length=4, num_tokens=4)
-    >>> [(item.segment, item.start) for item in media_of_segment([picture], start=2, length=8, segment=1, offset=100)]
-    [(1, 103)]
-    >>> list(media_of_segment([picture], start=9, length=8))
-    []
-    """
-    for item in media:
-        place = item.start - start
-        if place >= length or place + item.length <= 0:
-            continue  # in another part of the sample
-        if place < 0 or place + item.length > length:
-            raise BadMediumError(f"the sample was cut within {item.title}")
-        yield replace(item, start=offset + place, segment=segment)

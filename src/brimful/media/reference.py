@@ -11,6 +11,7 @@ from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, BinaryIO
 
+from brimful.attachment import BadAttachmentError
 from brimful.checks import special_file
 from brimful.fingerprint import fingerprint_stream, short_digest
 from brimful.typing import Fingerprint
@@ -30,7 +31,7 @@ class MediaKind(str, Enum):
     AUDIO = "audio"
 
 
-class BadMediumError(ValueError):
+class BadMediumError(BadAttachmentError):
     """A medium that cannot be used; gives the reason without its name, which the caller adds."""
 
 

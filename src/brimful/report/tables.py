@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from brimful.media.store import MediaCensus
 from brimful.messages import percent, size_of
 from brimful.plan.ledger import MUCH_LOST
 from brimful.plan.policies.mixture.shares import SourceDraws
@@ -14,7 +15,6 @@ from brimful.report.analysis.budget_fill import BudgetFill
 from brimful.report.analysis.rank_balance import PartBalance, RankBalance
 from brimful.report.analysis.source_shares import SourceShare
 from brimful.report.analysis.what_if import Alternative, CapacityPoint, PlannedPacks
-from brimful.shards import MediaCensus
 
 
 @dataclass(frozen=True)

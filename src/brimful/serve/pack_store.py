@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, overload
 
+from brimful.attachment import attachment_store
 from brimful.blobs import open_blob_store
 from brimful.checks import path_of, position, positions
 from brimful.errors import UnfinishedStoreError
@@ -15,7 +16,7 @@ from brimful.messages import counted
 from brimful.plan import Alignment
 from brimful.serve.shard_files import ShardFiles
 from brimful.serve.state import facts_of_store
-from brimful.shards import MediaCensus, MediaFiles, Pack, StreamLog, recorded_root
+from brimful.shards import Pack, StreamLog
 from brimful.typing import Fingerprint
 
 
@@ -99,17 +100,17 @@ class PackStore(IndexedPacks):
         self._ends = [record.cum_packs for record in self._records]
         self.facts = {**facts_of_store(self.directory, self.identity), "packs": len(self)}
         self._given_root = None if media_root is None else path_of("media_root", media_root)
-        self.media_root = self._given_root or recorded_root(self._store, self.notes)
-        media = MediaFiles(self._store, self._records, self.media_root)
-        self._files = ShardFiles(self._store, media, cache_dir=cache_dir, cache_bytes=cache_bytes)
+        self._attached = attachment_store().files_of(self._store, self._records, self.notes, self._given_root)
+        self.media_root: str = self._attached.root
+        self._files = ShardFiles(self._store, self._attached, cache_dir=cache_dir, cache_bytes=cache_bytes)
 
     def __reduce__(self) -> tuple[object, ...]:
         return partial(PackStore, media_root=self._given_root, **self._cache), (self.directory,)
 
     @property
-    def media(self) -> MediaCensus:
-        """Media of all packs by kind, and the media that the store itself holds; read from the log only."""
-        return MediaCensus.of(self._records, directory=self.directory, root=self.media_root)
+    def media(self) -> Any:
+        """Media of all packs by kind, and what the store itself holds (``media.store.MediaCensus``), from the log."""
+        return self._attached.census(self.directory)
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0

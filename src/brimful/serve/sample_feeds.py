@@ -394,8 +394,8 @@ def _to_json(item: Item) -> dict[str, Any]:
         item.arrays() if isinstance(item, TokenisedSample) else {f.name: getattr(item, f.name) for f in fields(item)}
     )
     for name, array in named.items():
-        if name == "media" and not array:
-            continue
+        if isinstance(array, tuple) and not array:
+            continue  # no attachments
         if not isinstance(array, np.ndarray) or array.dtype.hasobject:
             raise StateError(f"{type(item).__name__}.{name} of a sample that waits is not an array and cannot be saved")
         dtype = array.dtype.newbyteorder("<")

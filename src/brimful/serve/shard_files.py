@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from dataclasses import dataclass
+from typing import Any
 
 from brimful.blobs import BlobStore, LocalCopies, LocalCopy, PromisedBlobs
 from brimful.errors import CorruptFileError
 from brimful.fingerprint import fingerprint_stream
-from brimful.shards import MediaFiles, Pack, ShardReader, ShardRecord
+from brimful.shards import Pack, ShardReader, ShardRecord
 
 _MAX_OPEN_SHARDS = 256
 """Maximum number of shards that one process keeps mapped; the shard mapped first is closed first."""
@@ -37,7 +38,7 @@ class ShardFiles:
 
     Args:
         store: blob store of the shards.
-        media: files of the media that their packs refer to.
+        media: files that their packs refer to (``AttachmentStore.files_of``).
         cache_dir, cache_bytes: see ``open_packs``; a local store without a ``cache_dir`` is read in place.
         are_read_whole: this process reads whole shards, so each is checked against the hash in the log when it is
             opened. Batches are always compared with their digests in the record; this also finds a bit flip between
@@ -47,7 +48,7 @@ class ShardFiles:
     def __init__(
         self,
         store: BlobStore,
-        media: MediaFiles,
+        media: Any,
         *,
         cache_dir: str | os.PathLike[str] | None = None,
         cache_bytes: int | None = None,

@@ -2,16 +2,6 @@
 
 from brimful.shards.format import BATCH_ROWS, MEDIA_VERSION, SHARD_VERSION, ShardReader, ShardWriter
 from brimful.shards.log import LANES, EndRecord, ShardRecord, StreamLog, shard_key
-from brimful.shards.media_census import KindCount, KindCounter, LargestMedium, MediaCensus
-from brimful.shards.media_files import (
-    ContainerWriter,
-    MediaFiles,
-    container_ends,
-    container_key,
-    padded,
-    recorded_root,
-    root_note,
-)
 from brimful.shards.pack import FingerprintedPacks, Pack, PackRows, PackSequence, assemble_pack
 from brimful.shards.plain_pack import PlainPack
 
@@ -20,14 +10,8 @@ __all__ = [
     "LANES",
     "MEDIA_VERSION",
     "SHARD_VERSION",
-    "ContainerWriter",
     "EndRecord",
     "FingerprintedPacks",
-    "KindCount",
-    "KindCounter",
-    "LargestMedium",
-    "MediaCensus",
-    "MediaFiles",
     "Pack",
     "PackRows",
     "PackSequence",
@@ -37,10 +21,5 @@ __all__ = [
     "ShardWriter",
     "StreamLog",
     "assemble_pack",
-    "container_ends",
-    "container_key",
-    "padded",
-    "recorded_root",
-    "root_note",
     "shard_key",
 ]

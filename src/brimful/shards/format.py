@@ -6,12 +6,12 @@
 ``lengths``      list<int32>         tokens of each segment
 ``sample_ids``   list<int64>         sample of each segment
 ``starts``       list<int32>         first token of the sample in each segment
-``media_…``                          five columns of the pack's media (``shards/media_columns.py``); version 4
+``…``                                columns of attachments (``attachment.py``), of media five; version 4
 ``checksum``     uint64              XXH3-64 of the row, checked at every read
 ===============  ==================  ==========================================================
 
 Packs with media are version 4: a reader that does not support media must not serve their tokens without them. Their
-bytes are in separate files (``shards/media_files.py``).
+bytes are in separate files (``media/store/files.py``).
 """
 
 import functools
@@ -24,13 +24,10 @@ import numpy as np
 import xxhash
 
 from brimful.arrow_arrays import to_arrow, to_numpy
+from brimful.attachment import attachment_store
 from brimful.errors import CorruptFileError
-from brimful.media import PlacedMedium
 from brimful.ragged import offsets_of
-from brimful.shards.media_columns import COLUMNS, MediaCells, cells_of, columns_of, schema_fields
-from brimful.shards.media_files import MediaFiles
 from brimful.shards.pack import Pack, PackRows
-from brimful.shards.stored_media import StoredMedia
 from brimful.typing import Offsets
 
 SHARD_VERSION = 1
@@ -46,9 +43,6 @@ BATCH_ROWS = 64
 
 _SINK_BUFFER = 1 << 16
 """Bytes that Arrow collects before it calls ``write`` of the sink."""
-
-_LISTS = COLUMNS[:3]
-"""Columns of media that are lists; the others are texts and digests."""
 
 _BOOL = np.dtype(np.bool_)
 
@@ -84,7 +78,7 @@ def _batch_digest(checksums: _Array) -> str:
 def _schema(version: int) -> Any:
     import pyarrow as pa
 
-    media = schema_fields().items() if version == MEDIA_VERSION else ()
+    attached = attachment_store().column_types().items() if version == MEDIA_VERSION else ()
     return pa.schema(
         [
             ("input_ids", pa.list_(pa.int32())),
@@ -92,7 +86,7 @@ def _schema(version: int) -> Any:
             ("lengths", pa.list_(pa.int32())),
             ("sample_ids", pa.list_(pa.int64())),
             ("starts", pa.list_(pa.int32())),
-            *media,
+            *attached,
             ("checksum", pa.uint64()),
         ],
         metadata={"brimful_shard": str(version)},
@@ -115,7 +109,8 @@ class ShardWriter:
     def __init__(self, sink: Any, *, version: int = SHARD_VERSION, media_root: str = "") -> None:
         import pyarrow as pa
 
-        self._has_media, self._media_root = version == MEDIA_VERSION, media_root
+        self._attached = attachment_store() if version == MEDIA_VERSION else None
+        self._media_root = media_root
         self.batches = ""
         self._schema = _schema(version)
         # Arrow writes a dozen small pieces for each column; they are collected before they reach Python.
@@ -130,12 +125,12 @@ class ShardWriter:
         assert 0 < len(rows) <= BATCH_ROWS
         tokens, segments = rows.tokens.tolist(), rows.segments.tolist()
         bits, mask_offsets = _packed_masks(rows)
-        media = self._media_cells(rows)
+        attached = self._attached_cells(rows)
         # Memoryviews: they are sliced and joined faster than NumPy views, five for each row.
         ids, masks, lengths, sample_ids, starts = (
             column.data for column in (rows.input_ids, bits, rows.lengths, rows.sample_ids, rows.starts)
         )
-        places = zip(pairwise(tokens), pairwise(segments), pairwise(mask_offsets.tolist()), media, strict=True)
+        places = zip(pairwise(tokens), pairwise(segments), pairwise(mask_offsets.tolist()), attached, strict=True)
         checksums = [
             _checksum(ids[a:b], masks[e:f], lengths[c:d], sample_ids[c:d], starts[c:d], *cells)
             for (a, b), (c, d), (e, f), cells in places
@@ -152,16 +147,17 @@ class ShardWriter:
                 pa.ListArray.from_arrays(segment_offsets, to_arrow(values))
                 for values in (rows.lengths, rows.sample_ids, rows.starts)
             ),
-            *(columns_of([MediaCells(*cells) for cells in media]) if self._has_media else ()),
+            *(() if self._attached is None else self._attached.columns_of(attached)),
             to_arrow(checksum_column),
         ]
         self._writer.write_batch(pa.record_batch(columns, schema=self._schema))
 
-    def _media_cells(self, rows: PackRows) -> Sequence[tuple[bytes, ...]]:
-        """Return the media cells of each row, as they enter its checksum."""
-        if not self._has_media:
-            return [()] * len(rows)
-        return [cells_of(media, self._media_root) for media in rows.media or [()] * len(rows)]
+    def _attached_cells(self, rows: PackRows) -> Sequence[tuple[bytes, ...]]:
+        """Return the cells of each row's attachments, as they enter its checksum."""
+        empty: Sequence[tuple[Any, ...]] = [()] * len(rows)
+        if self._attached is None:
+            return empty
+        return [self._attached.cells_of(items, self._media_root) for items in rows.attachments or empty]
 
     def close(self) -> None:
         """Write the footer."""
@@ -173,7 +169,9 @@ class ShardWriter:
 class _BatchViews:
     """NumPy views of the columns of one batch. Once made, they give a row by a few slices."""
 
-    def __init__(self, batch: Any) -> None:
+    def __init__(self, batch: Any, attached_names: Sequence[str]) -> None:
+        import pyarrow as pa
+
         # A flipped bit may be in the offsets and buffer sizes: validate before any column is touched.
         batch.validate(full=True)
         # Offsets are Python integers: slicing with them is faster than with NumPy integers.
@@ -188,15 +186,15 @@ class _BatchViews:
         checksums = to_numpy(batch.column("checksum"))
         self.digest = _batch_digest(checksums)
         self.checksums: list[int] = checksums.tolist()
-        names = [name for name in COLUMNS if name in batch.schema.names]
-        views = [(_list_views if name in _LISTS else _text_views)(batch.column(name)) for name in names]
+        columns = [batch.column(name) for name in attached_names]
+        views = [(_list_views if pa.types.is_list(column.type) else _text_views)(column) for column in columns]
         # Columns without a value in this batch need no slices.
-        self.media = [(data.data, offsets) if len(data) else None for data, offsets in views]
+        self.attached = [(data.data, offsets) if len(data) else None for data, offsets in views]
 
-    def media_of(self, row: int) -> list[bytes]:
-        """Return the stored cells of a pack's media; empty in a shard of text."""
+    def attached_of(self, row: int) -> list[bytes]:
+        """Return the stored cells of a pack's attachments; empty in a shard of text."""
         # A copy is checked and then parsed: the mapped file may change in between.
-        return [b"" if view is None else view[0][view[1][row] : view[1][row + 1]].tobytes() for view in self.media]
+        return [b"" if view is None else view[0][view[1][row] : view[1][row + 1]].tobytes() for view in self.attached]
 
 
 def _text_views(column: Any) -> tuple[_Array, list[int]]:
@@ -220,17 +218,17 @@ class ShardReader:
             past the end of a mapped file kills the process.
         batches: committed digests of its batches (``ShardWriter.batches``), compared when a batch is first
             read: rows of another shard have valid checksums too. None if the record has none.
-        media: files that its packs refer to; needed for shards with media.
+        media: files that its packs refer to; needed for shards with attachments.
 
     Attributes:
         path: of the file.
-        has_media: true if its packs may hold media.
+        has_media: true if its packs may hold attachments.
 
     Raises:
         CorruptFileError: cut short, or not a shard.
     """
 
-    def __init__(self, path: str, *, size: int, batches: str | None = None, media: MediaFiles | None = None) -> None:
+    def __init__(self, path: str, *, size: int, batches: str | None = None, media: Any = None) -> None:
         import pyarrow as pa
 
         self.path, self._digests, self._media = path, batches, media
@@ -253,6 +251,7 @@ class ShardReader:
             if field not in list(self._reader.schema):
                 raise CorruptFileError(f"{path} has no column {field.name!r} of type {field.type}: write it again")
         self.has_media = versions[version] == MEDIA_VERSION
+        self._attached = attachment_store() if self.has_media else None
         self._batches: dict[int, _BatchViews] = {}
 
     def _open_batch(self, batch_index: int) -> _BatchViews:
@@ -260,7 +259,9 @@ class ShardReader:
         import pyarrow as pa
 
         try:
-            batch = _BatchViews(self._reader.get_batch(batch_index))
+            batch = _BatchViews(
+                self._reader.get_batch(batch_index), () if self._attached is None else self._attached.COLUMNS
+            )
         except (pa.ArrowException, OSError, MemoryError, ValueError) as error:
             raise CorruptFileError(f"{self.path}: batch {batch_index} is damaged ({error}): write it again") from error
         if self._digests is not None:
@@ -289,18 +290,13 @@ class ShardReader:
         begin, end = batch.segment_offsets[i], batch.segment_offsets[i + 1]
         lengths, sample_ids, starts = batch.lengths[begin:end], batch.sample_ids[begin:end], batch.starts[begin:end]
         # The views share the mapped file, which may change under an open reader: check at every read.
-        media = batch.media_of(i)
-        if _checksum(ids, bits, lengths, sample_ids, starts, *media) != batch.checksums[i]:
+        attached = batch.attached_of(i)
+        if _checksum(ids, bits, lengths, sample_ids, starts, *attached) != batch.checksums[i]:
             raise CorruptFileError(f"{self.path}: row {row} has other bytes than were written: write the shard again")
         cu_seqlens = batch.cu_seqlens[begin : end + 1]
         # Positional options: keyword arguments take as long as unpacking the bits.
         mask = np.unpackbits(bits, None, len(ids), "little").view(_BOOL)
         return Pack(
             *(ids, mask, cu_seqlens - cu_seqlens[0], sample_ids, starts),
-            self._placed(media) if media else (),
+            () if self._attached is None else self._attached.stored(attached, self._media),
         )
-
-    def _placed(self, cells: list[bytes]) -> Sequence[PlacedMedium]:
-        """Return the media of a pack, stored or referenced."""
-        assert self._media is not None, "packs with media are read with the files of their store"
-        return StoredMedia(MediaCells._make(cells), self._media) if cells[0] else ()

@@ -52,8 +52,8 @@ class ShardRecord:
         cum_packs, cum_tokens: in this and all earlier shards.
         producer_id: host, process id and random digits of the writer.
         state: position of the producer after it, for growing streams; None in a planned store.
-        media: counts of the media of its packs (``shards/media_census.py``), and the file of the media that no earlier
-            shard has (``shards/media_files.py``); None without media.
+        media: counts of the media of its packs (``media/store/census.py``), and the file of the media that no earlier
+            shard has (``media/store/files.py``); None without media.
         batches: 8 hexadecimal digits for each batch of its rows (``ShardWriter.batches``).
     """
 

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from brimful.attachment import Attachment, BadAttachmentError, attachments_of_segment
 from brimful.errors import CollateError
-from brimful.media import BadMediumError, PlacedMedium, media_of_segment
 from brimful.ragged import offsets_of
 from brimful.typing import IGNORE_INDEX, CuSeqlens, Fingerprint, Labels, Lengths, LossMask, Offsets, SampleIds, TokenIds
 
@@ -43,7 +43,7 @@ class Pack(_NoDictionary):
         cu_seqlens: ``int32[num_segments + 1]``, starts of the segments, and the end.
         sample_ids: ``int64[num_segments]``, the sample of each segment; -1 in a filler pack without loss.
         starts: ``int32[num_segments]``, first token of the sample in the segment; 0 unless the sample was cut.
-        media: images, videos and audio, in the order of their tokens.
+        attachments: what belongs to some of its tokens, such as images, in their order.
 
     >>> pack = assemble_pack([np.array([5, 6, 7]), np.array([8, 9])], [np.ones(3, bool), np.ones(2, bool)], [4, 2])
     >>> pack.labels.tolist(), pack.cu_seqlens.tolist(), len(pack)
@@ -55,7 +55,7 @@ class Pack(_NoDictionary):
     cu_seqlens: CuSeqlens
     sample_ids: SampleIds
     starts: TokenIds
-    media: Sequence[PlacedMedium] = ()
+    attachments: Sequence[Any] = ()
 
     def __len__(self) -> int:
         return len(self.input_ids)
@@ -79,8 +79,13 @@ class Pack(_NoDictionary):
         """Return the tokens of one segment."""
         return self.input_ids[self.cu_seqlens[index] : self.cu_seqlens[index + 1]]
 
+    @property
+    def media(self) -> Sequence[Any]:
+        """Images, videos and audio (``media.PlacedMedium``), in the order of their tokens."""
+        return self.attachments
+
     def take(self, segments: Sequence[int]) -> "Pack":
-        """Return a pack of some of the segments, in this order, with their media.
+        """Return a pack of some of the segments, in this order, with their attachments.
 
         >>> pack = assemble_pack([np.array([5, 6, 7]), np.array([8, 9])], [np.ones(3, bool), np.ones(2, bool)], [4, 2])
         >>> pack.take([1]).labels.tolist(), pack.take([1]).sample_ids.tolist()
@@ -88,9 +93,13 @@ class Pack(_NoDictionary):
         """
         edges, starts = self.cu_seqlens.tolist(), self.starts.tolist()
         spans = [slice(edges[segment], edges[segment + 1]) for segment in segments]
-        # ``assemble_pack`` takes the media of whole samples, in which a segment begins at its start.
-        media = [
-            [replace(m, start=m.start - edges[segment] + starts[segment]) for m in self.media if m.segment == segment]
+        # ``assemble_pack`` takes the attachments of whole samples, in which a segment begins at its start.
+        attachments = [
+            [
+                replace(item, start=item.start - edges[segment] + starts[segment])
+                for item in self.attachments
+                if item.segment == segment
+            ]
             for segment in segments
         ]
         return assemble_pack(
@@ -98,7 +107,7 @@ class Pack(_NoDictionary):
             [self.loss_mask[span] for span in spans],
             self.sample_ids[list(segments)],
             self.starts[list(segments)],
-            media,
+            attachments,
         )
 
     def __eq__(self, other: object) -> bool:
@@ -107,15 +116,15 @@ class Pack(_NoDictionary):
             raise _wrong_collator()
         if not isinstance(other, Pack):
             return NotImplemented
-        arrays = (name for name in self.__slots__ if name != "media")
+        arrays = (name for name in self.__slots__ if name != "attachments")
         is_equal = all(np.array_equal(getattr(self, name), getattr(other, name)) for name in arrays)
-        return is_equal and self.media == other.media
+        return is_equal and self.attachments == other.attachments
 
     def __dir__(self) -> list[str]:
         return dir(type(self))
 
     def __repr__(self) -> str:
-        media = f", media: {len(self.media)}" if self.media else ""
+        media = f", media: {len(self.attachments)}" if self.attachments else ""
         return f"Pack({len(self):,} tokens, {self.num_segments} segments, {self.num_loss_tokens:,} loss tokens{media})"
 
 
@@ -139,7 +148,7 @@ def assemble_pack(
     masks: Sequence[LossMask],
     sample_ids: Sequence[int] | SampleIds,
     starts: Sequence[int] | TokenIds | None = None,
-    media: Sequence[Sequence[PlacedMedium]] | None = None,
+    attachments: Sequence[Sequence[Attachment]] | None = None,
 ) -> Pack:
     """Concatenate segments into one pack. The first token of each loses its label: no token before it may predict it.
 
@@ -148,10 +157,10 @@ def assemble_pack(
         masks: loss mask of each segment.
         sample_ids: of each segment.
         starts: first token of the sample in each segment; all 0 if None.
-        media: of the whole sample of each segment; None without media.
+        attachments: of the whole sample of each segment; None without any.
 
     Raises:
-        CollateError: a segment holds only a part of a medium.
+        CollateError: a segment holds only a part of an attachment.
     """
     cu_seqlens = offsets_of([len(segment) for segment in ids]).astype(np.int32)
     loss_mask = np.concatenate(masks)
@@ -162,24 +171,24 @@ def assemble_pack(
         cu_seqlens=cu_seqlens,
         sample_ids=np.asarray(sample_ids, dtype=np.int64),
         starts=np.zeros(len(ids), dtype=np.int32) if starts is None else np.asarray(starts, dtype=np.int32),
-        media=() if media is None else tuple(_placed(media, sample_ids, starts, cu_seqlens)),
+        attachments=() if attachments is None else tuple(_placed(attachments, sample_ids, starts, cu_seqlens)),
     )
 
 
 def _placed(
-    media: Sequence[Sequence[PlacedMedium]],
+    attachments: Sequence[Sequence[Attachment]],
     sample_ids: Sequence[int] | SampleIds,
     starts: Sequence[int] | TokenIds | None,
     cu_seqlens: CuSeqlens,
-) -> Iterator[PlacedMedium]:
-    """Yield the media of all segments, placed in the pack."""
+) -> Iterator[Attachment]:
+    """Yield the attachments of all segments, placed in the pack."""
     edges = cu_seqlens.tolist()
-    for segment, items in enumerate(media):
+    for segment, items in enumerate(attachments):
         start = 0 if starts is None else int(starts[segment])
         offset, length = edges[segment], edges[segment + 1] - edges[segment]
         try:
-            yield from media_of_segment(items, start=start, length=length, segment=segment, offset=offset)
-        except BadMediumError as error:
+            yield from attachments_of_segment(items, start=start, length=length, segment=segment, offset=offset)
+        except BadAttachmentError as error:
             raise CollateError(f"sample {int(sample_ids[segment])}: {error}; drop samples that are too long") from error
 
 
@@ -195,7 +204,7 @@ class PackRows:
         sample_ids: ``int64[num_segments]``.
         starts: ``int32[num_segments]``.
         segments: ``int64[num_packs + 1]``, first segment of each pack, and the end.
-        media: of each pack; None if the packs of this store have none.
+        attachments: of each pack; None if the packs of this store have none.
 
     >>> rows = PackRows(np.array([5, 6, 7], np.int32), np.ones(3, bool), np.array([2, 1], np.int32),
     ...                 np.array([4, 2]), np.zeros(2, np.int32), np.array([0, 2]))
@@ -209,7 +218,7 @@ class PackRows:
     sample_ids: SampleIds
     starts: Lengths
     segments: Offsets
-    media: Sequence[Sequence[PlacedMedium]] | None = None
+    attachments: Sequence[Sequence[Attachment]] | None = None
 
     def __post_init__(self) -> None:
         assert self._token_offsets[-1] == len(self.input_ids)

@@ -10,6 +10,7 @@ from copy import copy
 from functools import partial
 from typing import Any
 
+from brimful.attachment import attachment_store
 from brimful.blobs import open_blob_store
 from brimful.checks import check_type, path_of, whole_number
 from brimful.errors import CorruptFileError, SettingsError, ShardExpiredError, StateError
@@ -18,7 +19,7 @@ from brimful.plan.schedule import Tail
 from brimful.serve.rank_loader import RankLoader, without_loss
 from brimful.serve.shard_files import ShardFiles
 from brimful.serve.state import Position, check_state, damaged, facts_of_store, make_state
-from brimful.shards import MediaFiles, Pack, recorded_root
+from brimful.shards import Pack
 from brimful.stream.acks import Acks, expired_below
 from brimful.stream.follow import FollowedLog
 from brimful.stream.order import Assignment, order_of
@@ -137,8 +138,8 @@ class StreamLoader(RankLoader):
         self._store = open_blob_store(directory)
         self._are_shards_shared = are_shards_shared
         self._follow(FollowedLog(self._store, timeout=settings.timeout), collate_fn, settings)
-        # The list of shards grows in place, so containers of new shards are known too.
-        media = MediaFiles(self._store, self._log.shards, recorded_root(self._store, self._log.header["notes"]))
+        # The list of shards grows in place, so files of new shards are known too.
+        media = attachment_store().files_of(self._store, self._log.shards, self._log.header["notes"])
         self._files = ShardFiles(
             self._store,
             media,

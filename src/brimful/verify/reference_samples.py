@@ -109,7 +109,7 @@ class ReferenceSamples:
                 f"the processor of the model, or a PackCollator with media=MediaFeatures(…)"
             )
         ids, mask = segment.ids.astype(np.int32), segment.labels != IGNORE_INDEX
-        return self._media_maker(assemble_pack([ids], [mask], [0], media=[segment.media]))
+        return self._media_maker(assemble_pack([ids], [mask], [0], attachments=[segment.media]))
 
     def features_with(self, media: Mapping[int, Sequence[PlacedMedium]] | None) -> list[Mapping[str, npt.NDArray[Any]]]:
         """Return the towers' inputs of each segment, with other media in some: ``{segment: media}``."""
@@ -251,7 +251,7 @@ def _rebuild(feature: Feature, segment_ids: Sequence[Int64Array], media: Sequenc
     if not isinstance(feature, Mapping):
         arrays = {name: array.copy() for name, array in _fields(feature).items()}
         if isinstance(feature, Pack):
-            return replace(feature, **{**arrays, "input_ids": ids.astype(np.int32)}, media=tuple(media))
+            return replace(feature, **{**arrays, "input_ids": ids.astype(np.int32)}, attachments=tuple(media))
         return replace(feature, **{**arrays, "input_ids": ids.astype(np.int32)})
     # Copied with everything in it, so that no collator can write into the original.
     fields = {key: value.clone() if hasattr(value, "clone") else deepcopy(value) for key, value in feature.items()}

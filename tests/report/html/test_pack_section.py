@@ -47,7 +47,9 @@ EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>\x1b\x00\udc80\
 
 def test_no_name_and_no_text_is_markup() -> None:
     """Without it a row of a data set from elsewhere runs in the browser of whoever opens the report."""
-    pack = replace(toy_pack([8, 8]), media=(picture(EVIL, png(300, 200)), picture(EVIL, b"no picture", 9, segment=1)))
+    pack = replace(
+        toy_pack([8, 8]), attachments=(picture(EVIL, png(300, 200)), picture(EVIL, b"no picture", 9, segment=1))
+    )
     page = shown_packs_section(shown(pack, lambda ids: EVIL))
     page.encode()
     elements = Page(page).elements
@@ -66,7 +68,7 @@ def test_a_medium_that_cannot_be_read_says_why() -> None:
         picture("other.png", png(30, 20), 5, fingerprint="00"),
         PlacedMedium(Medium(MediaKind.VIDEO, "gone.mp4", path="/nowhere/gone.mp4"), 9, 4, 4, num_frames=2),
     )
-    (pack,) = shown(replace(toy_pack([16]), media=items))
+    (pack,) = shown(replace(toy_pack([16]), attachments=items))
     cut, other, gone = media_of(pack)
     assert "Pillow cannot read it" in cut.note
     assert other.note == "was changed since it was packed: restore it, or pack the data again"
@@ -80,7 +82,7 @@ def test_a_page_stays_small_whatever_is_packed(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(shown_packs, "_MEDIA", 3)
     content = png(1200, 900)
     items = tuple(picture(f"{number}.png", content, 4 * number) for number in range(4))
-    (pack,) = shown(replace(toy_pack([16]), media=items), lambda ids: "x" * 100_000)
+    (pack,) = shown(replace(toy_pack([16]), attachments=items), lambda ids: "x" * 100_000)
     drawn = list(media_of(pack))
     assert [bool(medium.thumbnail) for medium in drawn] == [True, True, True, False]
     assert drawn[3].note == "not drawn: many before"
@@ -92,13 +94,13 @@ def test_a_page_stays_small_whatever_is_packed(monkeypatch: pytest.MonkeyPatch) 
 def test_a_huge_picture_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without it a picture of 10,000 × 10,000 pixels takes the memory of the machine that draws its thumbnail."""
     monkeypatch.setattr(shown_packs, "_MAX_PIXELS", 100)
-    (pack,) = shown(replace(toy_pack([16]), media=(picture("a.png", png(20, 20)),)))
+    (pack,) = shown(replace(toy_pack([16]), attachments=(picture("a.png", png(20, 20)),)))
     assert next(media_of(pack)).note == "not drawn: it is too large"
 
 
 def test_the_strip_shows_every_token_of_a_small_pack() -> None:
     """Without it a picture, a target or the free end of a pack stands elsewhere than in the pack."""
-    (pack,) = shown(replace(toy_pack([8, 4]), media=(picture("a.png", png(20, 20)),)))
+    (pack,) = shown(replace(toy_pack([8, 4]), attachments=(picture("a.png", png(20, 20)),)))
     kinds = {"t": "text", "*": "target", "i": "image", ".": "padding"}
     expected = "tiiii" + "***" + "t***" + "...."
     assert pack.strip == tuple(kinds[letter] for letter in expected)
@@ -110,7 +112,7 @@ def test_sounds_have_a_waveform(media_home: Path) -> None:
     """Without it a silent file looks like any other."""
     (tone,) = [path for path in (media_home / "tones").iterdir() if path.name == "0000.wav"]
     item = PlacedMedium(Medium(MediaKind.AUDIO, "a", path=str(tone)), 1, 4, 4, num_mel_frames=16)
-    (pack,) = shown(replace(toy_pack([16]), media=(item,)))
+    (pack,) = shown(replace(toy_pack([16]), attachments=(item,)))
     (medium,) = media_of(pack)
     assert (len(medium.peaks), max(medium.peaks)) == (96, 1.0)
     assert medium.facts.size.endswith(" s")

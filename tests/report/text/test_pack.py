@@ -29,7 +29,7 @@ def test_a_medium_stands_in_the_place_of_its_tokens() -> None:
         ),
         PlacedMedium(Medium(MediaKind.AUDIO, "", data=b"no sound"), 311, 4, 4, segment=1),
     ]
-    pack = replace(toy_pack([310, 6]), media=tuple(items))
+    pack = replace(toy_pack([310, 6]), attachments=tuple(items))
     lines = show_pack(pack, 0, 400, lambda ids: "x" * len(ids), full=True)
     assert (
         lines[2]

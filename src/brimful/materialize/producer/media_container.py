@@ -8,7 +8,7 @@ from brimful.blobs import Blob, BlobGroup
 from brimful.materialize.carry_over import ReadyPack
 from brimful.materialize.producer.arrived_media import read_again
 from brimful.media import PlacedMedium
-from brimful.shards import ContainerWriter, KindCounter, container_key
+from brimful.media.store import ContainerWriter, KindCounter, container_key
 
 
 class ShardContainer:

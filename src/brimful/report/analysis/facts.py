@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from brimful.measure import LengthTable
+from brimful.media.store import MediaCensus
 from brimful.plan import Alignment, Plan
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.order.diversity import measure_variety
@@ -18,7 +19,6 @@ from brimful.report.analysis.shown_packs import ShownPack
 from brimful.report.analysis.source_shares import SourceShare, source_shares, sources_of_table
 from brimful.report.analysis.training_run import TrainingRun
 from brimful.report.analysis.what_if import CAPACITIES, CapacityPoint, sweep_capacities
-from brimful.shards import MediaCensus
 from brimful.typing import AnyIntArray
 
 _MAX_REJECTS = 20

@@ -9,16 +9,16 @@ import pytest
 from brimful.blobs import open_blob_store
 from brimful.errors import CorruptFileError
 from brimful.media import BadMediumError, MediaKind
-from brimful.shards import (
+from brimful.media.store import (
     ContainerWriter,
     MediaCensus,
     MediaFiles,
-    ShardRecord,
     container_ends,
     padded,
     recorded_root,
     root_note,
 )
+from brimful.shards import ShardRecord
 
 SUMS = {"distinct": 2, "tokens": 0, "patches": 0, "frames": 0, "mel_frames": 0, "largest": None}
 
@@ -118,7 +118,7 @@ def test_the_root_moves_with_the_store(tmp_path):
 
 def test_many_containers_are_not_all_kept_open(tmp_path, monkeypatch):
     """The one that was opened first is closed, and opened again when it is asked for."""
-    monkeypatch.setattr("brimful.shards.media_files._MAX_CONTAINERS", 2)
+    monkeypatch.setattr("brimful.media.store.files._MAX_CONTAINERS", 2)
     store, (record,), _ = written(tmp_path, b"abc")
     files = MediaFiles(store, [record] * 4, "")
     first = files.container(0)

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.media import MediaKind, Medium, PlacedMedium
-from brimful.shards import KindCount, KindCounter, LargestMedium, MediaCensus, ShardRecord
+from brimful.media.store import KindCount, KindCounter, LargestMedium, MediaCensus
+from brimful.shards import ShardRecord
 
 
 def placed(name: str, tokens: int, kind: MediaKind = MediaKind.IMAGE) -> PlacedMedium:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from brimful.media import MediaKind, Medium, PlacedMedium
-from brimful.shards.media_columns import NUMBERS, PLACE, ROW, _relative_path, cells_of
+from brimful.media.store.columns import NUMBERS, PLACE, ROW, _relative_path, cells_of
 
 SOUND = PlacedMedium(
     Medium(MediaKind.AUDIO, "ä", "/data/b", offset=7, size=9),

@@ -14,8 +14,8 @@ from brimful.errors import CorruptFileError
 from brimful.fingerprint import digest_bytes
 from brimful.media import Medium, PlacedMedium
 from brimful.media.container import MediaContainer
-from brimful.shards.media_columns import DIGEST_BYTES, KINDS, NO_DIGEST, NUMBERS, ONE_RUN, PLACE, ROW, TEXT, MediaCells
-from brimful.shards.media_files import MediaFiles
+from brimful.media.store.columns import DIGEST_BYTES, KINDS, NO_DIGEST, NUMBERS, ONE_RUN, PLACE, ROW, TEXT, MediaCells
+from brimful.media.store.files import MediaFiles
 
 _NUM_RUNS = NUMBERS.index("num_runs")
 _NAME_BYTES = NUMBERS.index("name_bytes")
@@ -76,6 +76,11 @@ class StoredMedia(Sequence[PlacedMedium]):
                 _set_source(item, (facts, index))
             self._made = items
         return self._made
+
+
+def stored(cells: Sequence[bytes], files: MediaFiles) -> Sequence[PlacedMedium]:
+    """Return the media of a pack, stored or referenced."""
+    return StoredMedia(MediaCells._make(cells), files) if cells[0] else ()
 
 
 class StoredFacts:

@@ -1,4 +1,4 @@
-"""Media of a pack in columns of a shard: numbers of fixed size, digests and texts (read by ``shards/stored_media.py``).
+"""Media of a pack in columns of a shard: numbers of fixed size, digests and texts (read by ``media/store/stored.py``).
 
 ===================  ==============  =======================================================================
 ``media_numbers``    list<int64>     ``NUMBERS`` of each medium, medium by medium
@@ -142,7 +142,7 @@ def columns_of(cells: Sequence[MediaCells]) -> list[Any]:
 
     columns = []
     for name, values in zip(COLUMNS, zip(*cells, strict=True), strict=True):
-        field_type = schema_fields()[name]
+        field_type = column_types()[name]
         if field_type == pa.binary():
             columns.append(to_arrow_binary(values))
             continue
@@ -152,7 +152,7 @@ def columns_of(cells: Sequence[MediaCells]) -> list[Any]:
     return columns
 
 
-def schema_fields() -> dict[str, Any]:
+def column_types() -> dict[str, Any]:
     """Return the type of each column."""
     import pyarrow as pa
 

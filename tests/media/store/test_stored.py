@@ -8,16 +8,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.media.store.test_files import written
 
 from brimful.blobs import open_blob_store
 from brimful.errors import CorruptFileError
 from brimful.fingerprint import fingerprint_bytes
 from brimful.media import BadMediumError, MediaKind, Medium, PlacedMedium
+from brimful.media.store import MediaFiles
+from brimful.media.store.columns import MediaCells, cells_of
+from brimful.media.store.stored import StoredFacts, StoredMedia
 from brimful.ragged import offsets_of
-from brimful.shards import MEDIA_VERSION, MediaFiles, PackRows, ShardReader, ShardWriter
-from brimful.shards.media_columns import MediaCells, cells_of
-from brimful.shards.stored_media import StoredFacts, StoredMedia
-from tests.shards.test_media_files import written
+from brimful.shards import MEDIA_VERSION, PackRows, ShardReader, ShardWriter
 
 CONTENTS = (b"abc", b"defg", b"x" * 600)
 

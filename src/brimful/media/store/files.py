@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from brimful.blobs import Blob, BlobStore, PromisedBlobs
 from brimful.errors import CorruptFileError
 from brimful.media import MediaKind, Medium
 from brimful.media.container import MediaContainer
+from brimful.media.store.census import MediaCensus
 from brimful.shards.log import ShardRecord
 from brimful.typing import Fingerprint, Int64Array
 
@@ -94,9 +95,13 @@ class MediaFiles:
     """
 
     def __init__(self, store: BlobStore, records: Sequence[ShardRecord], root: str) -> None:
-        self._store, self._records, self.root = store, records, root
+        self.store, self._records, self.root = store, records, root
         self._containers: dict[int, MediaContainer] = {}
         self._promised = PromisedBlobs(store)
+
+    def census(self, directory: str) -> MediaCensus:
+        """Return the counts of the media of the store by kind; read from the log alone."""
+        return MediaCensus.of(self._records, directory=directory, root=self.root)
 
     def reference(self, kind: MediaKind, name: str, path: str, offset: int, size: int) -> Medium:
         """Return a medium in a file, or in a part of one; a relative path is relative to the root."""
@@ -120,8 +125,8 @@ class MediaFiles:
         """Open a container; its size is compared with the log before any byte is read."""
         facts = self._records[shard].media if 0 <= shard < len(self._records) else None
         if facts is None or facts.get("file") is None:
-            raise CorruptFileError(f"{self._store.url}: a pack names media of shard {shard}, which has none")
-        container = MediaContainer(self._store, facts["file"], bool(facts.get("features")))
+            raise CorruptFileError(f"{self.store.url}: a pack names media of shard {shard}, which has none")
+        container = MediaContainer(self.store, facts["file"], bool(facts.get("features")))
         size = self._promised.size(facts["file"])
         if size is None:
             raise CorruptFileError(
@@ -134,7 +139,21 @@ class MediaFiles:
         return container
 
 
-def recorded_root(store: BlobStore, notes: dict[str, Any]) -> str:
+def files_of(
+    store: BlobStore, records: Sequence[ShardRecord], notes: Mapping[str, Any], root: str | None = None
+) -> MediaFiles:
+    """Return the files of a store, given its log and the notes of its header.
+
+    Args:
+        store: of the packs.
+        records: of its shards; the list may grow.
+        notes: of the header.
+        root: current directory of relative references; the recorded one if None.
+    """
+    return MediaFiles(store, records, root or recorded_root(store, notes))
+
+
+def recorded_root(store: BlobStore, notes: Mapping[str, Any]) -> str:
     """Return the current directory of the media of a store.
 
     If a store was moved with its media, they are found relative to its directory; if it was moved alone, by

@@ -1,0 +1,40 @@
+"""Media in a pack store: their columns in shards, the containers of their bytes, a census and a check of them.
+
+The package is the ``AttachmentStore`` of ``brimful.attachment``.
+"""
+
+from brimful.media.store.census import KindCount, KindCounter, LargestMedium, MediaCensus
+from brimful.media.store.check import MediaCheck as check_of
+from brimful.media.store.columns import COLUMNS, cells_of, column_types, columns_of
+from brimful.media.store.files import (
+    ContainerWriter,
+    MediaFiles,
+    container_ends,
+    container_key,
+    files_of,
+    padded,
+    recorded_root,
+    root_note,
+)
+from brimful.media.store.stored import stored
+
+__all__ = [
+    "COLUMNS",
+    "ContainerWriter",
+    "KindCount",
+    "KindCounter",
+    "LargestMedium",
+    "MediaCensus",
+    "MediaFiles",
+    "cells_of",
+    "check_of",
+    "column_types",
+    "columns_of",
+    "container_ends",
+    "container_key",
+    "files_of",
+    "padded",
+    "recorded_root",
+    "root_note",
+    "stored",
+]
