@@ -9,8 +9,8 @@ import os
 import pytest
 
 from brimful.errors import BadSampleError, SettingsError, SourceError, SourceNotFoundError
-from brimful.sources.feed import RowOptions
 from brimful.sources.open_feed import open_feed
+from brimful.sources.reading import RowOptions
 from brimful.sources.row_feed import PipeFeed
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from brimful.errors import SettingsError, SourceError, SourceNotFoundError
@@ -115,6 +115,7 @@ names = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sets(names, min_size=1, max_size=5))
+@example({"data:"})
 def test_names_are_data(tmp_path_factory: pytest.TempPathFactory, stems: set[str]) -> None:
     """Colons, blanks, dots, line ends: seed programs lost a hundred thousand samples over one colon."""
     folder = tmp_path_factory.mktemp("names")

@@ -15,11 +15,11 @@ from brimful.fingerprint import fingerprint_bytes, fingerprint_of
 from brimful.sources.copies import begins_like_array
 from brimful.sources.directory import is_pack_store
 from brimful.sources.fast_json import parser_for, row_of_line
-from brimful.sources.feed import Cursor, Feed, RowOptions, numbered, sample_of
+from brimful.sources.feed import Cursor, Feed, numbered, reading_of_arrivals, sample_of
 from brimful.sources.media_files import media_kind
-from brimful.sources.open import arrival_of, open_source
+from brimful.sources.open import arrival_of, source_of_file
 from brimful.sources.pairs import ROW, TRANSCRIPT, row_beside, stem_of
-from brimful.sources.reading import Reading
+from brimful.sources.reading import Reading, RowOptions
 from brimful.sources.rows import MAX_ROW_BYTES, oversized
 from brimful.sources.sample import MalformedRowError, Sample
 from brimful.sources.source import Source
@@ -52,14 +52,6 @@ class _Progress:
     check: str = ""
     format: str | None = None
     is_done: bool = False
-
-
-@dataclass
-class _GrowingFile:
-    """A file of lines that this process has read from: its last bytes before the position, and its reading."""
-
-    tail: bytes
-    reading: Reading | None = None
 
 
 class DirectoryFeed(Feed):
@@ -97,7 +89,7 @@ class DirectoryFeed(Feed):
         self._unsettled: dict[str, None] = {}
         self._current = ""
         self._queue: deque[str] = deque()
-        self._growing: dict[str, _GrowingFile] = {}
+        self._readings: dict[str, Reading] = {}  # of files of lines
         self._source: tuple[str, Source] | None = None
         self._media: dict[str, list[str]] = {}  # names of media of the last listing, by their stem
         self.is_ended = False
@@ -190,12 +182,10 @@ class DirectoryFeed(Feed):
         path = self._directory / name
         data = path.read_bytes()
         row = row_beside(path.suffix, data, self._media.get(stem_of(name), []))
-        place = self._options.media
         # Media of its name are in the same folder, wherever other rows have theirs.
-        options = (
-            self._options if place is None else replace(self._options, media=replace(place, directory=str(path.parent)))
-        )
-        reading = None if isinstance(row, MalformedRowError) else options.reading([row], str(path))
+        folder, place = str(path.parent), self._options.media
+        options = self._options if place is None else replace(self._options, media=replace(place, directory=folder))
+        reading = None if isinstance(row, MalformedRowError) else reading_of_arrivals(options, [row], str(path), folder)
         progress.rows, progress.bytes, progress.is_done = 1, len(data), True
         progress.format = None if reading is None else reading.format.name
         return [sample_of(row, first_id, reading, str(path))]
@@ -222,18 +212,7 @@ class DirectoryFeed(Feed):
                 check = fingerprint_of([size, fingerprint_bytes(file.read())])
             if progress.check not in ("", check):
                 raise SourceError(f"{path} was changed after its first {progress.rows:,} rows were taken")
-            options = self._options
-            source = open_source(
-                str(path),
-                format=options.format,
-                fields=options.fields,
-                ignore=options.ignore,
-                prompt=options.prompt,
-                media=options.media is not None,
-                media_dir=None if options.media is None else options.media.directory or None,
-                media_outside=options.media is not None and options.media.allow_outside,
-                cache_dir=self._cache,
-            )
+            source = source_of_file(str(path), self._options, self._cache)
             progress.bytes, progress.check, progress.format = size, check, source.format_name
             self._source = (name, source)
         return self._source[1]
@@ -244,14 +223,11 @@ class DirectoryFeed(Feed):
         """Take lines of a file that may grow; take a last line without a line end only if nothing more will come."""
         path = self._directory / name
         with open(path, "rb") as file:
-            growing_file = self._growing.get(name)
-            if growing_file is None:
-                file.seek(max(0, progress.bytes - _CHECKED_BYTES))
-                tail = file.read(min(progress.bytes, _CHECKED_BYTES))
-                if progress.check not in ("", fingerprint_bytes(tail)):
-                    raise SourceError(f"{path} was changed before byte {progress.bytes:,}, up to which it was read")
-                growing_file = self._growing[name] = _GrowingFile(tail)
-            file.seek(progress.bytes)
+            begin = max(0, progress.bytes - _CHECKED_BYTES)
+            file.seek(begin)
+            tail = file.read(progress.bytes - begin)
+            if progress.check not in ("", fingerprint_bytes(tail)):
+                raise SourceError(f"{path} was changed before byte {progress.bytes:,}, up to which it was read")
             data = file.read(_PIECE_BYTES)
             while b"\n" not in data and len(data) <= MAX_ROW_BYTES and (piece := file.read(len(data))):
                 data += piece
@@ -273,17 +249,20 @@ class DirectoryFeed(Feed):
                 row = row_of_line(text, parse)
                 packs = (import_module(module).rows_of_line(name, row) for module in LINE_MODULES)
                 rows += next((samples for samples in packs if samples is not None), [row])
-        if rows and growing_file.reading is None:
-            growing_file.reading = self._options.in_folder(str(path.parent)).reading(rows, str(path), progress.format)
-            progress.format = None if growing_file.reading is None else growing_file.reading.format.name
+        reading = self._readings.get(name)
+        if rows and reading is None:
+            options = replace(self._options, format=self._options.format or progress.format)
+            reading = reading_of_arrivals(options, rows, str(path), str(path.parent))
+            if reading is not None:
+                self._readings[name] = reading
+                progress.format = reading.format.name
         samples = [
-            sample_of(row, first_id + index, growing_file.reading, f"{path}: row {progress.rows + index}")
+            sample_of(row, first_id + index, reading, f"{path}: row {progress.rows + index}")
             for index, row in enumerate(rows)
         ]
-        growing_file.tail = (growing_file.tail + data[:num_bytes])[-_CHECKED_BYTES:]
+        progress.check = fingerprint_bytes((tail + data[:num_bytes])[-_CHECKED_BYTES:])
         progress.rows += len(rows)
         progress.bytes += num_bytes
-        progress.check = fingerprint_bytes(growing_file.tail)
         return samples
 
     def cursor(self) -> Cursor:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from brimful.errors import BadSampleError, SettingsError
-from brimful.sources.formats import RowFormat, format_named
-from brimful.sources.formats.registry import detect_rows
-from brimful.sources.media import MediaPlace
-from brimful.sources.reading import Reading
+from brimful.sources.reading import Reading, RowOptions
 from brimful.sources.sample import Sample
 
 Cursor: TypeAlias = Mapping[str, Any]
@@ -60,47 +57,22 @@ class Feed(abc.ABC):
         """
 
 
-@dataclass(frozen=True)
-class RowOptions:
-    """Options of ``open_source`` that decide how a row of a feed is read.
+def reading_of_arrivals(options: RowOptions, rows: Iterable[Any], title: str, directory: str) -> Reading | None:
+    """Return the reading of arriving rows by the first of them; None while none of them can be read.
 
-    Attributes:
-        format: name of the rows' format; detected for each file if None.
-        fields: keys of the rows, by the format's field names.
-        ignore: columns and marks that may be left out although they carry meaning.
-        prompt: turn of the user for formats that write one.
-        media: place of the media that rows name; the directory of their file if it names none. None refuses them.
+    Raises:
+        UnknownFormatError: they have no format that brimful knows.
+        SettingsError: each row is several samples.
     """
-
-    format: str | None = None
-    fields: Mapping[str, str] | None = None
-    ignore: tuple[str, ...] = ()
-    prompt: str | None = None
-    media: MediaPlace | None = None
-
-    def in_folder(self, folder: str) -> RowOptions:
-        """Return the options of the rows of a file in a folder."""
-        return self if self.media is None else replace(self, media=self.media.beside(folder))
-
-    def reading(self, rows: Sequence[Any], title: str, known_format: str | None = None) -> Reading | None:
-        """Return the reading of rows by the first of them; None while none of them can be read.
-
-        Raises:
-            UnknownFormatError: they have no format that brimful knows.
-        """
-        name = self.format or known_format
-        if name is not None:
-            return self._of(format_named(name, self.fields, self.prompt), title)
-        row_format = detect_rows(rows, title, fields=self.fields, ignore=self.ignore, prompt=self.prompt)
-        return None if row_format is None else self._of(row_format, title)
-
-    def _of(self, row_format: RowFormat, title: str) -> Reading:
-        if row_format.view is not None:
-            raise SettingsError(
-                f"{title} has rows of format {row_format.name}: a stream packs single samples, and both samples of a row "
-                f"stay in one pack. Pack the finished file with brimful pack"
-            )
-        return Reading(row_format, frozenset(self.ignore), self.media)
+    row_format = options.format_of(rows, title)
+    if row_format is None:
+        return None
+    if row_format.view is not None:
+        raise SettingsError(
+            f"{title} has rows of format {row_format.name}: a stream packs single samples, and both samples of a row "
+            f"stay in one pack. Pack the finished file with brimful pack"
+        )
+    return options.reading(row_format, directory)
 
 
 def sample_of(row: Any, sample_id: int, reading: Reading | None, where: str) -> Sample | BadSampleError:

@@ -28,6 +28,7 @@ from brimful.sources.media import MediaPlace
 from brimful.sources.memory import DatasetRows, MemoryRows
 from brimful.sources.pairs import pair_folders, pair_rows
 from brimful.sources.parquet import ParquetRows
+from brimful.sources.reading import RowOptions
 from brimful.sources.rows import FEW_FILES, ChainedRows, FirstRows, Rows
 from brimful.sources.source import Source
 from brimful.sources.stamp import require_file
@@ -156,7 +157,15 @@ def open_source(
     if max_samples is not None:
         rows = _first_rows(rows, max_samples)
     place = MediaPlace(os.fspath(media_dir or ""), media_outside) if media or media_dir is not None else None
-    return Source(rows, format, fields, ignore, place, prompt)
+    return Source(rows, RowOptions(format, fields, ignore, prompt, place))
+
+
+def source_of_file(path: str, options: RowOptions, cache: str | os.PathLike[str] | None) -> Source:
+    """Open one file whose rows are read with these options."""
+    media_outside = options.media is not None and options.media.allow_outside
+    return Source(
+        _from_path(path, _Options("file", None, None, None if cache is None else Path(cache), media_outside)), options
+    )
 
 
 def _first_rows(rows: Rows, count: int) -> Rows:

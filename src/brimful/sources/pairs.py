@@ -269,7 +269,8 @@ def with_media_of_its_name(row: dict[str, Any], media: Sequence[str]) -> dict[st
     for name in media:
         kind = media_kind(name)
         assert kind is not None
-        columns.setdefault(COLUMN_OF_KIND[kind], []).append(name)
+        # A row may hold a medium itself, as a URL "data:…": a file of such a name is written as a path.
+        columns.setdefault(COLUMN_OF_KIND[kind], []).append(f"./{name}" if name.startswith("data:") else name)
     # Two images with the row's name: which one is meant is unclear, so nothing is guessed.
     crowded_names = next((names for names in columns.values() if len(names) > 1), None)
     if crowded_names is not None:

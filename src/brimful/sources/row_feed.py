@@ -9,13 +9,14 @@ import abc
 import os
 import select
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from brimful.errors import BadSampleError, SourceError
 from brimful.fingerprint import fingerprint_of
 from brimful.sources.fast_json import rows_of_lines
-from brimful.sources.feed import Cursor, Feed, RowOptions, sample_of
-from brimful.sources.reading import Reading
+from brimful.sources.feed import Cursor, Feed, reading_of_arrivals, sample_of
+from brimful.sources.reading import Reading, RowOptions
 from brimful.sources.rows import MAX_ROW_BYTES, oversized
 from brimful.sources.sample import MalformedRowError, Sample
 from brimful.typing import Fingerprint
@@ -52,13 +53,17 @@ class RowFeed(Feed):
             return []
         # The first rows decide the format: a cursor names it, so that it stays the same.
         if self._reading is None and not all(isinstance(row, Sample) for row in rows):
-            self._reading = self._options.reading(rows, self.title, self._format)
+            self._set_reading(rows)
             self._format = None if self._reading is None else self._reading.format.name
         self._position += len(rows)
         return [
             sample_of(row, first_id + index, self._reading, f"{self.title}: row {self._first + begin + index}")
             for index, row in enumerate(rows)
         ]
+
+    def _set_reading(self, rows: Sequence[Any]) -> None:
+        options = replace(self._options, format=self._options.format or self._format)
+        self._reading = reading_of_arrivals(options, rows, self.title, "")
 
     def _read_until(self, end: int) -> None:
         while self._first + len(self._rows) < end and not self._is_exhausted:
@@ -113,7 +118,7 @@ class RowFeed(Feed):
             raise SourceError(f"{self.title} cannot go back to row {last['rows']:,}: give it from its beginning again")
         self._position, self._format = int(last["rows"]), last["format"]
         if self._format is not None:
-            self._reading = self._options.reading([], self.title, self._format)
+            self._set_reading([])
         self._expected_check, self.is_ended = str(last["check"]), False
 
 

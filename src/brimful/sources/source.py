@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
 from itertools import accumulate, groupby
@@ -16,13 +16,13 @@ from brimful.errors import BadSampleError, SettingsError, SourceError
 from brimful.fingerprint import fingerprint_of, short
 from brimful.messages import counted, setting
 from brimful.sources.augmented import Augmentation, Transform, as_transforms
-from brimful.sources.formats import FORMATS, RowFormat, format_named
-from brimful.sources.formats.registry import detect_rows
-from brimful.sources.media import MediaPlace
-from brimful.sources.reading import Reading
+from brimful.sources.formats import FORMATS, RowFormat
+from brimful.sources.reading import Reading, RowOptions
 from brimful.sources.rows import FEW_FILES, Block, ChainedRows, Rows, joined
 from brimful.sources.sample import Sample
 from brimful.typing import Fingerprint
+
+_DEFAULTS = RowOptions()
 
 
 class Source:
@@ -35,13 +35,7 @@ class Source:
 
     Args:
         rows: of one file, table or list, or several chained.
-        format: name of the format of all rows; detected for each file if None.
-        fields: keys of the rows, by the format's field names.
-        ignore: columns, and marks such as ``<image>``, that may be left out although they carry meaning.
-        media: place of the images, videos and audio of rows; the directory of each file if it names none. None refuses
-            rows with media.
-        prompt: turn of the user for formats that write one (``RowFormat.default_prompt``); None for the default of
-            each.
+        options: decide how the rows are read.
 
     >>> from brimful.sources.memory import MemoryRows
     >>> source = Source(MemoryRows([{"question": "1+1?", "answer": "2"}]))
@@ -49,38 +43,23 @@ class Source:
     (1, 'question_answer', '2')
     """
 
-    def __init__(
-        self,
-        rows: Rows,
-        format: str | None = None,
-        fields: Mapping[str, str] | None = None,
-        ignore: Sequence[str] = (),
-        media: MediaPlace | None = None,
-        prompt: str | None = None,
-    ) -> None:
+    def __init__(self, rows: Rows, options: RowOptions = _DEFAULTS) -> None:
         parts = rows.parts if isinstance(rows, ChainedRows) else [rows]
         if len(rows) == 0:
             raise SourceError(f"{rows.title} is empty: it has no sample to pack")
-        formats = (
-            [format_named(format, fields, prompt)] * len(parts)
-            if format is not None
-            else _detect_all(parts, fields, ignore, prompt)
-        )
-        if prompt is not None and not any(row_format.default_prompt for row_format in formats):
+        formats = _formats_of(parts, options)
+        if options.prompt is not None and not any(row_format.default_prompt for row_format in formats):
             names = " and ".join(dict.fromkeys(row_format.name for row_format in formats))
             prompted = ", ".join(name for name, row_format in FORMATS.items() if row_format.default_prompt)
             raise SettingsError(f"{setting('prompt')} has no effect on rows of format {names}: it is for {prompted}")
-        places = [None if media is None else media.beside(part.directory) for part in parts]
-        parts = [
-            part if row_format.view is None else row_format.view(part)
-            for part, row_format in zip(parts, formats, strict=True)
-        ]
-        rows = ChainedRows(parts, rows.title) if isinstance(rows, ChainedRows) else parts[0]
-        readings = [
-            Reading(row_format, frozenset(ignore), place) for row_format, place in zip(formats, places, strict=True)
-        ]
-        self._set_rows(rows, list(zip(map(len, parts), readings, strict=True)))
-        self.detected = format is None
+        views: list[Rows] = []
+        sized_readings: list[tuple[int, Reading]] = []
+        for part, row_format in zip(parts, formats, strict=True):
+            views.append(part if row_format.view is None else row_format.view(part))
+            sized_readings.append((len(views[-1]), options.reading(row_format, part.directory)))
+        rows = ChainedRows(views, rows.title) if isinstance(rows, ChainedRows) else views[0]
+        self._set_rows(rows, sized_readings)
+        self.detected = options.format is None
 
     @classmethod
     def chained(cls, sources: Sequence[Source], title: str) -> Source:
@@ -301,13 +280,9 @@ def _ends_block(file: Block) -> bool:
     return file.fingerprint.endswith("00")
 
 
-def _detect_all(
-    parts: Sequence[Rows], fields: Mapping[str, str] | None, ignore: Sequence[str], prompt: str | None
-) -> list[RowFormat]:
-    """Detect the format of each part; a part without a readable row gets the format of the previous (or next) part."""
-    formats = [
-        detect_rows(part.read(0, len(part)), part.title, fields=fields, ignore=ignore, prompt=prompt) for part in parts
-    ]
+def _formats_of(parts: Sequence[Rows], options: RowOptions) -> list[RowFormat]:
+    """Return the format of each part; a part without a readable row gets the format of the previous (or next) part."""
+    formats = [options.format_of(part.read(0, len(part)), part.title) for part in parts]
     first = next((row_format for row_format in formats if row_format is not None), None)
     if first is None:
         # No row of any part can be read: the first row tells why.
