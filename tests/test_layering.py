@@ -241,6 +241,18 @@ def test_rooms_of_the_report_point_to_the_analysis():
     assert not wrong, "\n".join(wrong)
 
 
+def test_modules_of_the_command_line_import_in_one_direction():
+    """A file of settings that asks a command for its options, which ask the file, is read all at once or not at all."""
+    for package in ("cli", "materialize"):
+        arrows = {}
+        for module in modules():
+            if module.file.startswith(f"{package}/"):
+                names = {f"{one.module}.{name}" for one in module.imports for name in one.names}
+                arrows[module.name] = names | {one.module for one in module.imports}
+        assert len(arrows) > 15
+        assert not modules_on_circles(arrows), "\n".join(modules_on_circles(arrows))
+
+
 def test_modules_of_the_report_import_in_one_direction():
     """Two modules that import each other are one module in two files: neither is read alone."""
     arrows = {}

@@ -19,7 +19,7 @@ def _pack(directory, **options):
 
 def test_a_job_that_finishes_takes_nothing_from_one_that_still_runs(tmp_path, monkeypatch):
     """Without it the second of two identical jobs ends because its tokens were deleted under it."""
-    real, waiting, go_on = job_module.write_packs, threading.Event(), threading.Event()  # type: ignore[attr-defined]
+    real, waiting, go_on = job_module.write_plan, threading.Event(), threading.Event()  # type: ignore[attr-defined]
     slow: list[object] = []
 
     def write(*args, **options):
@@ -28,7 +28,7 @@ def test_a_job_that_finishes_takes_nothing_from_one_that_still_runs(tmp_path, mo
             assert go_on.wait(30)
         return real(*args, **options)
 
-    monkeypatch.setattr(job_module, "write_packs", write)
+    monkeypatch.setattr(job_module, "write_plan", write)
     thread = threading.Thread(target=lambda: slow.append(_pack(tmp_path / "packs")))
     thread.start()
     assert waiting.wait(30)

@@ -9,7 +9,7 @@ from brimful import PackingProducer, open_packs
 from brimful.blobs import open_blob_store
 from brimful.encode.choose import EncoderSettings, Mode
 from brimful.errors import BadSampleError, NoTargetError, SettingsError, SourceError
-from brimful.materialize.producer.begin import _mode, check_apart
+from brimful.materialize.producer.begin import check_apart, mode_of_arrivals
 from brimful.materialize.producer.settings import ProducerSettings
 from brimful.materialize.registered import Producers
 from brimful.shards import StreamLog
@@ -40,7 +40,7 @@ class Feed:
 
 def mode(feed, known=None, *, close=False, **options):
     registration = None if known is None else Stub(settings={"mode": known})
-    return _mode(EncoderSettings(**options), feed, registration, close=close)
+    return mode_of_arrivals(EncoderSettings(**options), feed, registration, close=close)
 
 
 def test_what_was_given_or_begun_asks_no_row():

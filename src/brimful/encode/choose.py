@@ -120,7 +120,7 @@ class EncoderSettings:
 
 @understands({}, EncoderSettings)
 def encoder_for(
-    source: Source,
+    source: Source | None,
     tokenizer: str | os.PathLike[str] | Any | None,
     settings: EncoderSettings | None = None,
     **options: Any,
@@ -128,7 +128,7 @@ def encoder_for(
     """Return the encoder for a source, with these settings.
 
     Args:
-        source: the samples.
+        source: the samples; None if they are not known yet, for a given mode.
         tokenizer: a directory, a hub id, or a ``transformers`` tokenizer; None for rows of tokens.
         settings, options: an ``EncoderSettings``, or its fields as keywords.
 
@@ -143,6 +143,7 @@ def encoder_for(
     train_on, media = settings.train_on, settings.media
     mode = choice_of(Mode, settings.mode, argument="mode")
     if mode is Mode.AUTO:
+        assert source is not None
         # A mixture is encoded by ``ChatEncoder``, which takes texts and tokens among the chats.
         modes = {_MODE_OF_FORMAT.get(row_format.name, Mode.CHAT) for row_format in source.formats}
         mode = modes.pop() if len(modes) == 1 else Mode.CHAT

@@ -4,13 +4,11 @@ import logging
 import os
 import uuid
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from brimful.checks import choice_of
-from brimful.encode.choose import EncoderSettings, Mode, encoder_for
+from brimful.encode.choose import EncoderSettings, Mode
 from brimful.encode.encoder import Encoder
-from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import BadSampleError, SettingsError, SourceError, StoreMismatchError
 from brimful.materialize.producer.settings import ProducerSettings
 from brimful.materialize.registered import Registration
@@ -24,35 +22,21 @@ _ROWS = 256
 """First rows, by which the encoding mode is chosen."""
 
 
-def encoder_of_arrivals(
-    given: Any, settings: EncoderSettings, feed: Feed, known: Registration | None, *, close: bool
-) -> tuple[Encoder, Mode] | None:
-    """Return the encoder and its mode, once the mode is known; None until then.
+def mode_of_arrivals(settings: EncoderSettings, feed: Feed, known: Registration | None, *, close: bool) -> Mode | None:
+    """Return the encoding mode: as given, as registered, or by the first rows; None until it is known.
 
     Args:
-        given: a tokenizer, or the name or directory of one; None for rows of tokens.
         settings: of the encoder.
         feed: the samples.
         known: registration of this producer, if it was begun.
         close: true if nothing will follow the current contents of the feed.
     """
-    mode = _mode(settings, feed, known, close=close)
-    if mode is None:
-        return None
-    # Only an unknown mode would require the formats of the source.
-    source: Any = None
-    tokenizer = None if given is None else Tokenizer.of(given)
-    return encoder_for(source, tokenizer, replace(settings, mode=mode)), mode
-
-
-def _mode(settings: EncoderSettings, feed: Feed, known: Registration | None, *, close: bool) -> Mode | None:
-    """Return the encoding mode: as given, as registered, or by the first rows."""
     mode: Mode = choice_of(Mode, settings.mode, argument="mode")
     if mode is not Mode.AUTO:
         return mode
     if settings.media is not None:
         return Mode.CHAT
-    if known is not None and known.settings.get("mode") in [choice.value for choice in Mode]:
+    if known is not None and known.settings.get("mode", "encoder") != "encoder":
         return Mode(known.settings["mode"])
     rows = feed.poll(_ROWS, 0, is_last=close)
     if close and not rows and feed.is_ended:

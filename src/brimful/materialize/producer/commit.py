@@ -7,44 +7,13 @@ from itertools import islice
 from typing import Any
 
 from brimful.blobs import BlobGroup, BlobStore, crash_points
-from brimful.materialize.carried_media import CarriedMedia
-from brimful.materialize.carry_over import ReadyPack, save_carry_over, write_packs_to
+from brimful.materialize.carry_over import ReadyPack, write_packs_to
 from brimful.materialize.producer.media_container import ShardContainer
 from brimful.materialize.producer.records import SeenRecords
-from brimful.materialize.producer.recovery import STATE_VERSION
-from brimful.materialize.producer.window import PackingWindow
-from brimful.materialize.registered import Registration
 from brimful.shards import ShardRecord, shard_key
-from brimful.sources.feed import Cursor
 
 _KEPT_CARRY_OVERS = 2
 """Number of last records whose carry-over is kept: another process may be reading the second to last."""
-
-
-def state_behind(
-    files: BlobGroup,
-    records: SeenRecords,
-    own: Registration,
-    window: PackingWindow,
-    num_packs: int,
-    *,
-    cursor: Cursor,
-    is_closing: bool,
-    carried_media: CarriedMedia | None,
-) -> dict[str, Any]:
-    """Write the carry-over after a shard of the first ready packs, and return the state for its record."""
-    folder = f"carry/{own.number:06d}"
-    ready, segments = window.ready[num_packs:], window.segments()
-    carried = save_carry_over(files, folder, len(records), ready, segments, carried_media)
-    return {
-        "version": STATE_VERSION,
-        "producer": own.name,
-        "cursor": cursor,
-        "counts": window.counts_after(window.ready[:num_packs]),
-        "window": window.planner_state(),
-        "carry_over": carried,
-        "is_closing": is_closing,
-    }
 
 
 def write_shard(
@@ -52,7 +21,6 @@ def write_shard(
     records: SeenRecords,
     packs: Sequence[ReadyPack],
     state: dict[str, Any],
-    *,
     writer_id: str,
     with_media: bool,
 ) -> ShardRecord:

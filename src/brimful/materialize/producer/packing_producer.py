@@ -6,31 +6,32 @@ import logging
 import os
 import socket
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
 from typing import Any
 
 from brimful.arguments import CAPACITY_NAMES, understands
 from brimful.blobs import BlobGroup, crash_points, open_blob_store
 from brimful.checks import path_of
-from brimful.encode.choose import EncoderSettings
+from brimful.encode.choose import EncoderSettings, encoder_for
 from brimful.encode.encoder import Encoder
+from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import StoreMismatchError
 from brimful.materialize.back_pressure import BackPressure, Clock
 from brimful.materialize.carried_media import CarriedMedia
-from brimful.materialize.carry_over import ReadyPack
-from brimful.materialize.producer.begin import check_apart, claim_stream, encoder_of_arrivals
-from brimful.materialize.producer.commit import remove_carry_over, state_behind, write_shard
+from brimful.materialize.carry_over import save_carry_over
+from brimful.materialize.producer.begin import check_apart, claim_stream, mode_of_arrivals
+from brimful.materialize.producer.commit import remove_carry_over, write_shard
 from brimful.materialize.producer.intake import Intake
 from brimful.materialize.producer.records import SeenRecords
-from brimful.materialize.producer.recovery import FIRST_WAIT, late_looks, recover
+from brimful.materialize.producer.recovery import FIRST_WAIT, STATE_VERSION, late_looks, recover
 from brimful.materialize.producer.settings import ProducerSettings
 from brimful.materialize.producer.statistics import ProducerStatistics
 from brimful.materialize.producer.window import PackingWindow
 from brimful.materialize.registered import Producers, Registration
 from brimful.messages import counted, first_few, setting
 from brimful.settings import as_settings
-from brimful.shards import EndRecord, ShardRecord, StreamLog
+from brimful.shards import EndRecord, StreamLog
 from brimful.sources.feed import Feed
 from brimful.sources.open_feed import open_feed
 from brimful.sources.settings import RowSettings
@@ -265,10 +266,12 @@ class PackingProducer:
             raise self._ended()
         mode = "encoder" if known is None else known.settings.get("mode", "encoder")
         if self._encoder is None:
-            chosen = encoder_of_arrivals(self._given_encoder, self._encoder_settings, self._feed, known, close=close)
-            if chosen is None:
+            known_mode = mode_of_arrivals(self._encoder_settings, self._feed, known, close=close)
+            if known_mode is None:
                 return False
-            self._encoder, mode = chosen[0], chosen[1].value
+            mode = known_mode.value
+            tokenizer = None if self._given_encoder is None else Tokenizer.of(self._given_encoder)
+            self._encoder = encoder_for(None, tokenizer, replace(self._encoder_settings, mode=known_mode))
         self._intake = Intake(self._encoder, self._settings, self._feed.title)
         self._num_lanes = claim_stream(self._log, self._encoder, self._settings, self._notes)
         self._registration = self._producers.register(self.name, {"mode": mode, **self._settings.registered})
@@ -308,45 +311,39 @@ class PackingProducer:
         """
         # Not after the last commit: there, removing a file waits until the device has flushed.
         remove_carry_over(self._store, self._records)
+        window, records, carried_media = self._window, self._records, self._carried_media
+        packs, ready_packs = window.ready[:num_packs], window.ready[num_packs:]
+        counts = window.counts_after(packs)
         with BlobGroup(self._store) as files:
-            state = self._commit_files(files, num_packs)
-        if state is None:
-            self._is_current = False
-            return True
+            folder = f"carry/{self._own.number:06d}"
+            carry_over = save_carry_over(files, folder, len(records), ready_packs, window.segments(), carried_media)
+            state = {
+                "version": STATE_VERSION,
+                "producer": self.name,
+                "cursor": self._feed.cursor(),
+                "counts": counts,
+                "window": window.planner_state(),
+                "carry_over": carry_over,
+                "is_closing": self._is_closing,
+            }
+            with_media = carried_media is not None
+            while not self._log.commit(
+                record := write_shard(files, records, packs, state, self._writer_id, with_media), files
+            ):
+                if self._lost_to_own():
+                    self._is_current = False
+                    return True
+            crash_points.reach("after-commit")
+        records.shards.append(record)
         self._feed.settle()
-        self._window.drop_committed(num_packs, state["counts"])
-        if self._window.is_empty:
+        window.drop_committed(num_packs, counts)
+        if window.is_empty:
             self._forget_age()
         elif self._oldest is not None and not self._is_emptied:
             self._forget_age(self._clock.now())
         if self._on_shard is not None:
             self._on_shard(self.statistics)
         return True
-
-    def _commit_files(self, files: BlobGroup, num_packs: int) -> dict[str, Any] | None:
-        """Write and commit the files of a commit; return the state after it, or None if this name was first."""
-        packs = self._window.ready[:num_packs]
-        cursor = self._feed.cursor()
-        state = state_behind(
-            files,
-            self._records,
-            self._own,
-            self._window,
-            num_packs,
-            cursor=cursor,
-            is_closing=self._is_closing,
-            carried_media=self._carried_media,
-        )
-        while not self._log.commit(record := self._write_shard(files, packs, state), files):
-            if self._lost_to_own():
-                return None
-        crash_points.reach("after-commit")
-        self._records.shards.append(record)
-        return state
-
-    def _write_shard(self, files: BlobGroup, packs: Sequence[ReadyPack], state: dict[str, Any]) -> ShardRecord:
-        with_media = self._carried_media is not None
-        return write_shard(files, self._records, packs, state, writer_id=self._writer_id, with_media=with_media)
 
     def _lost_to_own(self) -> bool:
         """Read the records that other processes committed first; return true if one has this producer's name.
@@ -369,20 +366,20 @@ class PackingProducer:
         remove_carry_over(self._store, self._records)
         self._producers.close(self._own, self.statistics.as_dict())
         self.is_finished = True
-        while not (others := self._open_producers()) and self._records.look() is None:
+        while True:
+            # This one is closed, even if its file is not visible yet.
+            producers = [producer for producer in self._producers.all() if producer.name != self.name]
+            open_names = [producer.name for producer in producers if not self._producers.is_closed(producer)]
+            if open_names or self._records.look() is not None:
+                break
             self._log.end(EndRecord(len(self._records), *self._records.sums))
-        if others:
+        if open_names:
             # If names are shown late, two producers that close at once each see the other open, and none ends the
             # stream.
             logging.getLogger("brimful").warning(
                 "%s stays open: not closed by %s; if all its producers are and it has no end, run one of their commands again",
-                *(self.directory, first_few(others, len(others))),
+                *(self.directory, first_few(open_names, len(open_names))),
             )
-
-    def _open_producers(self) -> list[str]:
-        """Return the names of other producers that are not closed. This one is, even if its file is not visible yet."""
-        others = [producer for producer in self._producers.all() if producer.name != self.name]
-        return [producer.name for producer in others if not self._producers.is_closed(producer)]
 
     def __repr__(self) -> str:
         return f"PackingProducer({self._feed.title!r} to {self.directory!r}, {self.statistics})"
