@@ -170,6 +170,14 @@ def package_of(name):
     return ("base" if parts[0] in BASE else room if room in MAY_IMPORT else parts[0]), room
 
 
+def test_verify_reaches_the_checks_of_media_and_columns_through_its_table():
+    """Without it the frame of all checks knows each kind of data, and cannot be used without them."""
+    (run,) = [module for module in modules() if module.file == "verify/run.py"]
+    names = {one.module for one in run.imports}
+    assert "brimful.verify.checks" in names
+    assert not {name for name in names if name.endswith(("media", "columns", "context_parallel"))}
+
+
 def test_arrows_point_left():
     """Prints the arrow that is wrong."""
     wrong = []

@@ -18,6 +18,8 @@ PAIRS_PER_BLOCK = 64 * 64
 Fingerprint: TypeAlias = str
 """32 hexadecimal digits that identify ordered contents and settings."""
 
+AnyArray: TypeAlias = npt.NDArray[Any]
+"""Array of any dtype, such as a column or features of media."""
 Int8Array: TypeAlias = npt.NDArray[np.int8]
 Int32Array: TypeAlias = npt.NDArray[np.int32]
 Int64Array: TypeAlias = npt.NDArray[np.int64]

@@ -60,34 +60,35 @@ def verify(
     given = (path is not None) + (model_type is not None)
     if given != 1 and not (given == 0 and media_settings is not None):
         raise SettingsError("give either --model DIR|ID or --model-type NAME (such as qwen2): what should be verified?")
-    if media_settings is not None:
-        return _verify_media(media_settings, path, model_type, no_gradients, as_json, **options)
-    if options["processor"] is not None:
+    if media_settings is None and options["processor"] is not None:
         raise SettingsError("--processor is for packs with media, and these packs have no media")
+    if media_settings is not None and model_type is not None:
+        raise SettingsError(
+            f"--model-type {model_type} has no tower for media: leave it out for a tiny model of "
+            f"{media_settings['family']}, or give your own model with --model DIR"
+        )
+    if media_settings is not None and options["processor"] is None:
+        raise SettingsError("these packs hold media: give --processor DIR, the directory of the model's processor")
     # Torch and transformers also warn while they are imported.
     with _quiet():
         with optional("torch", "torch", "brimful verify"):
             import torch  # noqa: F401
-        from brimful.serve import open_packs
         from brimful.verify import verify_packing
-        from brimful.verify.models import load_model, tiny_model
-        from brimful.verify.samples import few_of, random_samples
+        from brimful.verify.models import load_model
 
         names = _attention(options["attention"])
         place: dict[str, Any] = {"dtype": options["dtype"], "device": options["device"]}
-        if path is not None:
-            model = load_model(path, **place)
+        model = None if path is None else load_model(path, **place)
+        seeded_place = {**place, "seed": options["seed"]}
+        maker = None
+        if media_settings is not None:
+            model, samples, maker = _media_case(media_settings, model, options, seeded_place)
         else:
-            model = tiny_model(str(model_type), **place, seed=options["seed"])
-        embedding = model.get_input_embeddings()
-        vocab = int(embedding.num_embeddings if hasattr(embedding, "num_embeddings") else embedding.weight.shape[0])
-        samples: list[Any]
-        if options["packs"] is None:
-            samples = random_samples(vocab, seed=options["seed"])
-        else:
-            samples = few_of(open_packs(options["packs"]), vocab=vocab, max_tokens=options["max_tokens"])
-        collator = _collator(options["collator"], samples, model)
-        report = verify_packing(model, collator, samples, attention=names, gradients=not no_gradients)
+            model, samples = _text_case(model_type, model, options, seeded_place)
+        collator = _collator(options["collator"], samples, model, media=maker)
+        report = verify_packing(
+            model, collator, samples, attention=names, gradients=not no_gradients, media_maker=maker
+        )
     show(report.as_dict, str(report).splitlines, as_json)
     return 0 if report.ok else 1
 
@@ -99,57 +100,46 @@ def _media_settings(directory: str) -> dict[str, Any] | None:
     return open_packs(directory).media_settings
 
 
-def _verify_media(
-    media_settings: dict[str, Any],
-    path: str | None,
-    model_type: str | None,
-    no_gradients: bool,
-    as_json: bool,
-    **options: Any,
-) -> int:
-    """Verify packs with media, with a tiny model of their family or with the user's model."""
-    if model_type is not None:
-        raise SettingsError(
-            f"--model-type {model_type} has no tower for media: leave it out for a tiny model of "
-            f"{media_settings['family']}, or give your own model with --model DIR"
-        )
-    if options["processor"] is None:
-        raise SettingsError("these packs hold media: give --processor DIR, the directory of the model's processor")
-    with _quiet():
-        with optional("torch", "torch", "brimful verify"):
-            import torch  # noqa: F401
-        from brimful.media.collate import MediaFeatures
-        from brimful.serve import open_packs
-        from brimful.verify import verify_packing
-        from brimful.verify.media_models import tiny_media_model
-        from brimful.verify.models import load_model
-        from brimful.verify.remembered_features import RememberedFeatures
-        from brimful.verify.samples import few_with_media, renumbered
+def _text_case(
+    model_type: str | None, model: Any, options: dict[str, Any], place: dict[str, Any]
+) -> tuple[Any, list[Any]]:
+    """Return a model, a tiny one if none is given, and samples: random ones, or the first of packs."""
+    from brimful.serve import open_packs
+    from brimful.verify.models import tiny_model
+    from brimful.verify.samples import few_of, random_samples
 
-        names = _attention(options["attention"])
-        place: dict[str, Any] = {"dtype": options["dtype"], "device": options["device"]}
-        packs = open_packs(options["packs"])
-        if packs.media_features is not None:
-            raise SettingsError(
-                "these packs hold features, and verify exchanges media to see what changes: verify packs of the same plan "
-                "that were written with --media references"
-            )
-        features = MediaFeatures.of_packs(packs, options["processor"])
-        samples = few_with_media(packs, max_tokens=options["max_tokens"])
-        if path is not None:
-            model = load_model(path, **place)
-        else:
-            samples, vocab, token_ids = renumbered(samples)
-            rate = features.tokens_per_second
-            more: dict[str, Any] = {} if rate is None else {"tokens_per_second": rate}
-            model = tiny_media_model(media_settings, token_ids, vocab, **place, seed=options["seed"], **more)
-        maker = RememberedFeatures(features)
-        collator = _collator(options["collator"], samples, model, media=maker)
-        report = verify_packing(
-            model, collator, samples, attention=names, gradients=not no_gradients, media_maker=maker
+    model = tiny_model(str(model_type), **place) if model is None else model
+    embedding = model.get_input_embeddings()
+    vocab = int(embedding.num_embeddings if hasattr(embedding, "num_embeddings") else embedding.weight.shape[0])
+    if options["packs"] is None:
+        return model, random_samples(vocab, seed=options["seed"])
+    return model, few_of(open_packs(options["packs"]), vocab=vocab, max_tokens=options["max_tokens"])
+
+
+def _media_case(
+    media_settings: dict[str, Any], model: Any, options: dict[str, Any], place: dict[str, Any]
+) -> tuple[Any, list[Any], Any]:
+    """Return a model, a tiny one of the packs' family if none is given, samples, and the maker of their features."""
+    from brimful.media.collate import MediaFeatures
+    from brimful.serve import open_packs
+    from brimful.verify.media_models import tiny_media_model
+    from brimful.verify.media_samples import RememberedFeatures
+    from brimful.verify.samples import few_with_media, renumbered
+
+    packs = open_packs(options["packs"])
+    if packs.media_features is not None:
+        raise SettingsError(
+            "these packs hold features, and verify exchanges media to see what changes: verify packs of the same plan "
+            "that were written with --media references"
         )
-    show(report.as_dict, str(report).splitlines, as_json)
-    return 0 if report.ok else 1
+    features = MediaFeatures.of_packs(packs, options["processor"])
+    samples = few_with_media(packs, max_tokens=options["max_tokens"])
+    if model is None:
+        samples, vocab, token_ids = renumbered(samples)
+        rate = features.tokens_per_second
+        more: dict[str, Any] = {} if rate is None else {"tokens_per_second": rate}
+        model = tiny_media_model(media_settings, token_ids, vocab, **place, **more)
+    return model, samples, RememberedFeatures(features)
 
 
 def _attention(text: str | None) -> list[str] | None:

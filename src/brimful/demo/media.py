@@ -90,7 +90,8 @@ def make_media_chats(*, num_chats: int = 360, num_tones: int = 60, seed: int = 0
         notes = [_choice(draws, _NOTES) for _ in range(_number(draws, 1, 4))]
         name = f"tones/{number:04d}.wav"
         files[name] = _wav(notes, seconds=_number(draws, 3, 8) / 10)
-        chat = make_chat(("<audio>Which notes do you hear?", f"I hear {', '.join(notes)}."))
+        count = "one note" if len(notes) == 1 else f"{len(notes)} notes"
+        chat = make_chat(("<audio>Which notes do you hear?", f"I hear {count}: {', '.join(notes)}."))
         tones.append({**chat, "audios": [name]})
     return MediaChats(chats, tones, files)
 

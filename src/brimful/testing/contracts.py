@@ -205,14 +205,6 @@ class BlobStoreContract:
         with pytest.raises(FileNotFoundError):
             store.get("log/1")
 
-    def test_a_range_is_a_part_of_the_blob(self, store: BlobStore) -> None:
-        """Reading an image must not read the whole file that holds it."""
-        store.put_atomic("media/a", b"abcdef")
-        assert store.get_range("media/a", 2, 5) == b"cde"
-        assert store.get_range("media/a", 4, 6) == b"ef"
-        with pytest.raises(FileNotFoundError):
-            store.get_range("media/b", 0, 1)
-
     def test_put_if_absent_of_eight_threads_has_exactly_one_winner(self, store: BlobStore) -> None:
         """Without it two jobs could both believe that their commit counts, and one would be lost."""
         for number in range(5):
@@ -262,7 +254,7 @@ class BlobStoreContract:
         assert store.get("shards/a") == b"whole"
 
     def test_parts_of_a_blob_and_many_at_once(self, store: BlobStore) -> None:
-        """Shards are read by ranges, and logs by hundreds of records: a byte or a record too few is a lost sample."""
+        """Shards and images are read by ranges, and logs by hundreds of records: a byte too few is a lost sample."""
         data = bytes(range(256)) * 4
         store.put_atomic("shards/a", data)
         for start, stop in ((0, 1024), (0, 1), (100, 900), (1023, 1024), (5, 5)):

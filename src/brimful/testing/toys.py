@@ -201,26 +201,19 @@ class ToyProducer:
         with BlobGroup(self._store) as files:
             blob = files.blob("a shard")
             writer = ShardWriter(blob)
-            for begin in range(first, first + num_packs, BATCH_ROWS):
-                packs = [
-                    toy_pack([4], first_sample=i, seed=i)
-                    for i in range(begin, min(begin + BATCH_ROWS, first + num_packs))
-                ]
+            end = first + num_packs
+            for begin in range(first, end, BATCH_ROWS):
+                packs = [toy_pack([4], first_sample=i, seed=i) for i in range(begin, min(begin + BATCH_ROWS, end))]
+                ids, masks = [pack.input_ids for pack in packs], [pack.loss_mask for pack in packs]
+                rows = assemble_pack(ids, masks, range(begin, begin + len(packs)))
                 lengths = np.full(len(packs), 4, dtype=np.int32)
+                bounds = np.arange(len(packs) + 1, dtype=np.int64)
                 writer.add(
-                    PackRows(
-                        np.concatenate([pack.input_ids for pack in packs]),
-                        np.concatenate([pack.loss_mask for pack in packs]),
-                        lengths,
-                        np.concatenate([pack.sample_ids for pack in packs]),
-                        np.zeros_like(lengths),
-                        np.arange(len(packs) + 1, dtype=np.int64),
-                    )
+                    PackRows(rows.input_ids, rows.loss_mask, lengths, rows.sample_ids, np.zeros_like(lengths), bounds)
                 )
             writer.close()
             key = shard_key(len(records), blob.xxh3_128)
             files.add(key, blob)
-            end = first + num_packs
             numbers = (num_packs, 4 * num_packs, end, 4 * end)
             record = ShardRecord(len(records), key, blob.size, blob.xxh3_128, *numbers, "toy", batches=writer.batches)
             self._log.commit(record, files)

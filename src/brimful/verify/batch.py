@@ -1,5 +1,6 @@
 """Batch of a collator, with the places of its samples and the targets of its tokens."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -97,7 +98,7 @@ def as_rows(value: Any) -> Int64Array:
     return np.atleast_2d(as_integers(value))
 
 
-def expected_targets(batch: CollatedBatch, segments: list[Segment]) -> Int64Array:
+def expected_targets(batch: CollatedBatch, segments: Sequence[Segment]) -> Int64Array:
     """Return ``int64[B, T]``: the token that every position should be trained to predict."""
     targets = np.full(batch.ids.shape, IGNORE_INDEX, dtype=np.int64)
     for index, place in batch.located:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 
 from brimful.checks import choice_of, whole_number
 from brimful.collate.batch import PackedBatch
@@ -26,10 +25,8 @@ from brimful.shards import Pack
 from brimful.verify.checks.columns import PackWithExtras, check_columns, check_restoring
 from brimful.verify.checks.context_parallel import Gather, Split, check_gathering, check_simulated, check_split
 from brimful.verify.modes import evaluating, preserved
-from brimful.verify.report import Finding, Status, VerifyReport
-
-_LIMITS = {torch.float64: 1e-9, torch.float32: 1e-5, torch.float16: 1e-2}
-"""Relative difference that rounding explains, by dtype; 6e-2 of others."""
+from brimful.verify.report import Finding, VerifyReport
+from brimful.verify.setup import parity_limit_of
 
 _TOKEN_MARKER, _TARGET_MARKER = "marker_of_the_token", "marker_of_the_target"
 
@@ -40,7 +37,7 @@ class ContextParallelReport(VerifyReport):
     @property
     def proven(self) -> bool:
         """True if columns and splits were shown to be right."""
-        return any(finding.check == "columns" and finding.status is Status.PASS for finding in self.findings)
+        return any(finding.check == "columns" and finding.passed for finding in self.findings)
 
     @property
     def verdict(self) -> str:
@@ -48,7 +45,7 @@ class ContextParallelReport(VerifyReport):
         if self.failures:
             return VerifyReport.verdict.fget(self)  # type: ignore[attr-defined, no-any-return]
         ranks = [finding.attention for finding in self.findings if finding.check == "split"]
-        with_model = any(finding.check == "parallel" and finding.status is Status.PASS for finding in self.findings)
+        with_model = any(finding.check == "parallel" and finding.passed for finding in self.findings)
         remark = "" if with_model else "; NO MODEL: arrays alone were compared"
         sentence = (
             f"rows over {', '.join(ranks)} hold what the whole row holds" if ranks else "columns lie at their tokens"
@@ -108,28 +105,22 @@ def verify_context_parallel(
     collate = _collate(collator, max(sizes, default=1))
     batches = [collate([feature]) for feature in features]
     with_weights = getattr(collator, "_loss_weights", None) is None
-    findings: list[Finding] = [
-        _worst(
-            [
-                check_columns(batch, feature, with_weights=with_weights)
-                for batch, feature in zip(batches, features, strict=True)
-            ]
-        )
-    ]
+    rows = list(zip(batches, features, strict=True))
+    findings = [_worst([check_columns(batch, feature, with_weights=with_weights) for batch, feature in rows])]
     for size in sizes:
-        ranks = f"{size} ranks"
-        several = [
-            _worst([check_split(batch, size, layout, split) for batch in batches]),
-            _worst([check_gathering(batch, size, layout, gather) for batch in batches]),
+        checks = [
+            [check_split(batch, size, layout, split) for batch in batches],
+            [check_gathering(batch, size, layout, gather) for batch in batches],
         ]
         if model is not None:
-            limit = _LIMITS.get(next(model.parameters()).dtype, 6e-2) if tolerance is None else tolerance
+            limit = parity_limit_of(next(model.parameters()).dtype) if tolerance is None else tolerance
             with preserved(model), evaluating(model):
-                rows = [check_simulated(model, batch, size, layout, split, gather, limit) for batch in batches]
-            several += [_worst([row[number] for row in rows]) for number in range(min(map(len, rows)))]
-        findings += [replace(finding, attention=ranks) for finding in several]
-    outputs = [batch.column(_TOKEN_MARKER).values for batch in batches if findings[0].status is Status.PASS]
-    if outputs:
+                simulations = [check_simulated(model, batch, size, layout, split, gather, limit) for batch in batches]
+            # Logits and loss of each batch, or one refusal.
+            checks += [list(several) for several in zip(*simulations, strict=False)]
+        findings += [replace(_worst(several), attention=f"{size} ranks") for several in checks]
+    if findings[0].passed:
+        outputs = [batch.column(_TOKEN_MARKER).values for batch in batches]
         findings.append(check_restoring(batches, features, restore, outputs, _TOKEN_MARKER))
     name = "arrays alone" if model is None else type(model).__name__
     subject = f"{name}; {len(batches)} micro-batches, {sum(len(pack) for pack, _ in features):,} tokens; {layout.value}"
@@ -160,15 +151,10 @@ def _collate(collator: Any, cp_size: int) -> Callable[[list[PackWithExtras]], Pa
         return lambda features: lay_out([features[0][0]], extras=[features[0][1]], padding=padding)
     if not hasattr(collator, "rows"):
         return collator  # type: ignore[no-any-return]
-
-    def row(features: list[PackWithExtras]) -> PackedBatch:
-        batch: PackedBatch = collator.rows(features)[0]
-        return batch
-
-    return row
+    return lambda features: collator.rows(features)[0]
 
 
 def _worst(findings: Sequence[Finding]) -> Finding:
     """Return the first failure, or the finding with the largest difference."""
-    failures = [finding for finding in findings if finding.status is not Status.PASS]
+    failures = [finding for finding in findings if not finding.passed]
     return failures[0] if failures else max(findings, key=lambda finding: finding.measured or 0.0)

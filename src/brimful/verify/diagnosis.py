@@ -20,7 +20,7 @@ from brimful.errors import BrimfulError
 from brimful.typing import Int64Array
 from brimful.verify.attention import first_sentence
 from brimful.verify.batch import CollatedBatch
-from brimful.verify.checks.isolation import Leak, changed_batch_of, compare_logits
+from brimful.verify.checks.isolation import Leak, compare_logits
 from brimful.verify.checks.positions import check_positions, position_rows
 from brimful.verify.modes import in_float32
 from brimful.verify.report import Diagnosis
@@ -39,19 +39,18 @@ def diagnose_leak(setup: PackingSetup, leak: Leak) -> Diagnosis:
     """Find cause and way out of a failed isolation check, in the mode and precision in which it failed."""
     with in_float32(setup.model) if leak.precise else contextlib.nullcontext():
         repairs = _repairs(setup)
-        names = list(repairs)
         refusal = ""
         # Each repair alone first. Only if none is enough, the first two, three, … are tried together.
-        for attempt in [[name] for name in names] + [names[:count] for count in range(2, len(names) + 1)]:
+        for attempt in [[repair] for repair in repairs] + [repairs[:count] for count in range(2, len(repairs) + 1)]:
             try:
-                stops = _stops(setup, leak, [repairs[name] for name in attempt])
+                stops = _stops(setup, leak, [repair for repair, _ in attempt])
             except BrimfulError:
                 raise
             except Exception as error:  # a model may refuse a batch in any way it likes
                 refusal = first_sentence(error)
                 continue
             if stops:
-                causes, ways_out = zip(*[_diagnosis_of_repair(setup, name) for name in attempt], strict=True)
+                causes, ways_out = zip(*[diagnosis for _, diagnosis in attempt], strict=True)
                 return Diagnosis("; ".join(causes), "; ".join(ways_out))
         return _diagnosis_of_model(setup, leak, refusal)
 
@@ -77,7 +76,7 @@ def is_recurrent(setup: PackingSetup) -> bool:
 
 def _stops(setup: PackingSetup, leak: Leak, repairs: list[_Repair]) -> bool:
     """Return true if the leak is gone in the repaired batch."""
-    batch, changed_batch = setup.batch, changed_batch_of(setup, leak)
+    batch, changed_batch = setup.batch, setup.collate(leak.change)
 
     def repaired_logits(batch: CollatedBatch) -> torch.Tensor:
         kwargs = dict(batch.kwargs)
@@ -85,63 +84,58 @@ def _stops(setup: PackingSetup, leak: Leak, repairs: list[_Repair]) -> bool:
             kwargs = repair(kwargs, batch)
         return setup.logits(kwargs)
 
-    repaired_leak = compare_logits(
-        repaired_logits(batch), repaired_logits(changed_batch), batch, changed_batch, leak.changed
-    )
+    unmeasured_leak = Leak(leak.change, leak.changed)
+    logits, changed_logits = repaired_logits(batch), repaired_logits(changed_batch)
+    repaired_leak = compare_logits(unmeasured_leak, logits, changed_logits, batch, changed_batch)
     # The changed sample must still move: a batch in which nothing does would look repaired.
     return repaired_leak.size <= leak.limit < repaired_leak.own
 
 
-def _repairs(setup: PackingSetup) -> dict[str, _Repair]:
-    """Return the changes that are worth trying with this batch, likeliest first."""
+def _repairs(setup: PackingSetup) -> list[tuple[_Repair, Diagnosis]]:
+    """Return the changes that are worth trying with this batch, likeliest first, and the cause if one stops the leak."""
     kwargs = setup.batch.kwargs
-    repairs: dict[str, _Repair] = {}
+    repairs: list[tuple[_Repair, Diagnosis]] = []
     if kwargs.get("attention_mask") is not None:
-        repairs["mask"] = lambda old, batch: {key: value for key, value in old.items() if key != "attention_mask"}
-    if setup.accepts("use_cache") and kwargs.get("use_cache") is not False:
-        repairs["cache"] = lambda old, batch: {**old, "use_cache": False}
-    if setup.accepts("position_ids"):
-        repairs["positions"] = lambda old, batch: {**old, "position_ids": _right_positions(setup, batch)}
-    if len(setup.batch.ids) == 1:
-        repairs["boundaries"] = lambda old, batch: {**old, **_right_boundaries(setup, batch)}
-    return repairs
-
-
-def _diagnosis_of_repair(setup: PackingSetup, name: str) -> Diagnosis:
-    """Return the cause if the repair of this name stopped the leak."""
-    if name == "mask":
-        return Diagnosis(
+        diagnosis = Diagnosis(
             "mask present: with an attention_mask Transformers ignores positions and boundaries",
             "leave attention_mask out of packed batches",
         )
-    if name == "cache":
-        return Diagnosis(
+        repairs.append(
+            (lambda old, batch: {key: value for key, value in old.items() if key != "attention_mask"}, diagnosis)
+        )
+    if setup.accepts("use_cache") and kwargs.get("use_cache") is not False:
+        diagnosis = Diagnosis(
             "cache: with use_cache (the default of most configurations) Transformers makes an empty cache and no "
             "longer looks for packed samples",
             "put use_cache=False into the batch, or set model.config.use_cache = False",
         )
-    if name == "positions":
-        if _has_mrope(setup):
-            return Diagnosis(
-                "mRoPE: boundaries are read from a row of text positions, and the batch has none",
-                "position_ids [4, B, T]: text positions first, then time, height and width, each sample's own",
-            )
+        repairs.append((lambda old, batch: {**old, "use_cache": False}, diagnosis))
+    if setup.accepts("position_ids"):
         finding = check_positions(setup)
-        return Diagnosis(
+        diagnosis = Diagnosis(
             finding.cause or "position_ids: with the samples' own positions it stops",
             finding.way_out or f"number every sample from {setup.position_start}",
         )
-    if is_recurrent(setup):
-        return Diagnosis(
-            "state leak: recurrent layers carry their state into the next sample, as seq_idx and cu_seq_lens are "
-            "missing or wrong",
-            "emit seq_idx int32[1, T] and cu_seq_lens_q (DataCollatorWithFlattening: return_seq_idx=True, "
-            "return_flash_attn_kwargs=True)",
+        if _has_mrope(setup):
+            diagnosis = Diagnosis(
+                "mRoPE: boundaries are read from a row of text positions, and the batch has none",
+                "position_ids [4, B, T]: text positions first, then time, height and width, each sample's own",
+            )
+        repairs.append((lambda old, batch: {**old, "position_ids": _right_positions(setup, batch)}, diagnosis))
+    if len(setup.batch.ids) == 1:
+        diagnosis = Diagnosis(
+            "cu_seq_lens are missing or wrong, and this kernel reads nothing else",
+            "emit cu_seq_lens_q, cu_seq_lens_k, max_length_q and max_length_k",
         )
-    return Diagnosis(
-        "cu_seq_lens are missing or wrong, and this kernel reads nothing else",
-        "emit cu_seq_lens_q, cu_seq_lens_k, max_length_q and max_length_k",
-    )
+        if is_recurrent(setup):
+            diagnosis = Diagnosis(
+                "state leak: recurrent layers carry their state into the next sample, as seq_idx and cu_seq_lens are "
+                "missing or wrong",
+                "emit seq_idx int32[1, T] and cu_seq_lens_q (DataCollatorWithFlattening: return_seq_idx=True, "
+                "return_flash_attn_kwargs=True)",
+            )
+        repairs.append((lambda old, batch: {**old, **_right_boundaries(setup, batch)}, diagnosis))
+    return repairs
 
 
 def _diagnosis_of_model(setup: PackingSetup, leak: Leak, refusal: str) -> Diagnosis:
@@ -160,7 +154,11 @@ def _diagnosis_of_model(setup: PackingSetup, leak: Leak, refusal: str) -> Diagno
             f"{_ONE_PER_ROW}; no batch repairs this here",
         )
     # A mask of all pairs leaves the model nothing to compute: if it stops the leak, the model's own mask is wrong.
-    if _stops_with_a_block_mask(setup, leak):
+    try:
+        stops = _stops(setup, leak, [lambda old, batch: {**old, "attention_mask": _block_mask(setup, batch)}])
+    except Exception:  # an experiment: a model that refuses the mask has answered
+        stops = False
+    if stops:
         return Diagnosis(
             f"{name} builds its attention mask without position_ids, so nothing tells it where samples begin",
             f"flash attention with cu_seq_lens on a GPU; a block-diagonal [B, 1, T, T] attention_mask (which replaces "
@@ -172,20 +170,12 @@ def _diagnosis_of_model(setup: PackingSetup, leak: Leak, refusal: str) -> Diagno
     )
 
 
-def _stops_with_a_block_mask(setup: PackingSetup, leak: Leak) -> bool:
-    """Return true if the leak is gone with a mask by which each token sees only its own sample's earlier tokens."""
-
-    def add_block_mask(kwargs: dict[str, Any], batch: CollatedBatch) -> dict[str, Any]:
-        numbers = torch.from_numpy(_segment_numbers(batch)).to(setup.device)
-        is_same = numbers[:, :, None] == numbers[:, None, :]
-        is_visible = is_same & torch.ones_like(is_same).tril()
-        mask = torch.zeros(is_visible.shape, dtype=setup.dtype, device=setup.device)
-        return {**kwargs, "attention_mask": mask.masked_fill(~is_visible, torch.finfo(setup.dtype).min)[:, None]}
-
-    try:
-        return _stops(setup, leak, [add_block_mask])
-    except Exception:  # an experiment: a model that refuses the mask has answered
-        return False
+def _block_mask(setup: PackingSetup, batch: CollatedBatch) -> torch.Tensor:
+    """Return a mask by which each token sees only its own sample's earlier tokens: ``[B, 1, T, T]``."""
+    numbers = torch.from_numpy(_segment_numbers(batch)).to(setup.device)
+    is_visible = (numbers[:, :, None] == numbers[:, None]).tril()
+    mask = torch.zeros(is_visible.shape, dtype=setup.dtype, device=setup.device)
+    return mask.masked_fill(~is_visible, torch.finfo(setup.dtype).min)[:, None]
 
 
 def _segment_numbers(batch: CollatedBatch) -> Int64Array:

@@ -1,13 +1,23 @@
-"""Places of samples in a batch that any collator made, found by markers and tokens and not by the collator's claims."""
+"""Places of samples in a batch that any collator made, found by markers and tokens and not by the collator's claims.
 
-from collections.abc import Hashable, Sequence
+Tokens alone do not always tell: ``a b`` + ``a b`` next to ``a b a b`` can be cut in two ways, a sample of one token may
+stand inside another, and a sample of one repeated token looks like padding. So the collator is also given the same
+samples with a token of its own at every place. A collator that does not look at tokens lays both out alike::
+
+    samples    7 7 · 7 7 7        batch     7 7 7 7 7 | 7 7        where is which, and what is padding?
+    marked     0 1 · 2 3 4                  0 1 2 3 4 | 7 7        certain
+"""
+
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
+from itertools import count
+from typing import Any
 
 import numpy as np
 
 from brimful.ragged import starts_of
 from brimful.typing import BoolArray, Int64Array
-from brimful.verify.reference_samples import Segment
+from brimful.verify.reference_samples import Change, ReferenceSamples, Segment
 
 _MAX_TRIES = 20_000
 """Places that one search tries: samples that need more are too much alike for a certain answer."""
@@ -47,9 +57,64 @@ class SampleLayout:
     certain: bool
 
 
-def locate_with_markers(
-    rows: Int64Array, segments: Sequence[Segment], segment_ids: Sequence[Int64Array], markers: SampleLayout | None
-) -> SampleLayout:
+def lay_out_markers(
+    collate_ids: Callable[[list[Any]], Int64Array],
+    samples: ReferenceSamples,
+    *,
+    media_ids: Collection[int],
+    reserved_tokens: Collection[int],
+) -> SampleLayout | None:
+    """Collate the samples with a token of its own at every place.
+
+    Args:
+        collate_ids: from features to ``input_ids`` of their batch, ``int64[B, T]``.
+        samples: the samples.
+        media_ids: tokens that stay unchanged, as collators look for them (images).
+        reserved_tokens: tokens that may mean something: tokens of the batch, special tokens.
+
+    Returns:
+        None if the collator refuses such tokens, or if a sample has none but media tokens.
+    """
+    fresh_tokens = (token for token in count() if token not in {*media_ids, *reserved_tokens})
+    marked_ids: list[Int64Array] = []
+    owners: dict[int, tuple[int, int]] = {}
+    # A fresh token at every place that may change: its owner is its segment, and its place in it.
+    for index, segment in enumerate(samples.segments):
+        ids = segment.ids.copy()
+        offsets = np.flatnonzero(~np.isin(ids, list(media_ids))).tolist()
+        if not offsets:
+            return None
+        for offset in offsets:
+            ids[offset] = next(fresh_tokens)
+            owners[int(ids[offset])] = index, offset
+        marked_ids.append(ids)
+    try:
+        rows = collate_ids(samples.copies(Change(dict(enumerate(marked_ids)))))
+    except Exception:  # a collator may refuse foreign tokens in any way it likes; samples are searched then
+        return None
+    places: list[Place | None] = [None] * len(marked_ids)
+    repeats: list[int] = []
+    is_marker = np.isin(rows, list(owners))
+    fragments = is_marker.copy()
+    # A marker occurs once in the samples, so its value alone gives the segment and the place of a token.
+    for row, column in np.argwhere(is_marker).tolist():
+        index, offset = owners[int(rows[row, column])]
+        start, stop = column - offset, column - offset + len(marked_ids[index])
+        place = places[index]
+        if place is not None and place.row == row and place.start <= column < place.stop:
+            continue
+        # Only a whole segment has a place; the markers of a part stay among the fragments.
+        if start < 0 or not np.array_equal(rows[row, start:stop], marked_ids[index]):
+            continue
+        if place is None:
+            places[index] = Place(row, start, stop)
+            fragments[row, start:stop] = False
+        elif index not in repeats:
+            repeats.append(index)
+    return SampleLayout(tuple(places), tuple(repeats), fragments, True)
+
+
+def locate_with_markers(rows: Int64Array, segments: Sequence[Segment], markers: SampleLayout | None) -> SampleLayout:
     """Return the layout that the markers show if the batch agrees with it; else search for the tokens.
 
     A collator may look at tokens, and then lay markers out in another way. So the markers are believed if every
@@ -57,29 +122,23 @@ def locate_with_markers(
 
     Args:
         rows: ``int64[B, T]``: tokens of the batch.
-        segments: of the samples.
-        segment_ids: tokens of each segment in this batch, which may be others than the segment's own.
+        segments: of the samples in this batch.
         markers: layout of a batch of markers; None if the collator refuses them.
     """
-    # Segments that differ in labels or positions alone are not interchangeable: the batch treats them differently.
-    identities = [
-        (ids.tobytes(), segment.labels.tobytes(), None if segment.positions is None else segment.positions.tobytes())
-        for segment, ids in zip(segments, segment_ids, strict=True)
-    ]
-    if markers is None or not _agrees(rows, segment_ids, markers):
-        return locate(rows, segment_ids, identities)
-    if None not in markers.places:
-        return markers
-    search_layout = locate(rows, segment_ids, identities)
-    return markers if None in search_layout.places else search_layout
-
-
-def _agrees(rows: Int64Array, segment_ids: Sequence[Int64Array], markers: SampleLayout) -> bool:
-    """Return true if each segment's tokens lie at its markers' place."""
-    return markers.fragments.shape == rows.shape and all(
-        place is None or np.array_equal(rows[place.index], ids)
-        for place, ids in zip(markers.places, segment_ids, strict=True)
+    is_believed = (
+        markers is not None
+        and markers.fragments.shape == rows.shape
+        and all(
+            place is None or np.array_equal(rows[place.index], segment.ids)
+            for place, segment in zip(markers.places, segments, strict=True)
+        )
     )
+    if markers is not None and is_believed and None not in markers.places:
+        return markers
+    # Segments that differ in labels or positions alone are not interchangeable: the batch treats them differently.
+    identities = [(segment.ids.tobytes(), segment.labels.tobytes(), str(segment.positions)) for segment in segments]
+    search_layout = locate(rows, [segment.ids for segment in segments], identities)
+    return markers if markers is not None and is_believed and None in search_layout.places else search_layout
 
 
 def locate(

@@ -1,16 +1,17 @@
 """Tiny random models of the families with media, for the packs of a processor's settings."""
 
 import math
-from collections.abc import Mapping
-from typing import Any
-
-import torch
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeAlias
 
 from brimful.errors import SettingsError
 from brimful.media import MediaKind
 from brimful.messages import setting
 from brimful.optional import optional
-from brimful.verify.models import device_named, dtype_named
+from brimful.verify.models import device_named, with_random_weights
+
+_Settings: TypeAlias = Mapping[str, Any]
 
 _TEXT: dict[str, Any] = {
     "hidden_size": 48,
@@ -24,8 +25,14 @@ _TEXT: dict[str, Any] = {
     "tie_word_embeddings": False,
 }
 _MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [4, 4, 4]}}
-_STANDARD_DEVIATION = 0.1
-"""Spread of the weights: wider than for training, so that the effect of one token on another shows."""
+_VISION = {"depth": 2, "num_heads": 2, "hidden_size": 32, "out_hidden_size": 48, "intermediate_size": 64}
+_AUDIO = {
+    "d_model": 32,
+    "encoder_layers": 2,
+    "encoder_attention_heads": 2,
+    "encoder_ffn_dim": 32,
+    "num_mel_bins": 128,
+}
 
 
 def tiny_media_model(
@@ -54,133 +61,108 @@ def tiny_media_model(
     with optional("transformers", "text", "verify"):
         import transformers
     family = str(settings["family"])
-    place, kind = device_named(device), dtype_named(dtype)
-    tokens = {f"{medium.value}_token_id": token_ids.get(medium, vocab - 1 - number) for number, medium in _NUMBERED}
+    if family not in _BUILDERS:
+        raise SettingsError(
+            f"no small model of {family} is built in: name a model of your own by {setting('model', 'DIR')}"
+        )
+    torch_device = device_named(device)
+    tokens = {kind.value: token_ids.get(kind, vocab - 1 - number) for number, kind in enumerate(MediaKind)}
     text = {**_TEXT, "vocab_size": vocab}
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        if family in ("qwen2-vl", "qwen2.5-vl", "qwen3-vl"):
-            model = _qwen_vl(transformers, family, settings["image"], text, tokens, tokens_per_second)
-        elif family == "qwen2-audio":
-            model = _qwen_audio(transformers, settings["audio"], text, tokens["audio_token_id"])
-        elif family == "qwen2.5-omni":
-            model = _qwen_omni(transformers, settings, text, tokens)
-        elif family == "llava":
-            model = _llava(transformers, settings["image"], text, tokens["image_token_id"])
-        elif family == "internvl":
-            model = _internvl(transformers, settings["image"], text, tokens["image_token_id"])
-        else:
-            raise SettingsError(
-                f"no small model of {family} is built in: name a model of your own by {setting('model', 'DIR')}"
-            )
-        for parameter in model.parameters():
-            if parameter.ndim > 1:
-                torch.nn.init.normal_(parameter, 0.0, _STANDARD_DEVIATION)
-    return model.to(kind).to(place).eval()
+    settings = {"tokens_per_second": tokens_per_second, **settings}
+    build = partial(_BUILDERS[family], transformers, settings, text, tokens)
+    return with_random_weights(build, dtype, seed).to(torch_device).eval()
 
 
-_NUMBERED = tuple(enumerate(MediaKind))
-
-
-def _qwen_vl(
-    transformers: Any,
-    family: str,
-    image: Mapping[str, Any],
-    text: dict[str, Any],
-    tokens: dict[str, int],
-    tokens_per_second: float,
-) -> Any:
-    vision: dict[str, Any] = {
-        "depth": 2,
-        "num_heads": 2,
-        "patch_size": image["patch_size"],
-        "spatial_merge_size": image["merge_size"],
-        "temporal_patch_size": image["temporal_patch_size"],
-    }
-    towers: dict[str, dict[str, Any]] = {
-        "qwen2-vl": {"embed_dim": 32, "hidden_size": 48, "mlp_ratio": 2},
-        "qwen2.5-vl": {
-            "hidden_size": 32,
-            "out_hidden_size": 48,
-            "intermediate_size": 64,
-            "fullatt_block_indexes": [1],
-            "tokens_per_second": tokens_per_second,
-        },
-        "qwen3-vl": {
-            "hidden_size": 32,
-            "out_hidden_size": 48,
-            "intermediate_size": 64,
-            "deepstack_visual_indexes": [0],
-        },
-    }
-    tower = towers[family]
-    name = {"qwen2-vl": "Qwen2VL", "qwen2.5-vl": "Qwen2_5_VL", "qwen3-vl": "Qwen3VL"}[family]
-    placeholder_ids = {key: tokens[key] for key in ("image_token_id", "video_token_id")}
+def _qwen_vl(transformers: Any, settings: _Settings, text: _Settings, tokens: Mapping[str, int]) -> Any:
+    name, tower = {
+        "qwen2-vl": ("Qwen2VL", {"depth": 2, "num_heads": 2, "embed_dim": 32, "hidden_size": 48, "mlp_ratio": 2}),
+        "qwen2.5-vl": (
+            "Qwen2_5_VL",
+            {**_VISION, "fullatt_block_indexes": [1], "tokens_per_second": settings["tokens_per_second"]},
+        ),
+        "qwen3-vl": ("Qwen3VL", {**_VISION, "deepstack_visual_indexes": [0]}),
+    }[settings["family"]]
     config = getattr(transformers, f"{name}Config")(
-        text_config={**text, **_MROPE}, vision_config=vision | tower, **placeholder_ids
+        text_config={**text, **_MROPE},
+        vision_config={**tower, **_patches(settings)},
+        image_token_id=tokens["image"],
+        video_token_id=tokens["video"],
     )
     return getattr(transformers, f"{name}ForConditionalGeneration")(config)
 
 
-def _qwen_audio(transformers: Any, audio: Mapping[str, Any], text: dict[str, Any], token: int) -> Any:
+def _qwen_audio(transformers: Any, settings: _Settings, text: _Settings, tokens: Mapping[str, int]) -> Any:
+    audio = settings["audio"]
     columns = audio["chunk_length"] * audio["sampling_rate"] // audio["hop_length"]
-    tower = {"d_model": 32, "encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 32}
     config = transformers.Qwen2AudioConfig(
-        audio_config={**tower, "num_mel_bins": 128, "max_source_positions": columns // 2},
+        audio_config={**_AUDIO, "max_source_positions": columns // 2},
         text_config={**text, "model_type": "qwen2"},
-        audio_token_index=token,
+        audio_token_index=tokens["audio"],
     )
     return transformers.Qwen2AudioForConditionalGeneration(config)
 
 
-def _qwen_omni(transformers: Any, settings: Mapping[str, Any], text: dict[str, Any], tokens: dict[str, int]) -> Any:
+def _qwen_omni(transformers: Any, settings: _Settings, text: _Settings, tokens: Mapping[str, int]) -> Any:
     """Return the part of Qwen2.5-Omni that reads: both towers and the language model, without the part that speaks."""
-    image = settings["image"]
-    tower = {"d_model": 32, "encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 32}
-    vision: dict[str, Any] = {
-        "depth": 2,
-        "num_heads": 2,
-        "hidden_size": 32,
-        "out_hidden_size": 48,
-        "intermediate_size": 64,
-    }
-    vision |= {"patch_size": image["patch_size"], "spatial_merge_size": image["merge_size"]}
-    vision |= {"temporal_patch_size": image["temporal_patch_size"], "fullatt_block_indexes": [1]}
-    unused = int(
-        text["vocab_size"]
-    )  # ids that begin a medium, by which the model finds media if positions are not given
+    # Ids that begin a medium, by which the model finds media if positions are not given, are not in the vocabulary.
+    vocab = int(text["vocab_size"])
     config = transformers.Qwen2_5OmniThinkerConfig(
-        audio_config={**tower, "num_mel_bins": 128, "output_dim": 48},
-        vision_config=vision,
+        audio_config={**_AUDIO, "output_dim": 48},
+        vision_config={**_VISION, **_patches(settings), "fullatt_block_indexes": [1]},
         text_config={**text, **_MROPE},
-        **{f"{kind}_token_index": tokens[f"{kind}_token_id"] for kind in ("audio", "image", "video")},
-        **{f"{kind}_start_token_id": unused + number for number, kind in enumerate(("audio", "vision"))},
+        **{f"{kind}_token_index": token for kind, token in tokens.items()},
+        audio_start_token_id=vocab,
+        vision_start_token_id=vocab + 1,
     )
     return transformers.Qwen2_5OmniThinkerForConditionalGeneration(config)
 
 
-def _internvl(transformers: Any, image: Mapping[str, Any], text: dict[str, Any], token: int) -> Any:
+def _internvl(transformers: Any, settings: _Settings, text: _Settings, tokens: Mapping[str, int]) -> Any:
     # Four patches are one token. The processor's files do not give the patch size; tiles and tokens leave one choice.
+    image = settings["image"]
     width, height = int(image["width"]), int(image["height"])
     patch = math.isqrt(width * height // (4 * int(image["image_seq_length"])))
     vision = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
     config = transformers.InternVLConfig(
         vision_config={**vision, "image_size": [height, width], "patch_size": [patch, patch]},
         text_config={**text, "model_type": "qwen2"},
-        image_token_id=token,
+        image_token_id=tokens["image"],
         image_seq_length=image["image_seq_length"],
         tie_word_embeddings=False,
     )
     return transformers.InternVLForConditionalGeneration(config)
 
 
-def _llava(transformers: Any, image: Mapping[str, Any], text: dict[str, Any], token: int) -> Any:
+def _llava(transformers: Any, settings: _Settings, text: _Settings, tokens: Mapping[str, int]) -> Any:
+    image = settings["image"]
     vision = {"model_type": "clip_vision_model", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3}
     vision |= {"num_attention_heads": 2, "image_size": image["width"], "patch_size": image["patch_size"]}
     config = transformers.LlavaConfig(
         vision_config=vision,
         text_config={**text, "model_type": "llama"},
-        image_token_index=token,
+        image_token_index=tokens["image"],
         vision_feature_select_strategy=image["vision_feature_select_strategy"],
     )
     return transformers.LlavaForConditionalGeneration(config)
+
+
+def _patches(settings: _Settings) -> dict[str, Any]:
+    """Return the sizes of patches of a processor of the Qwen family."""
+    image = settings["image"]
+    return {
+        "patch_size": image["patch_size"],
+        "spatial_merge_size": image["merge_size"],
+        "temporal_patch_size": image["temporal_patch_size"],
+    }
+
+
+_BUILDERS: dict[str, Callable[[Any, _Settings, _Settings, Mapping[str, int]], Any]] = {
+    "qwen2-vl": _qwen_vl,
+    "qwen2.5-vl": _qwen_vl,
+    "qwen3-vl": _qwen_vl,
+    "qwen2-audio": _qwen_audio,
+    "qwen2.5-omni": _qwen_omni,
+    "internvl": _internvl,
+    "llava": _llava,
+}
+"""Families with a small model, by name: from Transformers, the family's settings, text settings and placeholders."""

@@ -2,6 +2,7 @@
 
 import difflib
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -122,12 +123,7 @@ def tiny_model(model_type: str, *, dtype: str = "float32", device: str = "cpu", 
                 f"{setting('model_type', model_type)}: its configuration does not shrink ({size:,} parameters): make a small "
                 f"model of it and give its directory as {setting('model')}"
             )
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            model = auto_class.from_config(config).to(dtype_named(dtype))
-            for parameter in model.parameters():
-                if parameter.ndim > 1:
-                    torch.nn.init.normal_(parameter, 0.0, 0.1)
+        model = with_random_weights(lambda: auto_class.from_config(config), dtype, seed)
     except SettingsError:
         raise
     except Exception as error:  # configurations check themselves in any way they like
@@ -136,6 +132,17 @@ def tiny_model(model_type: str, *, dtype: str = "float32", device: str = "cpu", 
             f"yourself and give its directory as {setting('model')}"
         ) from error
     return model.to(torch_device).eval()
+
+
+def with_random_weights(build: Callable[[], Any], dtype: str, seed: int) -> Any:
+    """Build a model, and draw its weights with a standard deviation of 0.1, the same for each seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = build().to(dtype_named(dtype))
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                torch.nn.init.normal_(parameter, 0.0, 0.1)
+    return model
 
 
 def load_model(path: str, *, dtype: str = "float32", device: str = "cpu") -> Any:

@@ -18,7 +18,7 @@ from brimful.verify.checks.parity import check_parity
 from brimful.verify.checks.weights import check_weights
 from brimful.verify.modes import in_float32
 from brimful.verify.noise import LOW_PRECISIONS
-from brimful.verify.report import Diagnosis, Finding, Status, joined
+from brimful.verify.report import Diagnosis, Finding, joined
 from brimful.verify.setup import PackingSetup
 
 _IN_ROWS_TOO = Diagnosis(
@@ -53,7 +53,7 @@ def is_random(setup: PackingSetup) -> bool:
 def explain_parity(setup: PackingSetup, findings: list[Finding]) -> list[Finding]:
     """Return logits, loss, gradients and weights with a cause for each failure; passed if only rounding caused it."""
     may_round = setup.tolerance is None and setup.dtype in LOW_PRECISIONS
-    if not any(_is_unexplained(finding) or (may_round and _fails_in_weights(finding)) for finding in findings):
+    if not any(_is_unexplained(finding, may_round=may_round) for finding in findings):
         return findings
     if is_random(setup):
         mode = "in training mode" if setup.model.training else "in eval()"
@@ -69,13 +69,24 @@ def explain_parity(setup: PackingSetup, findings: list[Finding]) -> list[Finding
         raise
     except Exception:  # a model of packed rows may take one row only
         return _with_diagnosis(findings, _NO_ROWS)
+    # Packing is the place of the fault, or the model, if a row for each sample differs as well.
+    diagnosis = _IN_ROWS_TOO if any(finding.failed for finding in in_rows) else _IN_PACKS_ONLY
     if may_round:
-        return _explain_in_float32(setup, findings, in_rows)
-    return _with_diagnosis(findings, _diagnose_by_rows(in_rows))
+        return _explain_in_float32(setup, findings, in_rows, diagnosis)
+    return _with_diagnosis(findings, diagnosis)
 
 
-def _explain_in_float32(setup: PackingSetup, findings: list[Finding], in_rows: list[Finding]) -> list[Finding]:
-    """Tell rounding from a fault: a fault fails in float32 too, and rounding also occurs with a row for each sample."""
+def _explain_in_float32(
+    setup: PackingSetup, findings: list[Finding], in_rows: list[Finding], diagnosis: Diagnosis
+) -> list[Finding]:
+    """Tell rounding from a fault: a fault fails in float32 too, and rounding also occurs with a row for each sample.
+
+    Args:
+        setup: model and samples.
+        findings: of the batch.
+        in_rows: with a row for each sample.
+        diagnosis: of a fault.
+    """
     try:
         with in_float32(setup.model):
             reference = setup.per_sample_reference()
@@ -86,8 +97,8 @@ def _explain_in_float32(setup: PackingSetup, findings: list[Finding], in_rows: l
         raise
     except Exception:  # kernels of low precision only, or no room for the weights
         return _with_diagnosis(findings, _NO_FLOAT32)
-    if any(_is_unexplained(finding) or _fails_in_weights(finding) for finding in precise):
-        return _with_diagnosis(findings, _diagnose_by_rows(in_rows))
+    if any(_is_unexplained(finding, may_round=True) for finding in precise):
+        return _with_diagnosis(findings, diagnosis)
     precise_by_check = {finding.check: finding for finding in precise}
     # Float32 is right, so only the size remains to be explained: rows of their own show the size of rounding.
     rounding_by_check = {finding.check: finding.measured or 0.0 for finding in in_rows}
@@ -95,7 +106,7 @@ def _explain_in_float32(setup: PackingSetup, findings: list[Finding], in_rows: l
     results = []
     for finding in findings:
         rounding = rounding_by_check.get(finding.check, rounding_by_check["logits"])
-        if not _is_unexplained(finding) and not _fails_in_weights(finding):
+        if not _is_unexplained(finding, may_round=True):
             results.append(finding)
         elif rounds_by_groups or (finding.measured or 0.0) <= _ROUNDING_FACTOR * rounding:
             remark = (
@@ -110,19 +121,9 @@ def _explain_in_float32(setup: PackingSetup, findings: list[Finding], in_rows: l
     return results
 
 
-def _diagnose_by_rows(in_rows: list[Finding]) -> Diagnosis:
-    """Name packing as the place of the fault, or the model, if a row for each sample differs as well."""
-    return _IN_ROWS_TOO if any(finding.status is Status.FAIL for finding in in_rows) else _IN_PACKS_ONLY
-
-
-def _is_unexplained(finding: Finding) -> bool:
-    """Return true for a failure without a cause."""
-    return finding.status is Status.FAIL and not finding.cause
-
-
-def _fails_in_weights(finding: Finding) -> bool:
-    """Return true for a failure of micro-batches: in low precision it may be rounding, even if it has a cause."""
-    return finding.status is Status.FAIL and finding.check == "weights"
+def _is_unexplained(finding: Finding, *, may_round: bool = False) -> bool:
+    """Return true for a failure without a cause; of micro-batches also with one, if it may be rounding."""
+    return finding.failed and (not finding.cause or (may_round and finding.check == "weights"))
 
 
 def _with_diagnosis(findings: list[Finding], diagnosis: Diagnosis) -> list[Finding]:

@@ -10,17 +10,17 @@ from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from brimful.collate.extras import PackExtras
 from brimful.encode import EncodedSample
 from brimful.errors import BrimfulError, SettingsError
 from brimful.media import PlacedMedium
 from brimful.messages import setting
+from brimful.ragged import starts_of
 from brimful.shards import Pack, assemble_pack
 from brimful.tokenised import TARGET_MASKS, read_tokenised
-from brimful.typing import IGNORE_INDEX, Int64Array
-from brimful.verify.other_media import other_medium
+from brimful.typing import IGNORE_INDEX, AnyArray, Int64Array
+from brimful.verify.media_samples import other_medium
 
 Feature: TypeAlias = Pack | EncodedSample | Mapping[str, Any]
 """A pack or a plain sample."""
@@ -49,12 +49,23 @@ class Segment:
     feature: int
     positions: Int64Array | None = None
     media: tuple[PlacedMedium, ...] = ()
-    features: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    features: Mapping[str, AnyArray] = field(default_factory=dict)
 
     @property
     def num_targets(self) -> int:
         """Tokens that the loss counts."""
         return int(np.count_nonzero(self.labels != IGNORE_INDEX))
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Other tokens or media in some segments, by index: tokens as ``int64[n]``."""
+
+    ids: Mapping[int, Int64Array] = field(default_factory=dict)
+    media: Mapping[int, tuple[PlacedMedium, ...]] = field(default_factory=dict)
+
+
+UNCHANGED = Change()
 
 
 class ReferenceSamples:
@@ -71,7 +82,7 @@ class ReferenceSamples:
     >>> samples = ReferenceSamples([{"input_ids": [5, 6, 7], "labels": [-100, 6, 7]}, {"input_ids": [8, 9]}])
     >>> [segment.labels.tolist() for segment in samples.segments]
     [[-100, 6, 7], [-100, 9]]
-    >>> samples.copies({1: np.array([5, 5])})[1]
+    >>> samples.copies(Change({1: np.array([5, 5])}))[1]
     {'input_ids': [5, 5]}
     """
 
@@ -80,11 +91,10 @@ class ReferenceSamples:
             raise SettingsError("nothing to verify: give at least two samples, or one pack of several")
         self._features = list(features)
         self._media_maker = media_maker
+        self._other_media: dict[int, tuple[PlacedMedium, ...] | None] = {}
         segments = [segment for index, feature in enumerate(self._features) for segment in _read(index, feature)]
         # If one sample has positions in space, all have: a batch has rows for time, height and width, or none.
-        if self.has_media:
-            segments = [self._with_features(segment) for segment in segments]
-        self.segments = segments
+        self.segments = list(map(self._with_features, segments)) if self.has_media else segments
 
     def __len__(self) -> int:
         return len(self._features)
@@ -96,46 +106,29 @@ class ReferenceSamples:
 
     def _with_features(self, segment: Segment) -> Segment:
         """Return a segment with the inputs of its towers, and with positions in space if the model has them."""
-        extras = self._extras(segment)
-        arrays = {name: array for media in extras.media for name, array in media.arrays.items()}
-        positions = segment.positions if extras.rope_positions is None else extras.rope_positions
-        return replace(segment, features=arrays, positions=positions)
-
-    def _extras(self, segment: Segment) -> PackExtras:
-        """Return the features of a segment alone, as a pack of its own."""
         if self._media_maker is None:
             raise SettingsError(
                 f"{segment.name} has media: give {setting('media_maker', python='media_maker=MediaFeatures(…)')} with "
                 f"the processor of the model, or a PackCollator with media=MediaFeatures(…)"
             )
         ids, mask = segment.ids.astype(np.int32), segment.labels != IGNORE_INDEX
-        return self._media_maker(assemble_pack([ids], [mask], [0], attachments=[segment.media]))
-
-    def features_with(self, media: Mapping[int, Sequence[PlacedMedium]] | None) -> list[Mapping[str, npt.NDArray[Any]]]:
-        """Return the towers' inputs of each segment, with other media in some: ``{segment: media}``."""
-        media = media or {}
-        return [
-            self._with_features(replace(segment, media=tuple(media[index]))).features
-            if index in media
-            else segment.features
-            for index, segment in enumerate(self.segments)
-        ]
+        extras = self._media_maker(assemble_pack([ids], [mask], [0], attachments=[segment.media]))
+        arrays = {name: array for media in extras.media for name, array in media.arrays.items()}
+        positions = segment.positions if extras.rope_positions is None else extras.rope_positions
+        return replace(segment, features=arrays, positions=positions)
 
     def other_media(self, index: int) -> tuple[PlacedMedium, ...] | None:
         """Return other media of the same sizes in place of a segment's; None if none can be made."""
         if index not in self._other_media:
-            media = tuple(other_medium(item) or item for item in self.segments[index].media)
-            is_other = media != self.segments[index].media
+            segment = self.segments[index]
+            media = tuple(other_medium(item) or item for item in segment.media)
+            is_other = media != segment.media
             try:
-                self._with_features(replace(self.segments[index], media=media))
+                self._with_features(replace(segment, media=media))
             except BrimfulError:  # another size after all: a container states its frames
                 is_other = False
             self._other_media[index] = media if is_other else None
         return self._other_media[index]
-
-    @cached_property
-    def _other_media(self) -> dict[int, tuple[PlacedMedium, ...] | None]:
-        return {}
 
     @property
     def num_tokens(self) -> int:
@@ -173,36 +166,27 @@ class ReferenceSamples:
         candidates = self.token_ids[~np.isin(self.token_ids, list(exclude))]
         return candidates[(np.searchsorted(candidates, ids) + steps) % len(candidates)]
 
-    def ids_with(self, replacements: Mapping[int, Int64Array] | None) -> list[Int64Array]:
-        """Return the tokens of each segment, other ones in some: ``{segment: int64[n]}``."""
-        replacements = replacements or {}
-        return [replacements.get(index, segment.ids) for index, segment in enumerate(self.segments)]
+    def changed(self, change: Change, *, with_features: bool = False) -> list[Segment]:
+        """Return the segments with other tokens or media in some; their own features, unless asked for others'."""
+        segments = []
+        for index, original in enumerate(self.segments):
+            segment = replace(original, ids=change.ids.get(index, original.ids))
+            if index in change.media:
+                segment = replace(segment, media=change.media[index])
+                segment = self._with_features(segment) if with_features else segment
+            segments.append(segment)
+        return segments
 
     def part(self, start: int, stop: int | None = None) -> ReferenceSamples:
         """Return some of the features."""
         return ReferenceSamples(self._features[start:stop], self._media_maker)
 
-    def copies(
-        self,
-        replacements: Mapping[int, Int64Array] | None = None,
-        media: Mapping[int, Sequence[PlacedMedium]] | None = None,
-    ) -> list[Any]:
-        """Return fresh features, with other tokens or media in some segments: ``{segment: int64[n]}``, ``{segment: media}``."""
-        ids_by_feature: dict[int, list[Int64Array]] = {}
-        media_by_feature: dict[int, list[PlacedMedium]] = {}
-        media = media or {}
-        for index, (segment, ids) in enumerate(zip(self.segments, self.ids_with(replacements), strict=True)):
-            feature_ids = ids_by_feature.setdefault(segment.feature, [])
-            start = sum(map(len, feature_ids))
-            number = len(feature_ids)
-            feature_ids.append(ids)
-            media_by_feature.setdefault(segment.feature, []).extend(
-                replace(item, start=start + item.start, segment=number) for item in media.get(index, segment.media)
-            )
-        return [
-            _rebuild(feature, ids_by_feature[index], media_by_feature[index])
-            for index, feature in enumerate(self._features)
-        ]
+    def copies(self, change: Change = UNCHANGED) -> list[Any]:
+        """Return fresh features, with other tokens or media in some segments."""
+        parts: list[list[Segment]] = [[] for _ in self._features]
+        for segment in self.changed(change):
+            parts[segment.feature].append(segment)
+        return [_rebuild(feature, segments) for feature, segments in zip(self._features, parts, strict=True)]
 
     def modified_fields(self, features: Sequence[Any]) -> list[tuple[int, str]]:
         """Return feature and key of everything that differs from the result of ``copies``."""
@@ -245,14 +229,21 @@ def _read(index: int, feature: Feature) -> Iterator[Segment]:
         yield Segment(name, ids[start:stop], segment_labels, index, segment_positions, own)
 
 
-def _rebuild(feature: Feature, segment_ids: Sequence[Int64Array], media: Sequence[PlacedMedium]) -> Any:
-    """Copy a feature and put these tokens and media into its segments."""
-    ids = np.concatenate(segment_ids)
+def _rebuild(feature: Feature, segments: Sequence[Segment]) -> Any:
+    """Copy a feature and put the tokens and media of these segments into it."""
+    ids = np.concatenate([segment.ids for segment in segments])
     if not isinstance(feature, Mapping):
         arrays = {name: array.copy() for name, array in _fields(feature).items()}
-        if isinstance(feature, Pack):
-            return replace(feature, **{**arrays, "input_ids": ids.astype(np.int32)}, attachments=tuple(media))
-        return replace(feature, **{**arrays, "input_ids": ids.astype(np.int32)})
+        arrays["input_ids"] = ids.astype(np.int32)
+        if not isinstance(feature, Pack):
+            return replace(feature, **arrays)
+        starts = starts_of(np.array([len(segment.ids) for segment in segments])).tolist()
+        media = [
+            replace(item, start=start + item.start, segment=number)
+            for number, (segment, start) in enumerate(zip(segments, starts, strict=True))
+            for item in segment.media
+        ]
+        return replace(feature, **arrays, attachments=tuple(media))
     # Copied with everything in it, so that no collator can write into the original.
     fields = {key: value.clone() if hasattr(value, "clone") else deepcopy(value) for key, value in feature.items()}
     row = np.asarray(feature["input_ids"], dtype=np.int64)

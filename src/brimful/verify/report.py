@@ -84,19 +84,34 @@ class Finding:
     def __post_init__(self) -> None:
         assert self.check in CHECKS, self.check
 
+    @property
+    def passed(self) -> bool:
+        """True if the check was shown to hold."""
+        return self.status is Status.PASS
+
+    @property
+    def failed(self) -> bool:
+        """True if the check was shown not to hold."""
+        return self.status is Status.FAIL
+
     def lines(self) -> Iterator[str]:
         """Yield the lines of this finding in the table."""
         measured_text = "" if self.measured is None else f"{self.measured:.1e}"
         limit_text = "" if self.limit is None else f"{self.limit:.0e}"
         row = f"{self.check:<12}{self.attention or '-':<21}{self.status.value:<14}{measured_text:>9}{limit_text:>9}"
         # The detail of a passed check ends its line; the others continue below.
-        if self.status is Status.PASS:
+        if self.passed:
             yield f"{row}  {self.detail}".rstrip()
             return
         yield row.rstrip()
         for title, text in (("", self.detail), ("cause: ", self.cause), ("way out: ", self.way_out)):
             if text:
                 yield from textwrap.wrap(f"{title}{text}", _WIDTH, initial_indent=" " * 12, subsequent_indent=" " * 14)
+
+
+def passed(check: str, detail: str = "") -> Finding:
+    """Return the finding of a check that passes without a measured size."""
+    return Finding(check, Status.PASS, detail=detail)
 
 
 def failed(check: str, detail: str, cause: str, way_out: str) -> Finding:
@@ -146,7 +161,7 @@ class VerifyReport:
     @property
     def failures(self) -> tuple[Finding, ...]:
         """Findings of the checks that failed."""
-        return tuple(finding for finding in self.findings if finding.status is Status.FAIL)
+        return tuple(finding for finding in self.findings if finding.failed)
 
     @property
     def proven(self) -> bool:

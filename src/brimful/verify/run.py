@@ -11,21 +11,18 @@ from brimful.checks import check_type
 from brimful.errors import BrimfulError, SettingsError
 from brimful.shards import Pack
 from brimful.verify.attention import IMPLEMENTATIONS, NotSupported, current_implementation, first_sentence, using
-from brimful.verify.checks.boundaries import check_boundaries
+from brimful.verify.checks import check_batch
 from brimful.verify.checks.gradients import check_backward
 from brimful.verify.checks.isolation import check_isolation
-from brimful.verify.checks.labels import check_labels
-from brimful.verify.checks.media import check_media
-from brimful.verify.checks.padding import check_padding, check_padding_moves_nothing
+from brimful.verify.checks.padding import check_padding_moves_nothing
 from brimful.verify.checks.parity import check_parity
-from brimful.verify.checks.positions import check_positions
-from brimful.verify.checks.samples import check_complete, check_inputs_unmodified
+from brimful.verify.checks.samples import check_inputs_unmodified
 from brimful.verify.checks.weights import check_weights
 from brimful.verify.diagnosis import diagnose_leak, way_out_of_refusal
 from brimful.verify.modes import evaluating, preserved, training
 from brimful.verify.parity_diagnosis import explain_parity, is_random
 from brimful.verify.reference_samples import MediaMaker, ReferenceSamples
-from brimful.verify.report import CHECKS, Finding, Status, VerifyReport, joined, not_supported
+from brimful.verify.report import CHECKS, Finding, VerifyReport, joined, not_supported
 from brimful.verify.samples import long_samples
 from brimful.verify.setup import PackingSetup
 
@@ -102,19 +99,24 @@ def verify_packing(
     media_maker = getattr(collator, "media", None) if media_maker is None else media_maker
     setup = PackingSetup(model, collator, ReferenceSamples(samples, media_maker), tolerance, gradients)
     with preserved(model):
-        findings = [check_inputs_unmodified(setup), check_complete(setup)]
-        # Without knowing which token belongs to which sample, the other checks would only guess.
+        findings = [check_inputs_unmodified(setup), *check_batch(setup)]
         if setup.batch.layout.certain:
-            findings += [check(setup) for check in (check_labels, check_positions, check_boundaries, check_padding)]
-            if setup.samples.has_media:
-                findings.append(check_media(setup))
-            else:
+            if not setup.samples.has_media:
                 findings = _with_long_samples(setup, findings, as_packs=isinstance(samples[0], Pack))
             for name in names:
                 findings += _check_attention(setup, name, findings)
+    # The last implementation that passed is the way out for those that cannot run.
+    if supported := [item.attention for item in findings if item.check == "isolation" and item.passed]:
+        way_out = f"attn_implementation={supported[-1]!r}, which passes here"
+        findings = [replace(item, way_out=way_out) if item.check == "attention" else item for item in findings]
+    collator_name = getattr(collator, "__name__", None) or type(collator).__name__
+    subject = (
+        f"{type(model).__name__}, {setup.dtype_name} on {setup.device}; {collator_name}; "
+        f"{len(setup.samples.segments)} samples, {setup.samples.num_tokens:,} tokens, "
+        f"{setup.samples.num_targets:,} targets; torch {torch.__version__}"
+    )
     order = list(CHECKS)
-    findings = sorted(_point_to_passed(findings), key=lambda finding: order.index(finding.check))
-    return VerifyReport(_describe(setup), tuple(findings))
+    return VerifyReport(subject, tuple(sorted(findings, key=lambda finding: order.index(finding.check))))
 
 
 def _with_long_samples(setup: PackingSetup, findings: list[Finding], *, as_packs: bool) -> list[Finding]:
@@ -122,18 +124,16 @@ def _with_long_samples(setup: PackingSetup, findings: list[Finding], *, as_packs
     tokens = [token for segment in setup.samples.segments for token in segment.ids.tolist()]
     long = replace(setup, samples=ReferenceSamples(long_samples(tokens, as_packs=as_packs)))
     try:
-        is_certain = long.batch.layout.certain
+        long_findings = check_batch(long)
     except Exception:  # rows of a fixed length refuse them, in any way
         return findings
-    checks = (check_complete, check_labels, check_positions, check_boundaries, check_padding)
+    size = f"with a sample of {len(long.samples.segments[0].ids):,} tokens"
     failures = {
-        finding.check: replace(
-            finding, detail=f"with a sample of {len(long.samples.segments[0].ids):,} tokens: {finding.detail}"
-        )
-        for finding in (check(long) for check in checks if is_certain or check is check_complete)
-        if finding.status is Status.FAIL
+        finding.check: replace(finding, detail=f"{size}: {finding.detail}")
+        for finding in long_findings
+        if finding.failed
     }
-    return [failures.get(item.check, item) if item.status is Status.PASS else item for item in findings]
+    return [failures.get(finding.check, finding) if finding.passed else finding for finding in findings]
 
 
 def _check_attention(setup: PackingSetup, attention: str, earlier_findings: list[Finding]) -> list[Finding]:
@@ -147,10 +147,10 @@ def _check_attention(setup: PackingSetup, attention: str, earlier_findings: list
                 findings.append(finding)
     except NotSupported as error:
         # A refusal in a later check does not cancel a failure that an earlier one measured.
-        findings = [finding for finding in findings if finding.status is Status.FAIL]
+        findings = [finding for finding in findings if finding.failed]
         findings.append(not_supported("attention", str(error), error.way_out))
-    explained = [_follow(finding, [*related_findings, *findings]) for finding in findings]
-    return [finding if finding.check == "weights" else replace(finding, attention=attention) for finding in explained]
+    findings = [_follow(finding, [*related_findings, *findings]) for finding in findings]
+    return [finding if finding.check == "weights" else replace(finding, attention=attention) for finding in findings]
 
 
 def _run_checks(setup: PackingSetup, related_findings: list[Finding]) -> Iterator[Finding]:
@@ -174,14 +174,12 @@ def _run_checks(setup: PackingSetup, related_findings: list[Finding]) -> Iterato
             finding = _check_isolation(setup, "training", findings)
             if not is_random(setup):
                 parity = _check_parity(setup, [*findings, finding])
-        if parity is None and finding.status is Status.PASS:
-            reason = (
-                "the model is random in training mode, with every rate of dropout at 0; parity was measured in eval()"
-            )
-            finding = replace(finding, detail=joined(finding.detail, reason))
+            elif finding.passed:
+                reason = "the model is random in training mode, with every rate of dropout at 0; parity was measured in eval()"
+                finding = replace(finding, detail=joined(finding.detail, reason))
     except NotSupported as error:
         # The refusal may come from parity, after the isolation check has already failed.
-        if finding.status is not Status.FAIL:
+        if not finding.failed:
             finding = not_supported("training", str(error), error.way_out)
     yield finding
     if parity is None:
@@ -195,7 +193,7 @@ def _check_isolation(setup: PackingSetup, check: str, earlier_findings: list[Fin
     with _refusals(setup, "the packed batch"):
         finding, leak = check_isolation(setup)
         finding = _follow(replace(finding, check=check), earlier_findings)
-        if finding.status is not Status.FAIL or finding.cause:
+        if not finding.failed or finding.cause:
             return finding
         assert leak is not None
         cause, way_out = diagnose_leak(setup, leak)
@@ -215,13 +213,10 @@ def _check_parity(setup: PackingSetup, earlier_findings: list[Finding]) -> list[
         explanations = [*earlier_findings, *(finding for finding in findings if finding.cause)]
         findings = explain_parity(setup, [_follow(finding, explanations) for finding in findings])
         # A leak in the forward is also one in the backward, which is checked alone only without a forward leak.
-        leaks = any(
-            finding.status is Status.FAIL and finding.check in ("isolation", "training") for finding in earlier_findings
-        )
-        backward = None if leaks else check_backward(setup)
-        if backward is not None:
-            findings = [backward if finding.check == "gradients" else finding for finding in findings]
-    return findings
+        if any(finding.failed and finding.check in ("isolation", "training") for finding in earlier_findings):
+            return findings
+        backward = check_backward(setup)
+        return [backward if backward and finding.check == "gradients" else finding for finding in findings]
 
 
 @contextlib.contextmanager
@@ -245,28 +240,8 @@ def _refusals(setup: PackingSetup, request: str) -> Iterator[None]:
 
 def _follow(finding: Finding, findings: list[Finding]) -> Finding:
     """Name another failure as the cause of a failure without a cause of its own."""
-    if finding.status is not Status.FAIL or (finding.cause and finding.check != "weights"):
+    if not finding.failed or (finding.cause and finding.check != "weights"):
         return finding
-    failed_checks = {item.check for item in findings if item.status is Status.FAIL}
+    failed_checks = {item.check for item in findings if item.failed}
     causes = [check for check in _CAUSED_BY.get(finding.check, ()) if check in failed_checks]
     return replace(finding, cause=f"follows from {causes[0]}", way_out="") if causes else finding
-
-
-def _point_to_passed(findings: list[Finding]) -> list[Finding]:
-    """Name the last implementation that passed as the way out for the unsupported ones."""
-    passed = [item.attention for item in findings if (item.check, item.status) == ("isolation", Status.PASS)]
-    way_out = f"attn_implementation={passed[-1]!r}, which passes here" if passed else ""
-    return [
-        replace(finding, way_out=way_out or finding.way_out) if finding.check == "attention" else finding
-        for finding in findings
-    ]
-
-
-def _describe(setup: PackingSetup) -> str:
-    """Describe model, collator and data in one line."""
-    samples = setup.samples
-    collator = getattr(setup.collator, "__name__", None) or type(setup.collator).__name__
-    return (
-        f"{type(setup.model).__name__}, {setup.dtype_name} on {setup.device}; {collator}; {len(samples.segments)} samples, "
-        f"{samples.num_tokens:,} tokens, {samples.num_targets:,} targets; torch {torch.__version__}"
-    )

@@ -1,14 +1,15 @@
 """Small samples to verify with: random ones, or the first segments of packs."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice, zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from brimful.errors import SettingsError
-from brimful.media import MediaKind
+from brimful.media import MediaKind, PlacedMedium
 from brimful.messages import setting
 from brimful.rng import generator
 from brimful.shards import Pack, assemble_pack
@@ -42,7 +43,7 @@ def random_samples(vocab: int, *, seed: int = 0) -> list[dict[str, Any]]:
     [7, 12, 1, 20, 5, 13]
     """
     stream = generator(seed=seed, epoch=0, purpose="samples to verify with")
-    lowest = min(3, vocab - 1)  # below lie padding, BOS and EOS of most vocabularies
+    lowest = min(_NUM_SPECIAL, vocab - 1)  # below lie padding, BOS and EOS of most vocabularies
     samples = []
     for length in _LENGTHS:
         ids = stream.integers(length, below=max(1, vocab - lowest)) + lowest
@@ -77,25 +78,20 @@ def few_of(packs: Iterable[Pack], *, vocab: int, max_tokens: int) -> list[Pack]:
     Raises:
         SettingsError: no packs, or fewer than two segments in all.
     """
-    small_packs: list[Pack] = []
+    packs_of_parts: list[list[_Part]] = []
     for pack in islice(packs, _NUM_PACKS):
-        ids: list[np.ndarray[Any, Any]] = []
-        masks: list[np.ndarray[Any, Any]] = []
         room = max_tokens // _NUM_PACKS
-        for index in range(pack.num_segments):
-            start, stop = int(pack.cu_seqlens[index]), int(pack.cu_seqlens[index + 1])
-            length = min(stop - start, room, max(2, max_tokens // 4))
+        parts: list[_Part] = []
+        for segment, length in enumerate(np.diff(pack.cu_seqlens).tolist()):
+            length = min(length, room, max(2, max_tokens // 4))
             if length < 1:
                 break
-            ids.append((pack.input_ids[start : start + length] % vocab).astype(np.int32))
-            masks.append(np.array(pack.loss_mask[start : start + length]))
+            parts.append(_Part(pack, segment, length))
             room -= length
-        small_packs.append(assemble_pack(ids, masks, pack.sample_ids[: len(ids)], pack.starts[: len(ids)]))
-    if sum(pack.num_segments for pack in small_packs) < 2:
-        raise SettingsError(
-            f"isolation needs at least two samples, and the packs have fewer: give other {setting('packs')}"
-        )
-    return small_packs
+        packs_of_parts.append(parts)
+    _refuse_too_few(sum(map(len, packs_of_parts)))
+    small_packs = map(_pack_of, packs_of_parts)
+    return [replace(pack, input_ids=(pack.input_ids % vocab).astype(np.int32), attachments=()) for pack in small_packs]
 
 
 def few_with_media(packs: Iterable[Pack], *, max_tokens: int) -> list[Pack]:
@@ -106,42 +102,62 @@ def few_with_media(packs: Iterable[Pack], *, max_tokens: int) -> list[Pack]:
     Raises:
         SettingsError: no packs, or fewer than two segments in all.
     """
-    rows: list[tuple[bool, int, Pack, int]] = []
-    for pack in islice(packs, _PACKS_WITH_MEDIA):
-        owners = {item.segment for item in pack.media}
-        for segment in range(pack.num_segments):
-            rows.append((segment in owners, len(pack.segment(segment)), pack, segment))
-    if len(rows) < 2:
+    parts = [
+        _Part(pack, segment, length)
+        for pack in islice(packs, _PACKS_WITH_MEDIA)
+        for segment, length in enumerate(np.diff(pack.cu_seqlens).tolist())
+    ]
+    _refuse_too_few(len(parts))
+    parts.sort(key=lambda part: part.length)
+    with_media = [part for part in parts if part.media]
+    without = [part for part in parts if not part.media]
+    # Alternately one with media and one without, starting with media, which are under test.
+    candidates = [part for pair in zip_longest(with_media, without) for part in pair if part is not None]
+    choice = with_media[:2] if len(with_media) > 1 else candidates[:2]
+    candidates = [part for part in candidates if part not in choice]
+    room = max_tokens - sum(part.length for part in choice)
+    for part in candidates:
+        if part.length <= room and len(choice) < _MAX_SAMPLES:
+            choice.append(part)
+            room -= part.length
+    return [_pack_of(choice[first::_NUM_PACKS]) for first in range(_NUM_PACKS)]
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """The first tokens of a segment of a pack."""
+
+    pack: Pack
+    segment: int
+    length: int
+
+    @cached_property
+    def media(self) -> list[PlacedMedium]:
+        """Media of the segment, placed in it."""
+        pack, segment = self.pack, self.segment
+        # Places are in the pack, of the sample's first token, which a part of it may lack.
+        start = int(pack.cu_seqlens[segment]) - int(pack.starts[segment])
+        return [replace(item, start=item.start - start, segment=0) for item in pack.media if item.segment == segment]
+
+
+def _pack_of(parts: Sequence[_Part]) -> Pack:
+    """Return a pack of parts of other packs, with their media."""
+    ids, masks, sample_ids, starts = [], [], [], []
+    for part in parts:
+        pack, segment = part.pack, part.segment
+        tokens = slice(int(pack.cu_seqlens[segment]), int(pack.cu_seqlens[segment]) + part.length)
+        ids.append(np.array(pack.input_ids[tokens]))
+        masks.append(np.array(pack.loss_mask[tokens]))
+        sample_ids.append(int(pack.sample_ids[segment]))
+        starts.append(int(pack.starts[segment]))
+    return assemble_pack(ids, masks, sample_ids, starts, [part.media for part in parts])
+
+
+def _refuse_too_few(num_segments: int) -> None:
+    if num_segments < 2:
         raise SettingsError(
             f"isolation needs at least two samples, and the packs have fewer: give other {setting('packs')}"
         )
-    by_length = sorted(rows, key=lambda row: row[1])
-    with_media = [row for row in by_length if row[0]]
-    without = [row for row in by_length if not row[0]]
-    # Alternately one with media and one without, starting with media, which are under test.
-    candidates = [row for pair in zip_longest(with_media, without) for row in pair if row is not None]
-    first = with_media[:2] if len(with_media) > 1 else candidates[:2]
-    choice, room = list(first), max_tokens - sum(row[1] for row in first)
-    for row in candidates:
-        if row not in first and row[1] <= room and len(choice) < _MAX_SAMPLES:
-            choice.append(row)
-            room -= row[1]
-    return [_pack_of(part) for part in (choice[::_NUM_PACKS], choice[1::_NUM_PACKS])]
-
-
-def _pack_of(rows: list[tuple[bool, int, Pack, int]]) -> Pack:
-    """Return a pack of segments of other packs, with their media."""
-    ids, masks, media = [], [], []
-    for _, _, pack, segment in rows:
-        start, stop = int(pack.cu_seqlens[segment]), int(pack.cu_seqlens[segment + 1])
-        ids.append(np.array(pack.input_ids[start:stop]))
-        masks.append(np.array(pack.loss_mask[start:stop]))
-        segment_media = [item for item in pack.media if item.segment == segment]
-        place = start - int(pack.starts[segment])  # of the sample's first token, which a part of it may lack
-        media.append([replace(item, start=item.start - place, segment=0) for item in segment_media])
-    sample_ids = [int(pack.sample_ids[segment]) for _, _, pack, segment in rows]
-    starts = [int(pack.starts[segment]) for _, _, pack, segment in rows]
-    return assemble_pack(ids, masks, sample_ids, starts, media)
 
 
 class SmallPacks(NamedTuple):

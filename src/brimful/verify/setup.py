@@ -10,13 +10,12 @@ import numpy as np
 import torch
 
 from brimful.errors import CollateError, SettingsError
-from brimful.media import MediaKind, PlacedMedium
+from brimful.media import MediaKind
 from brimful.typing import IGNORE_INDEX, Int64Array
 from brimful.verify.batch import CollatedBatch, as_rows, expected_targets
-from brimful.verify.locate import Place, SampleLayout, locate_with_markers
-from brimful.verify.markers import lay_out_markers
+from brimful.verify.locate import Place, SampleLayout, lay_out_markers, locate_with_markers
 from brimful.verify.modes import seeded
-from brimful.verify.reference_samples import ReferenceSamples, Segment
+from brimful.verify.reference_samples import UNCHANGED, Change, ReferenceSamples, Segment
 
 _PARITY_LIMITS = {torch.float64: 1e-9, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 6e-2}
 """Relative difference that rounding explains, by dtype: kernels sum packed rows in another order. In bf16, of
@@ -30,6 +29,10 @@ _POSITIONS_BEHIND_PADDING = frozenset(
     | {"roberta-prelayernorm", "xmod", "luke", "longformer"}
 )
 """Types whose positions begin at ``pad_token_id + 1``."""
+
+
+_TYPES_OF_TOKENS = {MediaKind.IMAGE: 1, MediaKind.VIDEO: 2, MediaKind.AUDIO: 3}
+"""Numbers of ``mm_token_type_ids``; 0 is text."""
 
 
 class ModelOutput(NamedTuple):
@@ -84,9 +87,7 @@ class PackingSetup:
     @property
     def parity_limit(self) -> float:
         """Largest difference of batch and single samples that passes, relative to the largest value (at least 1)."""
-        if self.tolerance is not None:
-            return self.tolerance
-        return _PARITY_LIMITS.get(self.dtype, _PARITY_LIMITS[torch.bfloat16])
+        return parity_limit_of(self.dtype) if self.tolerance is None else self.tolerance
 
     @property
     def dtype(self) -> Any:
@@ -115,19 +116,15 @@ class PackingSetup:
             return int(getattr(self.config, "pad_token_id", None) or 0) + 1
         return 0
 
-    def collate(
-        self,
-        replacements: Mapping[int, Int64Array] | None = None,
-        media: Mapping[int, Sequence[PlacedMedium]] | None = None,
-    ) -> CollatedBatch:
+    def collate(self, change: Change = UNCHANGED) -> CollatedBatch:
         """Call the collator with copies of the samples, with other tokens or media in some, and find them in its batch.
 
         Raises:
             CollateError: the batch is not a mapping, has no ``input_ids``, or has labels of another shape.
         """
-        kwargs, ids = self._call_collator(self.samples.copies(replacements, media))
-        segments, segment_ids = self.samples.segments, self.samples.ids_with(replacements)
-        batch = CollatedBatch(kwargs, ids, None, locate_with_markers(ids, segments, segment_ids, self._markers))
+        kwargs, ids = self._call_collator(self.samples.copies(change))
+        layout = locate_with_markers(ids, self.samples.changed(change), self._markers)
+        batch = CollatedBatch(kwargs, ids, None, layout)
         labels = kwargs.get("shift_labels" if batch.shifted else "labels")
         if labels is None:
             return batch
@@ -172,70 +169,56 @@ class PackingSetup:
             collate_ids, self.samples, media_ids=media_tokens(self.config), reserved_tokens=reserved_tokens
         )
 
-    def in_rows(
-        self,
-        replacements: Mapping[int, Int64Array] | None = None,
-        media: Mapping[int, Sequence[PlacedMedium]] | None = None,
-    ) -> CollatedBatch:
-        """Return the samples with a row each, no collator involved: nothing is packed, and all are in one forward.
+    def in_rows(self, change: Change = UNCHANGED) -> CollatedBatch:
+        """Return the samples with a row each, no collator involved: nothing is packed, and all are in one forward."""
+        return self._rows(self.samples.changed(change, with_features=True))
 
-        After a sample, its last token that stands for no medium fills the row; no earlier token sees it.
-        """
-        segments, segment_ids = self.samples.segments, self.samples.ids_with(replacements)
-        lengths = np.array([len(ids) for ids in segment_ids])
-        width = int(lengths.max())
-        ids = np.stack([self._filled(row, width) for row in segment_ids])
-        own_positions = [segment.positions for segment in segments if segment.positions is not None]
-        positions = None
-        if len(own_positions) == len(segments):
-            rows = [np.pad(row, ((0, 0), (0, width - row.shape[1])), mode="edge") for row in own_positions]
-            positions = np.stack(rows, axis=1)
-        places = tuple(Place(row, 0, int(length)) for row, length in enumerate(lengths))
-        layout = SampleLayout(places, (), np.zeros(ids.shape, dtype=bool), True)
-        kwargs = {**self._plain_kwargs(ids, positions), **self._tower_kwargs(self.samples.features_with(media))}
-        batch = CollatedBatch(kwargs, ids, None, layout)
-        return replace(batch, targets=expected_targets(batch, segments))
-
-    def _filled(self, ids: Int64Array, width: int) -> Int64Array:
-        """Return a row of ``width`` tokens: a sample's, then its last one that stands for no medium."""
-        media = media_tokens(self.config)
-        others = ids[~np.isin(ids, media)] if media else ids
-        fill = others[-1] if len(others) else ids[-1]
-        return np.pad(ids, (0, width - len(ids)), constant_values=int(fill))
-
-    def sample_kwargs(self, index: int) -> dict[str, Any]:
-        """Return the keyword arguments of the model for one sample alone.
+    def alone(self, index: int) -> CollatedBatch:
+        """Return one sample alone, with its labels, no collator involved.
 
         With media, a model that can make its own positions from token types does so: the collator's may be wrong.
         """
         segment = self.samples.segments[index]
-        towers = self._tower_kwargs([segment.features])
-        if segment.features and segment.positions is not None and self._makes_positions:
-            types = torch.from_numpy(_types_of_tokens(segment)[None]).to(self.device)
-            return {**self._plain_kwargs(segment.ids[None], None), **towers, "mm_token_type_ids": types}
-        positions = None if segment.positions is None else segment.positions[:, None]
-        return {**self._plain_kwargs(segment.ids[None], positions), **towers}
+        batch = self._rows([segment])
+        kwargs = {**batch.kwargs, "labels": torch.from_numpy(segment.labels[None]).to(self.device)}
+        if segment.features and "mm_token_type_ids" in inspect.signature(self.model.forward).parameters:
+            types = np.zeros(len(segment.ids), dtype=np.int64)
+            for item in segment.media:
+                size = item.num_tokens // len(item.runs)
+                for run in item.runs:
+                    types[item.start + run : item.start + run + size] = _TYPES_OF_TOKENS[item.medium.kind]
+            if kwargs.pop("position_ids", None) is not None:
+                kwargs["mm_token_type_ids"] = torch.from_numpy(types[None]).to(self.device)
+        return replace(batch, kwargs=kwargs)
 
-    @cached_property
-    def _makes_positions(self) -> bool:
-        """True if the model's forward itself takes types of tokens, and makes positions in space from them."""
-        return "mm_token_type_ids" in inspect.signature(self.model.forward).parameters
+    def _rows(self, segments: Sequence[Segment]) -> CollatedBatch:
+        """Return segments with a row each.
 
-    def _tower_kwargs(self, features: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return the towers' inputs of several samples, in their order."""
-        names = {name: None for arrays in features for name in arrays}
-        joined = {name: np.concatenate([arrays[name] for arrays in features if name in arrays]) for name in names}
-        return {name: torch.tensor(array).to(self.device) for name, array in joined.items()}
-
-    def _plain_kwargs(self, ids: Int64Array, positions: Int64Array | None) -> dict[str, Any]:
-        """Return keyword arguments for unpacked rows: ``int64[B, T]`` and perhaps ``int64[rows, B, T]``."""
-        kwargs: dict[str, Any] = {"input_ids": torch.from_numpy(ids).to(self.device)}
+        After a sample, its last token that stands for no medium fills the row; no earlier token sees it.
+        """
+        width = max(len(segment.ids) for segment in segments)
+        media = media_tokens(self.config)
+        rows, positions, places = [], [], []
+        for row, segment in enumerate(segments):
+            paddings = 0, width - len(segment.ids)
+            fill = [*segment.ids[-1:], *segment.ids[~np.isin(segment.ids, media)]][-1]
+            rows.append(np.pad(segment.ids, paddings, constant_values=fill))
+            places.append(Place(row, 0, len(segment.ids)))
+            if segment.positions is not None:
+                positions.append(np.pad(segment.positions, ((0, 0), paddings), mode="edge"))
+        arrays = {"input_ids": np.stack(rows)}
+        if len(positions) == len(segments):
+            own_positions = np.stack(positions, axis=1)
+            arrays["position_ids"] = own_positions if len(own_positions) > 1 else own_positions[0]
+        # The towers' inputs of the samples, in their order.
+        for name in {name: None for segment in segments for name in segment.features}:
+            arrays[name] = np.concatenate([item.features[name] for item in segments if name in item.features])
+        kwargs: dict[str, Any] = {name: torch.tensor(array).to(self.device) for name, array in arrays.items()}
         if self.accepts("use_cache"):
             kwargs["use_cache"] = False
-        if positions is not None:
-            tensor = torch.from_numpy(positions).to(self.device)
-            kwargs["position_ids"] = tensor if len(tensor) > 1 else tensor[0]
-        return kwargs
+        layout = SampleLayout(tuple(places), (), np.zeros((len(rows), width), dtype=bool), True)
+        batch = CollatedBatch(kwargs, arrays["input_ids"], None, layout)
+        return replace(batch, targets=expected_targets(batch, segments))
 
     def accepts(self, name: str) -> bool:
         """Return true if the model's forward takes this keyword."""
@@ -264,19 +247,17 @@ class PackingSetup:
         loss = items.get("loss") if items else getattr(output, "loss", None)
         return ModelOutput(_logits(output), loss, other_losses)
 
-    def sample_logits(self, index: int) -> torch.Tensor:
-        """Return ``float[n, V]``: logits of one sample alone, no collator involved."""
-        return self.forward(self.sample_kwargs(index))[0]
-
     def per_sample_reference(self) -> PerSampleReference:
         """Run every sample alone: logits, loss, gradients of the mean over all targets."""
         num_targets = max(1, self.samples.num_targets)
         all_logits, loss_sums = [], []
         self.model.zero_grad(set_to_none=True)
-        for index, segment in enumerate(self.samples.segments):
+        for index in range(len(self.samples.segments)):
+            batch = self.alone(index)
+            assert batch.targets is not None
             with torch.set_grad_enabled(self.with_gradients):
-                logits = self.sample_logits(index)
-                total = targets_loss(logits, shifted_left(segment.labels))
+                logits = self.forward(batch.kwargs)[0]
+                total = targets_loss(logits, batch.targets)
                 # The samples' gradients add up to the mean's; a frozen model has none.
                 if total.requires_grad:
                     (total / num_targets).backward()
@@ -295,9 +276,9 @@ class PackingSetup:
         return gradients
 
 
-def shifted_left(labels: Int64Array) -> Int64Array:
-    """Return ``int64[n]``: the label that each position is trained to predict, the next one's; none at the end."""
-    return np.append(labels[1:], IGNORE_INDEX)
+def parity_limit_of(dtype: Any) -> float:
+    """Return the relative difference that rounding explains in a dtype."""
+    return _PARITY_LIMITS.get(dtype, _PARITY_LIMITS[torch.bfloat16])
 
 
 def targets_loss(logits: torch.Tensor, targets: Int64Array) -> torch.Tensor:
@@ -305,17 +286,6 @@ def targets_loss(logits: torch.Tensor, targets: Int64Array) -> torch.Tensor:
     flat_targets = torch.from_numpy(targets.reshape(-1)).to(logits.device)
     flat_logits = logits.reshape(-1, logits.shape[-1])
     return torch.nn.functional.cross_entropy(flat_logits, flat_targets, ignore_index=IGNORE_INDEX, reduction="sum")
-
-
-def _types_of_tokens(segment: Segment) -> Int64Array:
-    """Return ``int64[n]``: 1 at tokens of images, 2 of videos, 3 of audio, 0 elsewhere."""
-    numbers = {MediaKind.IMAGE: 1, MediaKind.VIDEO: 2, MediaKind.AUDIO: 3}
-    types = np.zeros(len(segment.ids), dtype=np.int64)
-    for item in segment.media:
-        size = item.num_tokens // len(item.runs)
-        for run in item.runs:
-            types[item.start + run : item.start + run + size] = numbers[item.medium.kind]
-    return types
 
 
 def media_tokens(config: Any) -> list[int]:

@@ -1,1 +1,30 @@
-"""Checks of ``verify_packing``, one question a file; each takes a ``PackingSetup`` and returns findings."""
+"""Checks, one file for each question; ``check_batch`` asks all questions that need no run of a model."""
+
+from collections.abc import Callable
+
+from brimful.verify.checks.boundaries import check_boundaries
+from brimful.verify.checks.labels import check_labels
+from brimful.verify.checks.media import check_media
+from brimful.verify.checks.padding import check_padding
+from brimful.verify.checks.positions import check_positions
+from brimful.verify.checks.samples import check_complete
+from brimful.verify.report import Finding
+from brimful.verify.setup import PackingSetup
+
+BATCH_CHECKS: tuple[Callable[[PackingSetup], Finding | None], ...] = (
+    check_labels,
+    check_positions,
+    check_boundaries,
+    check_padding,
+    check_media,
+)
+"""Comparisons of a batch with its samples; None if a batch has nothing that the check looks at."""
+
+
+def check_batch(setup: PackingSetup) -> list[Finding]:
+    """Find the samples in the collator's batch, and compare its arrays with each sample's own."""
+    findings: list[Finding | None] = [check_complete(setup)]
+    # Without knowing which token belongs to which sample, the other checks would only guess.
+    if setup.batch.layout.certain:
+        findings += [check(setup) for check in BATCH_CHECKS]
+    return [finding for finding in findings if finding is not None]

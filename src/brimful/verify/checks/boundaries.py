@@ -7,7 +7,7 @@ import numpy as np
 from brimful.messages import counted
 from brimful.typing import Int64Array
 from brimful.verify.batch import as_integers
-from brimful.verify.report import Finding, Status, failed
+from brimful.verify.report import Finding, failed, passed
 from brimful.verify.setup import PackingSetup
 
 _BOUNDARY_KEYS = ("cu_seq_lens_q", "cu_seq_lens_k", "cu_seqlens", "cu_seqlens_q", "cu_seqlens_kv", "cu_seqlens_k")
@@ -26,24 +26,25 @@ def check_boundaries(setup: PackingSetup) -> Finding:
     keys = [key for key in _BOUNDARY_KEYS if kwargs.get(key) is not None]
     seq_idx = batch.per_token("seq_idx")
     if not keys and seq_idx is None:
-        return Finding("boundaries", Status.PASS, detail="the batch has none; positions alone mark the samples")
+        return passed("boundaries", "the batch has none; positions alone mark the samples")
     # Kernels see the rows of a batch as one long row, so boundaries count tokens from the first row on.
     width = batch.ids.shape[1]
     intervals = sorted((place.row * width + place.start, place.row * width + place.stop) for _, place in batch.located)
+    longest = max((stop - start for start, stop in intervals), default=0)
     for key in keys:
         values = as_integers(kwargs[key]).reshape(-1)
         if problem := _boundary_problem(values, intervals, batch.ids.size):
             detail, cause = problem
+            some = values.tolist() if len(values) <= 8 else f"{values[:7].tolist()}…{values[-1]}"
             way_out = (
                 "align before packing, so that the aligned length is the planned one; pass the padded boundaries under "
                 "their own key"
             )
-            return failed("boundaries", f"{key} = {_short(values)}; {detail}", cause, way_out)
+            return failed("boundaries", f"{key} = {some}; {detail}", cause, way_out)
         dtype = str(getattr(kwargs[key], "dtype", "int64")).removeprefix("torch.")
         if dtype != "int32":
             cause = "flash attention reads 32-bit boundaries"
             return failed("boundaries", f"{key} is {dtype}", cause, f"make {key} torch.int32")
-    longest = max((stop - start for start, stop in intervals), default=0)
     for key in _MAX_LENGTH_KEYS:
         if kwargs.get(key) is not None and int(kwargs[key]) < longest:
             return failed(
@@ -52,43 +53,37 @@ def check_boundaries(setup: PackingSetup) -> Finding:
                 "the kernel never computes the end of the longest sample",
                 f"{key} is the longest difference of the boundaries",
             )
-    if seq_idx is not None:
-        flat = seq_idx.reshape(-1)
-        is_constant = all(len(np.unique(flat[start:stop])) == 1 for start, stop in intervals)
-        changes = all(flat[stop - 1] != flat[start] for (_, stop), (start, _) in pairwise(intervals))
-        if not (is_constant and changes):
-            return failed(
-                "boundaries",
-                "seq_idx does not change exactly where samples begin",
-                _seq_idx_cause(flat, intervals),
-                "seq_idx is the number of the sample that each token belongs to, int32[1, T]",
-            )
-    return Finding("boundaries", Status.PASS, detail=", ".join([*keys, *(["seq_idx"] if seq_idx is not None else [])]))
-
-
-def _seq_idx_cause(seq_idx: Int64Array, intervals: list[tuple[int, int]]) -> str:
-    """Name the likely cause of a wrong ``seq_idx``, by how far each change lies from the beginning of its sample."""
-    effect = "recurrent layers carry their state from one sample into the next, or lose it inside one"
-    changes = 1 + np.flatnonzero(np.diff(seq_idx))
+    if seq_idx is None:
+        return passed("boundaries", ", ".join(keys))
+    numbers = seq_idx.reshape(-1)
+    is_constant = all(len(np.unique(numbers[start:stop])) == 1 for start, stop in intervals)
+    if is_constant and all(numbers[stop - 1] != numbers[start] for (_, stop), (start, _) in pairwise(intervals)):
+        return passed("boundaries", ", ".join([*keys, "seq_idx"]))
+    cause = "recurrent layers carry their state from one sample into the next, or lose it inside one"
     starts = np.array([start for start, _ in intervals[1:]], dtype=np.int64)
+    changes = 1 + np.flatnonzero(np.diff(numbers))
     # The last change may begin the padding, which has no interval.
-    if len(changes) >= len(starts) > 0 and (offset := _common_offset(changes[: len(starts)] - starts)):
-        number, tokens, side = _in_words(offset)
-        return f"seq_idx off by {number}: it changes {tokens} {side} every beginning; {effect}"
-    return effect
+    if len(changes) >= len(starts) and (words := _common_offset(changes[: len(starts)] - starts)):
+        number, tokens, side = words
+        cause = f"seq_idx off by {number}: it changes {tokens} {side} every beginning; {cause}"
+    return failed(
+        "boundaries",
+        "seq_idx does not change exactly where samples begin",
+        cause,
+        "seq_idx is the number of the sample that each token belongs to, int32[1, T]",
+    )
 
 
 def _boundary_problem(values: Int64Array, intervals: list[tuple[int, int]], num_tokens: int) -> tuple[str, str] | None:
     """Return the first fault of some boundaries and its likely cause; None if they are right."""
     if not len(values) or (np.diff(values) < 0).any() or values[0] != 0:
         return "they must rise from 0", "the boundaries are not a running sum of lengths"
-    boundaries = set(values.tolist())
     for start, stop in intervals:
-        inside = sorted(value for value in boundaries if start < value < stop)
-        if inside:
+        inside = values[(start < values) & (values < stop)]
+        if len(inside):
             fault = f"a boundary at {inside[0]} cuts the sample in [{start}, {stop}) of {stop - start} tokens"
             return fault, _boundary_cause(values, intervals)
-        if start not in boundaries:
+        if start not in values:
             fault = f"the sample in [{start}, {stop}) does not begin at a boundary"
             return fault, _boundary_cause(values, intervals)
     if values[-1] != num_tokens:
@@ -105,23 +100,22 @@ def _boundary_cause(values: Int64Array, intervals: list[tuple[int, int]]) -> str
     starts, stops = np.array(intervals).T
     lengths = stops - starts
     kernel_lengths = np.diff(values)[:count]
-    if len(values) >= count > 1 and (offset := _common_offset(values[1:count] - starts[1:])):
-        number, tokens, side = _in_words(offset)
+    if len(values) >= count and (words := _common_offset(values[1:count] - starts[1:])):
+        number, tokens, side = words
         return f"boundaries off by {number}: every one lies {tokens} {side} the beginning of its sample"
     if len(kernel_lengths) == count:
+        deficits = lengths - kernel_lengths
         # With one boundary for each sample, the last segment also holds the remainder of the row.
-        has_padding_segment = len(values) - 1 > count
-        deficits = (lengths - kernel_lengths)[: None if has_padding_segment else -1]
-        if offset := _common_offset(deficits):
-            number, tokens, _ = _in_words(offset)
+        if words := _common_offset(deficits if len(values) - 1 > count else deficits[:-1]):
+            number, tokens, _ = words
             return (
                 f"lengths off by {number}: every sample is given to the kernel with {tokens} too "
-                f"{'few' if offset > 0 else 'many'} (lengths of shifted labels, or without the token at the end)"
+                f"{'few' if deficits[0] > 0 else 'many'} (lengths of shifted labels, or without the token at the end)"
             )
         for multiple in _MULTIPLES:
             rounded_down, rounded_up = lengths // multiple * multiple, -(-lengths // multiple) * multiple
             if np.array_equal(kernel_lengths, rounded_down) or np.array_equal(kernel_lengths, rounded_up):
-                first = int(np.flatnonzero(kernel_lengths != lengths)[0])
+                first = int(np.flatnonzero(deficits)[0])
                 return (
                     f"context-parallel rounding: {lengths[first]} tokens are given to the kernel as "
                     f"{kernel_lengths[first]}, a multiple of {multiple}"
@@ -129,18 +123,9 @@ def _boundary_cause(values: Int64Array, intervals: list[tuple[int, int]]) -> str
     return "the boundaries come from other lengths than the samples' (another batch, the whole row, or another order)"
 
 
-def _common_offset(offsets: Int64Array) -> int:
-    """Return the offset if all are equal; else 0."""
-    return int(offsets[0]) if len(offsets) and (offsets == offsets[0]).all() else 0
-
-
-def _in_words(offset: int) -> tuple[str, str, str]:
-    """Say an offset in words: one, 2, 3, …; 1 token, 2 tokens, …; after or before."""
-    size = abs(offset)
-    return "one" if size == 1 else str(size), counted(size, "token"), "after" if offset > 0 else "before"
-
-
-def _short(values: Int64Array) -> str:
-    """Show the first seven of many boundaries, and the last."""
-    first = values[:8].tolist()
-    return f"{first[:-1]}…{values[-1]}" if len(values) > 8 else str(first)
+def _common_offset(offsets: Int64Array) -> tuple[str, str, str] | None:
+    """Say the offset in words if all are equal: one, 2, …; 1 token, 2 tokens, …; after or before. None if it is 0."""
+    if not len(offsets) or (offsets != offsets[0]).any() or not offsets[0]:
+        return None
+    size = abs(int(offsets[0]))
+    return "one" if size == 1 else str(size), counted(size, "token"), "after" if offsets[0] > 0 else "before"

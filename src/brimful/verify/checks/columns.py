@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import pairwise
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from brimful.collate.batch import PackedBatch
-from brimful.collate.columns import Column, ColumnPlace
+from brimful.collate.columns import ColumnPlace
 from brimful.collate.extras import PackExtras
+from brimful.ragged import ranges
 from brimful.rl.step_packs import RestoredTokens
 from brimful.shards import Pack
-from brimful.typing import IGNORE_INDEX
-from brimful.verify.report import Finding, Status, failed
+from brimful.typing import IGNORE_INDEX, AnyArray, Int64Array
+from brimful.verify.report import Diagnosis, Finding, failed, passed
 
 PackWithExtras = tuple[Pack, PackExtras]
+
+_WEIGHTS = "loss_weights"
+
+_MIN_AGREEMENT = 0.7
+"""Share of a row's places at which a named mistake must agree with the values found."""
 
 
 def check_columns(batch: PackedBatch, feature: PackWithExtras, *, with_weights: bool) -> Finding:
@@ -30,50 +33,57 @@ def check_columns(batch: PackedBatch, feature: PackWithExtras, *, with_weights: 
         with_weights: false if the collator makes weights of its own.
     """
     pack, extras = feature
-    begins = batch.cu_seqlens[:-1].tolist()
     # Laid out token by token, without the function under test.
-    place_of: list[int] = []
-    for begin, length in zip(begins, np.diff(pack.cu_seqlens).tolist(), strict=False):
-        place_of += range(begin, begin + length)
-    if len(place_of) != len(pack) or (batch.input_ids[place_of] != pack.input_ids).any():
+    lengths = np.diff(pack.cu_seqlens)
+    begins = batch.cu_seqlens[: len(lengths)].astype(np.int64)
+    places = ranges(begins, lengths[: len(begins)])
+    if len(places) != len(pack) or (batch.input_ids[places] != pack.input_ids).any():
+        samples = ", ".join(map(str, pack.sample_ids[:3].tolist()))
         return failed(
             "columns",
-            f"the row of samples {_names(pack)} has other tokens than its pack",
+            f"the row of samples {samples} has other tokens than its pack",
             "samples were reordered, cut or lost before they were laid out",
             "lay out packs whole, in their order",
         )
-    firsts = [begins[segment] for segment in range(pack.num_segments)]
+    # Name, values in the batch and in the pack, the fill, and the places that have the fill.
+    columns: list[tuple[str, AnyArray | None, AnyArray, float, AnyArray]] = []
+    batch_values = {column.name: column.values for column in batch.columns}
     for column in extras.columns:
-        truth = np.full((len(batch.input_ids), *column.values.shape[1:]), column.fill, dtype=column.values.dtype)
-        truth[place_of] = column.values
-        if column.place is ColumnPlace.TARGET:
-            truth[firsts] = column.fill
-        result = next((batch_column.values for batch_column in batch.columns if batch_column.name == column.name), None)
+        empty_places = begins if column.place is ColumnPlace.TARGET else begins[:0]
+        columns.append((column.name, batch_values.get(column.name), column.values, column.fill, empty_places))
+    if with_weights and extras.loss_weights is not None:
+        untrained_places = np.flatnonzero(batch.labels == IGNORE_INDEX)
+        columns.append((_WEIGHTS, batch.target_weights, extras.loss_weights, 0, untrained_places))
+    for name, result, values, fill, empty_places in columns:
         if result is None:
             return failed(
                 "columns",
-                f"column {column.name!r} is not in the batch",
+                f"column {name!r} is not in the batch",
                 "the collator drops columns",
                 "pass on the extras of packs, as lay_out(extras=…) does",
             )
+        row = np.full((len(batch.input_ids), *values.shape[1:]), fill, dtype=values.dtype)
+        row[places] = values
+        truth = row.copy()
+        truth[empty_places] = fill
         if not same(result, truth):
-            diagnosis = _misplaced(result, truth, column, place_of, pack)
-            return failed("columns", _first_difference(result, truth, column.name), *diagnosis)
-    if with_weights and extras.loss_weights is not None:
-        weights = np.zeros(len(batch.input_ids), dtype=np.float32)
-        weights[place_of] = extras.loss_weights
-        weights[batch.labels == IGNORE_INDEX] = 0
-        if not same(batch.target_weights, weights):
-            diagnosis = _wrong_weights(batch.target_weights, weights)
-            return failed("columns", _first_difference(batch.target_weights, weights, "loss_weights"), *diagnosis)
-    return Finding("columns", Status.PASS)
+            detail = f"{name!r} has the shape {result.shape} and {truth.shape} is due"
+            if result.shape == truth.shape:
+                is_equal = (result == truth) | ((result != result) & (truth != truth))  # NaN differs from itself
+                place = int(np.argmax(~is_equal.reshape(len(result), -1).all(axis=1)))
+                detail = (
+                    f"{name!r} has {result[place].tolist()} at place {place} of the row and "
+                    f"{truth[place].tolist()} is due"
+                )
+            return failed("columns", detail, *_misplaced(name, result, truth, row, values, fill, places, pack))
+    return passed("columns")
 
 
 def check_restoring(
     batches: Sequence[PackedBatch],
     features: Sequence[PackWithExtras],
     restore: Callable[..., RestoredTokens],
-    outputs: Sequence[npt.NDArray[Any]],
+    outputs: Sequence[AnyArray],
     column: str,
 ) -> Finding:
     """Compare the values that come back to each sample with the values that went in.
@@ -86,122 +96,113 @@ def check_restoring(
         column: name of a column of tokens, all of whose values differ.
     """
     # Each sample gets the number of the next one: a permutation that differs from its inverse.
-    num_samples = sum(pack.num_segments for pack, _ in features)
-    numbers = (np.arange(num_samples, dtype=np.int64) + 1) % num_samples
-    bounds = np.cumsum([pack.num_segments for pack, _ in features])[:-1]
-    numbers_of_packs = np.split(numbers, bounds)
+    counts = [pack.num_segments for pack, _ in features]
+    numbers = np.roll(np.arange(sum(counts), dtype=np.int64), -1)
+    numbers_of_packs = np.split(numbers, np.cumsum(counts)[:-1])
     batches = [replace(batch, sample_ids=ids) for batch, ids in zip(batches, numbers_of_packs, strict=True)]
-    due: dict[int, npt.NDArray[Any]] = {}
+    expected: dict[int, AnyArray] = {}
     for (pack, extras), sample_ids in zip(features, numbers_of_packs, strict=True):
         (values,) = (item.values for item in extras.columns if item.name == column)
-        for sample, (begin, end) in zip(sample_ids.tolist(), pairwise(pack.cu_seqlens.tolist()), strict=True):
-            due[sample] = values[begin:end]
+        expected |= zip(sample_ids.tolist(), np.split(values, pack.cu_seqlens[1:-1]), strict=True)
     restored_values = restore(batches, outputs)
     rows = [np.asarray(restored_values[index]) for index in range(len(restored_values))]
-    ids = sorted(due)
-    if restored_values.sample_ids.tolist() == ids and all(
-        same(row, due[sample]) for row, sample in zip(rows, ids, strict=True)
-    ):
-        return Finding("restoring", Status.PASS, detail=f"{len(ids)} samples")
-    return failed(
-        "restoring", f"{len(ids)} samples went in and others came back", *_misordered(rows, due, numbers.tolist())
-    )
+    ids = sorted(expected)
+    if restored_values.sample_ids.tolist() == ids and _all_same(rows, [expected[sample] for sample in ids]):
+        return passed("restoring", f"{len(ids)} samples")
+    way_out = "results[step.restore], or restore_tokens, is the order of arrival"
+    if _all_same(rows, [expected[sample] for sample in numbers.tolist()]):
+        cause = "samples are in the order of micro-batches, not of arrival: they were not restored"
+    elif sorted(row.tobytes() for row in rows) == sorted(row.tobytes() for row in expected.values()):
+        cause = "samples come back whole and in a wrong order: the permutation was applied instead of undone"
+    elif [len(row) for row in rows] == [len(expected[sample]) for sample in ids]:
+        cause = "values come back to the right samples and to other tokens of them"
+        way_out = "look for a shift before restoring"
+    else:
+        cause = "values of padding come back with the samples' values, or some values are lost"
+        way_out = "leave padding out before samples are cut apart"
+    return failed("restoring", f"{len(ids)} samples went in and others came back", cause, way_out)
 
 
-def same(result: npt.NDArray[Any], truth: npt.NDArray[Any]) -> bool:
+def same(result: AnyArray, truth: AnyArray) -> bool:
     """Return true if arrays are equal in shape and values; NaN equals NaN."""
     return result.shape == truth.shape and bool(np.array_equal(result, truth, equal_nan=truth.dtype.kind == "f"))
 
 
+def _all_same(rows: Sequence[AnyArray], truths: Sequence[AnyArray]) -> bool:
+    return len(rows) == len(truths) and all(map(same, rows, truths))
+
+
 def _misplaced(
-    result: npt.NDArray[Any], truth: npt.NDArray[Any], column: Column, place_of: list[int], pack: Pack
-) -> tuple[str, str]:
-    """Name the mistake that misplaced a column, and the way out."""
-    name = repr(column.name)
+    name: str,
+    result: AnyArray,
+    truth: AnyArray,
+    row: AnyArray,
+    values: AnyArray,
+    fill: float,
+    places: Int64Array,
+    pack: Pack,
+) -> Diagnosis:
+    """Name the mistake that misplaced a column.
+
+    Args:
+        name: of the column.
+        result, truth: as the batch has it, and as it should be.
+        row: the truth, before places without a prediction were filled.
+        values: of the pack.
+        fill: value of the other places.
+        places: place in the row of each token of the pack.
+        pack: the pack.
+    """
+    title = f"column {name!r}"
     if result.shape != truth.shape:
-        return (
-            f"column {name} has the shape {result.shape} in a row of {len(truth):,} tokens",
+        return Diagnosis(
+            f"{title} has the shape {result.shape} in a row of {len(truth):,} tokens",
             "give it one value for each token",
         )
-    raw = np.full_like(truth, column.fill)
-    raw[place_of] = column.values
-    for by in (1, -1):
-        if _agrees(result, np.roll(raw, by, axis=0)) or _agrees(result, np.roll(truth, by, axis=0)):
-            way = "right" if by > 0 else "left"
-            return f"column {name} is shifted by one token to the {way}", (
-                "say place='token' or place='target', and shift nothing before"
+    if name == _WEIGHTS and len(set(result[truth != 0].tolist())) == 1:
+        return Diagnosis(
+            "one weight for the whole row: weights are per row and not per token",
+            "give each target its own weight",
+        )
+    for by, way in ((1, "right"), (-1, "left")):
+        if _agrees(result, np.roll(row, by, axis=0)) or _agrees(result, np.roll(truth, by, axis=0)):
+            if name == _WEIGHTS:
+                return Diagnosis(
+                    "weights are shifted by one token against their labels",
+                    "shift weights where labels are shifted, and nowhere else",
+                )
+            return Diagnosis(
+                f"{title} is shifted by one token to the {way}",
+                "say place='token' or place='target', and shift nothing before",
             )
-    row = np.full_like(truth, column.fill)
-    row[: len(pack)] = column.values
-    if _agrees(result, row):
-        return f"the fill of column {name} stands at the end of the row, not after each segment", (
-            "lay the values of each segment at its beginning"
+    if name == _WEIGHTS:
+        return Diagnosis("weights do not belong to their tokens", "give float32[tokens] of the pack as loss_weights")
+    unpadded_row = np.full_like(row, fill)
+    unpadded_row[: len(pack)] = values
+    if _agrees(result, unpadded_row):
+        return Diagnosis(
+            f"the fill of {title} stands at the end of the row, not after each segment",
+            "lay the values of each segment at its beginning",
         )
-    if same(result[place_of], raw[place_of]) or same(result[place_of], truth[place_of]):
-        return (
-            f"padding of column {name} holds other values than its fill, {column.fill:g}",
-            "fill before the values are laid",
+    if same(result[places], row[places]) or same(result[places], truth[places]):
+        return Diagnosis(
+            f"padding of {title} holds other values than its fill, {fill:g}", "fill before the values are laid"
         )
-    for segment, (a, b) in enumerate(pairwise(pack.cu_seqlens.tolist())):
-        if b - a > 2 and (result[place_of[a + 1 : b]] == result[place_of[a + 1]]).all():
-            sample = int(pack.sample_ids[segment])
-            return f"column {name} has one value for the row or the sample {sample} instead of one for each token", (
-                "give values of tokens, and no mean of them"
+    for sample, begin, end in zip(pack.sample_ids, pack.cu_seqlens, pack.cu_seqlens[1:], strict=False):
+        inner_values = result[places[begin + 1 : end]]
+        if len(inner_values) > 1 and (inner_values == inner_values[0]).all():
+            return Diagnosis(
+                f"{title} has one value for the row or the sample {sample} instead of one for each token",
+                "give values of tokens, and no mean of them",
             )
     if same(np.sort(result, axis=0), np.sort(truth, axis=0)):
-        return f"column {name} has the right values in another order of samples", "permute columns with their samples"
-    return f"column {name} has other values than the samples", "give the values of the samples of this pack"
+        return Diagnosis(
+            f"{title} has the right values in another order of samples", "permute columns with their samples"
+        )
+    return Diagnosis(f"{title} has other values than the samples", "give the values of the samples of this pack")
 
 
-def _agrees(result: npt.NDArray[Any], candidate: npt.NDArray[Any]) -> bool:
+def _agrees(result: AnyArray, candidate: AnyArray) -> bool:
     """Return true if almost all values agree: mistakes differ at the ends of segments."""
     agreements = (result == candidate).reshape(len(result), -1).all(axis=1)
-    return len(result) > 0 and float(agreements.mean()) >= _MOST
-
-
-_MOST = 0.7
-"""Share of a row's places at which a named mistake must agree with the values found."""
-
-
-def _wrong_weights(result: npt.NDArray[Any], truth: npt.NDArray[Any]) -> tuple[str, str]:
-    has_weight = truth != 0
-    if len(set(result[has_weight].tolist())) == 1:
-        return "one weight for the whole row: weights are per row and not per token", "give each target its own weight"
-    if _agrees(result, np.roll(truth, 1)) or _agrees(result, np.roll(truth, -1)):
-        return (
-            "weights are shifted by one token against their labels",
-            "shift weights where labels are shifted, and nowhere else",
-        )
-    return "weights do not belong to their tokens", "give float32[tokens] of the pack as loss_weights"
-
-
-def _misordered(
-    rows: list[npt.NDArray[Any]], due: dict[int, npt.NDArray[Any]], numbers_of_packs: list[int]
-) -> tuple[str, str]:
-    way_out = "results[step.restore], or restore_tokens, is the order of arrival"
-    if len(rows) == len(numbers_of_packs) and all(
-        same(row, due[sample]) for row, sample in zip(rows, numbers_of_packs, strict=True)
-    ):
-        return "samples are in the order of micro-batches, not of arrival: they were not restored", way_out
-    values = {row.tobytes() for row in rows}
-    if len(rows) == len(due) and values == {row.tobytes() for row in due.values()}:
-        return "samples come back whole and in a wrong order: the permutation was applied instead of undone", way_out
-    ids = sorted(due)
-    if len(rows) == len(ids) and all(len(row) == len(due[sample]) for row, sample in zip(rows, ids, strict=True)):
-        return "values come back to the right samples and to other tokens of them", "look for a shift before restoring"
-    return (
-        "values of padding come back with the samples' values, or some values are lost",
-        "leave padding out before samples are cut apart",
-    )
-
-
-def _first_difference(result: npt.NDArray[Any], truth: npt.NDArray[Any], name: str) -> str:
-    if result.shape != truth.shape:
-        return f"{name!r} has the shape {result.shape} and {truth.shape} is due"
-    equal = (result == truth) | ((result != result) & (truth != truth))  # NaN differs from itself
-    place = int(np.argmax(~equal.reshape(len(result), -1).all(axis=1)))
-    return f"{name!r} has {result[place].tolist()} at place {place} of the row and {truth[place].tolist()} is due"
-
-
-def _names(pack: Pack) -> str:
-    return ", ".join(map(str, pack.sample_ids[:3].tolist()))
+    return len(result) > 0 and float(agreements.mean()) >= _MIN_AGREEMENT

@@ -4,7 +4,7 @@ import numpy as np
 
 from brimful.typing import IGNORE_INDEX, BoolArray, Int64Array
 from brimful.verify.batch import CollatedBatch, expected_targets
-from brimful.verify.report import Diagnosis, Finding, Status, failed, not_supported
+from brimful.verify.report import Diagnosis, Finding, failed, not_supported, passed
 from brimful.verify.setup import PackingSetup
 
 _PATTERN_SHARE = 0.8
@@ -25,7 +25,7 @@ def check_labels(setup: PackingSetup) -> Finding:
     wrong = (sample_targets != batch.targets) & ~beside_padding(batch)
     num_expected = int((sample_targets != IGNORE_INDEX).sum())
     if not wrong.any():
-        return Finding("labels", Status.PASS, detail=f"{num_expected} targets, as one by one")
+        return passed("labels", f"{num_expected} targets, as one by one")
     detail = f"{int(wrong.sum())} differ; {batch.num_targets} targets in the batch, {num_expected} one by one"
     return failed("labels", detail, *_diagnose(batch, batch.targets, sample_targets, wrong))
 

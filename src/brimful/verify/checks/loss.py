@@ -20,7 +20,7 @@ import torch
 from brimful.typing import IGNORE_INDEX, Float64Array, Int64Array
 from brimful.verify.batch import CollatedBatch, as_rows
 from brimful.verify.report import Diagnosis, Finding, Status, not_supported
-from brimful.verify.setup import ModelOutput, PackingSetup, PerSampleReference, difference, shifted_left, targets_loss
+from brimful.verify.setup import ModelOutput, PackingSetup, PerSampleReference, difference, targets_loss
 
 _SAME_LOSS = 1e-2
 """Largest relative difference between a model's loss and its logits' own: they differ by one rounding at most."""
@@ -181,13 +181,16 @@ def _other_means(setup: PackingSetup, batch: CollatedBatch, logits: torch.Tensor
     yield pack_mean, "a per-pack mean: each pack weighs the same"
     row_mean = _mean_of_means(sums, counts, [place.row for place in places])
     yield row_mean, "a mean of per-row means: each row weighs the same"
-    yield total, "the sum over all targets"
-    padded_text = f"divided by all {batch.ids.size} tokens of the batch, padding and prompts included"
-    yield total / batch.ids.size, padded_text
-    yield total / max(1, height * (width - 1)), f"{padded_text}, but for the last of a row"
-    yield total / max(1, num_real), f"divided by the {num_real} tokens of the samples, prompts included"
     num_predicted = num_real - num_samples
-    yield total / max(1, num_predicted), f"divided by the {num_predicted} predicted tokens, prompts included"
+    padded_text = f"divided by all {batch.ids.size} tokens of the batch, padding and prompts included"
+    for divisor, words in (
+        (1, "the sum over all targets"),
+        (batch.ids.size, padded_text),
+        (height * (width - 1), f"{padded_text}, but for the last of a row"),
+        (num_real, f"divided by the {num_real} tokens of the samples, prompts included"),
+        (num_predicted, f"divided by the {num_predicted} predicted tokens, prompts included"),
+    ):
+        yield total / max(1, divisor), words
 
 
 def _mean_of_means(sums: Float64Array, counts: Int64Array, groups: npt.ArrayLike) -> float:
@@ -197,12 +200,11 @@ def _mean_of_means(sums: Float64Array, counts: Int64Array, groups: npt.ArrayLike
     return float((group_sums[has_target] / group_counts[has_target]).sum() / max(1, has_target.sum()))
 
 
-def _sample_loss(setup: PackingSetup, index: int, labels: Int64Array) -> float | None:
-    """Return the model's own loss of one sample alone; None if it gives none that way."""
-    tensor = torch.from_numpy(labels).to(setup.device)[None]
+def _model_loss(setup: PackingSetup, kwargs: dict[str, Any]) -> float | None:
+    """Return the model's own loss; None if it gives none that way."""
     try:
         with torch.no_grad():
-            loss = setup.output({**setup.sample_kwargs(index), "labels": tensor}).loss
+            loss = setup.output(kwargs).loss
     except Exception:  # an experiment: a loss that needs more than labels cannot be checked
         return None
     return None if loss is None or not torch.isfinite(loss) else float(loss)
@@ -213,7 +215,7 @@ def _adds_to_loss(setup: PackingSetup, reference: PerSampleReference) -> bool | 
     differences = [
         loss_difference(reference.loss_sums[index] / segment.num_targets, loss)
         for index, segment in enumerate(setup.samples.segments)
-        if segment.num_targets and (loss := _sample_loss(setup, index, segment.labels)) is not None
+        if segment.num_targets and (loss := _model_loss(setup, setup.alone(index).kwargs)) is not None
     ]
     return any(size > setup.parity_limit for size in differences) if differences else None
 
@@ -229,13 +231,15 @@ def _auxiliary_loss(
     uneven_weights = {}
     for index in range(len(setup.samples.segments)):
         weight = _weight(setup, batch, logits, index)
-        if weight is not None and abs(weight - 1) > _WEIGHT_TOLERANCE:
+        if abs(weight - 1) > _WEIGHT_TOLERANCE:
             uneven_weights[index] = weight
     if not uneven_weights:
         return AuxiliaryLoss(size, False, names), ""
     # A sample alone has no other targets to weigh against: an uneven weight of it means an addition that uses labels.
-    if any(abs(_weight_alone(setup, index) - 1) > _WEIGHT_TOLERANCE for index in uneven_weights):
-        return AuxiliaryLoss(size, True, names), ""
+    for index in uneven_weights:
+        batch_alone = setup.alone(index)
+        if abs(_weight(setup, batch_alone, setup.logits(batch_alone.kwargs)) - 1) > _WEIGHT_TOLERANCE:
+            return AuxiliaryLoss(size, True, names), ""
     index, weight = max(uneven_weights.items(), key=lambda item: abs(item[1] - 1))
     return AuxiliaryLoss(size, False, names), (
         f"with an auxiliary loss, targets of {setup.samples.segments[index].name} weigh {weight:.2f} times what they "
@@ -243,31 +247,19 @@ def _auxiliary_loss(
     )
 
 
-def _weight(setup: PackingSetup, batch: CollatedBatch, logits: torch.Tensor, index: int) -> float | None:
-    """Return how much the targets of a segment weigh in the model's loss, 1 if as all others; None if it has none."""
+def _weight(setup: PackingSetup, batch: CollatedBatch, logits: torch.Tensor, index: int | None = None) -> float:
+    """Return how much the targets of one segment, or of all, weigh in the model's loss: 1 if as all others, or unknown.
+
+    Args:
+        setup: the model.
+        batch: with labels.
+        logits: of the batch, which do not depend on labels.
+        index: of the segment; None for all.
+    """
     assert batch.targets is not None
     kwargs, targets = other_labels(setup, batch, index)
     movement = float(targets_loss(logits, targets) - targets_loss(logits, batch.targets))
     if abs(movement) < _WEIGHT_TOLERANCE:
-        return None
-    with torch.no_grad():
-        loss, other_loss = setup.output(batch.kwargs).loss, setup.output(kwargs).loss
-    assert loss is not None
-    assert other_loss is not None
-    return float(other_loss - loss) * batch.num_targets / movement
-
-
-def _weight_alone(setup: PackingSetup, index: int) -> float:
-    """Return the same for a sample alone; 1 if it is unknown."""
-    segment = setup.samples.segments[index]
-    is_target = segment.labels != IGNORE_INDEX
-    labels = segment.labels.copy()
-    labels[is_target] = setup.samples.next_tokens(labels[is_target])
-    loss, other_loss = _sample_loss(setup, index, segment.labels), _sample_loss(setup, index, labels)
-    if loss is None or other_loss is None:
         return 1.0
-    with torch.no_grad():
-        logits = setup.sample_logits(index)
-    sums = [targets_loss(logits, shifted_left(row)) for row in (segment.labels, labels)]
-    movement = float(sums[1] - sums[0])
-    return (other_loss - loss) * segment.num_targets / movement if abs(movement) >= _WEIGHT_TOLERANCE else 1.0
+    loss, other_loss = _model_loss(setup, batch.kwargs), _model_loss(setup, kwargs)
+    return 1.0 if loss is None or other_loss is None else (other_loss - loss) * batch.num_targets / movement

@@ -8,7 +8,7 @@ from brimful.verify.checks.isolation import movement_in_rows
 from brimful.verify.checks.labels import beside_padding
 from brimful.verify.checks.positions import position_rows
 from brimful.verify.noise import measure_movement
-from brimful.verify.report import Diagnosis, Finding, Status, compared, failed, joined
+from brimful.verify.report import Diagnosis, Finding, compared, failed, joined, passed
 from brimful.verify.setup import PackingSetup, difference, media_tokens
 
 _PADDING_IS_SEEN = Diagnosis(
@@ -23,7 +23,7 @@ def check_padding(setup: PackingSetup) -> Finding:
     padding = batch.padding
     count = int(padding.sum())
     if not count:
-        return Finding("padding", Status.PASS, detail="no padding in the batch")
+        return passed("padding", "no padding in the batch")
     if batch.targets is not None:
         num_targets = int(((batch.targets != IGNORE_INDEX) & beside_padding(batch)).sum())
         if num_targets:
@@ -43,7 +43,7 @@ def check_padding(setup: PackingSetup) -> Finding:
                 f"sample of its own, and kernels allocate for each or crash",
                 "number the padding 0, 1, 2, … as one last segment",
             )
-    return Finding("padding", Status.PASS, detail=f"{count} tokens, no label among them")
+    return passed("padding", f"{count} tokens, no label among them")
 
 
 def check_padding_moves_nothing(setup: PackingSetup) -> Finding | None:

@@ -1,17 +1,16 @@
 """Positions of the batch: every sample numbered as it is alone."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from brimful.messages import counted
 from brimful.typing import Int64Array
-from brimful.verify.report import Diagnosis, Finding, Status, failed
+from brimful.verify.report import Diagnosis, Finding, failed, passed
 from brimful.verify.setup import PackingSetup
 
 
-@dataclass(frozen=True, slots=True)
-class _Mismatch:
+class _Mismatch(NamedTuple):
     """A sample with other positions in the batch than alone.
 
     Attributes:
@@ -36,63 +35,50 @@ def position_rows(setup: PackingSetup) -> Int64Array | None:
 def check_positions(setup: PackingSetup) -> Finding:
     """Compare the positions of every sample in the batch with its positions alone."""
     if not setup.accepts("position_ids"):
-        return Finding("positions", Status.PASS, detail="the model takes none")
-    mismatches = _mismatches(setup)
+        return passed("positions", "the model takes none")
+    start, rows = setup.position_start, position_rows(setup)
+    has_positions = rows is not None
+    if rows is None:  # the model numbers the whole row
+        width = setup.batch.ids.shape[1]
+        rows = np.broadcast_to(np.arange(start, start + width), (1, *setup.batch.ids.shape))
+    mismatches = []
+    for index, place in setup.batch.located:
+        segment = setup.samples.segments[index]
+        batch_positions = rows[:, place.row, place.start : place.stop]
+        text = np.arange(start, start + place.stop - place.start)[None]
+        sample_positions = text if segment.positions is None else segment.positions
+        # A single row serves all rows of a sample; in a batch of several, a row of text positions may come first.
+        if len(batch_positions) == 1:
+            batch_positions = np.broadcast_to(batch_positions, sample_positions.shape)
+        if len(batch_positions) > len(sample_positions) > 1:
+            expected_positions = np.vstack([text, sample_positions])
+        else:
+            expected_positions = np.broadcast_to(sample_positions[-len(batch_positions) :], batch_positions.shape)
+        if not np.array_equal(batch_positions, expected_positions):
+            mismatches.append(_Mismatch(segment.name, place.start, batch_positions, expected_positions))
     if not mismatches:
-        return Finding("positions", Status.PASS, detail=f"from {setup.position_start} in every sample")
+        return passed("positions", f"from {start} in every sample")
     first = mismatches[0]
     row = int(np.flatnonzero((first.actual != first.expected).any(axis=1))[0])
     detail = (
         f"{len(mismatches)} of {len(setup.samples.segments)} samples: {first.name} has "
         f"{first.actual[row, :4].tolist()}…, alone it has {first.expected[row, :4].tolist()}…"
     )
-    return failed("positions", detail, *_diagnose(setup, mismatches))
-
-
-def _effective_rows(setup: PackingSetup) -> Int64Array:
-    """Return the positions of the batch, or the model's own if it has none."""
-    rows = position_rows(setup)
-    if rows is None:
-        start, shape = setup.position_start, setup.batch.ids.shape
-        rows = np.broadcast_to(np.arange(start, start + shape[1]), (1, *shape))
-    return rows
-
-
-def _mismatches(setup: PackingSetup) -> list[_Mismatch]:
-    """Return the samples whose positions differ from their positions alone."""
-    rows = _effective_rows(setup)
-    mismatches = []
-    for index, place in setup.batch.located:
-        segment = setup.samples.segments[index]
-        batch_positions = rows[:, place.row, place.start : place.stop]
-        text = np.arange(setup.position_start, setup.position_start + place.stop - place.start)[None]
-        sample_positions = text if segment.positions is None else segment.positions
-        # A single row serves all rows of a sample; in a batch of several, a row of text positions may come first.
-        if len(batch_positions) == 1:
-            batch_positions = np.broadcast_to(batch_positions, sample_positions.shape)
-        has_text_row = len(batch_positions) > len(sample_positions) > 1
-        expected_positions = (
-            np.vstack([text, sample_positions])
-            if has_text_row
-            else np.broadcast_to(sample_positions[-len(batch_positions) :], batch_positions.shape)
-        )
-        if not np.array_equal(batch_positions, expected_positions):
-            mismatches.append(_Mismatch(segment.name, place.start, batch_positions, expected_positions))
-    return mismatches
-
-
-def _diagnose(setup: PackingSetup, mismatches: list[_Mismatch]) -> Diagnosis:
-    """Name the likely cause by how far positions are off."""
-    rows, start = _effective_rows(setup), setup.position_start
     way_out = f"number every sample from {start}"
     if len(rows) > 1:
         way_out = "compute the rows of every sample alone, join them, and put a row of text positions first: [4, B, T]"
-    if position_rows(setup) is None:
-        return Diagnosis(
-            "no position_ids: the model numbers the whole row, and nothing says where samples begin", way_out
-        )
-    # A medium moves positions by less than its tokens, so positions in space are off by another number in each sample.
-    if len(rows) >= 3 and all(_runs_on(wrong) for wrong in mismatches):
+    if not has_positions:
+        cause = "no position_ids: the model numbers the whole row, and nothing says where samples begin"
+        return failed("positions", detail, cause, way_out)
+    return failed("positions", detail, *_diagnose(setup, rows, mismatches, way_out))
+
+
+def _diagnose(setup: PackingSetup, rows: Int64Array, mismatches: list[_Mismatch], way_out: str) -> Diagnosis:
+    """Name the likely cause by how far positions are off."""
+    # A medium moves positions by less than its tokens, so time, height and width of a sample are off by one number,
+    # which is another one in each sample.
+    surpluses = [wrong.actual[-3:] - wrong.expected[-3:] for wrong in mismatches]
+    if len(rows) >= 3 and all((surplus == surplus[0, 0]).all() and surplus[0, 0] > 0 for surplus in surpluses):
         return Diagnosis(
             f"mRoPE over the whole row: all {len(rows)} rows of position_ids run on through the samples", way_out
         )
@@ -106,13 +92,7 @@ def _diagnose(setup: PackingSetup, mismatches: list[_Mismatch]) -> Diagnosis:
             f"tokens of one sample are numbered with the neighboring sample",
             f"{way_out}, at its first token",
         )
-    return Diagnosis(f"positions begin elsewhere than at {start}, or belong to another sample", way_out)
-
-
-def _runs_on(wrong: _Mismatch) -> bool:
-    """Return true if time, height and width of a sample differ from its own by one positive number."""
-    surplus = wrong.actual[-3:] - wrong.expected[-3:]
-    return bool((surplus == surplus[0, 0]).all() and surplus[0, 0] > 0)
+    return Diagnosis(f"positions begin elsewhere than at {setup.position_start}, or belong to another sample", way_out)
 
 
 def _common_delay(setup: PackingSetup, positions: Int64Array) -> int | None:

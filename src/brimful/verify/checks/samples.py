@@ -1,6 +1,6 @@
 """Samples in the batch: each present once, and unchanged by the collator."""
 
-from brimful.verify.report import Finding, Status, failed, joined, not_supported
+from brimful.verify.report import Finding, failed, joined, not_supported, passed
 from brimful.verify.setup import PackingSetup
 
 _MAX_NAMED_SAMPLES = 4
@@ -13,7 +13,7 @@ def check_inputs_unmodified(setup: PackingSetup) -> Finding:
     setup.collator(list(features))
     modifications = setup.samples.modified_fields(features)
     if not modifications:
-        return Finding("untouched", Status.PASS)
+        return passed("untouched")
     index, key = modifications[0]
     return failed(
         "untouched",
@@ -36,7 +36,7 @@ def check_complete(setup: PackingSetup) -> Finding:
     absent = [segment for segment, place in zip(segments, batch.layout.places, strict=True) if place is None]
     num_foreign = int((batch.free & ~batch.padding).sum())
     if not absent and not num_foreign:
-        return Finding("complete", Status.PASS, detail=f"{len(segments)} samples, each once")
+        return passed("complete", f"{len(segments)} samples, each once")
     remarks = []
     if absent:
         names = ", ".join(f"{segment.name} ({len(segment.ids)} tokens)" for segment in absent[:_MAX_NAMED_SAMPLES])

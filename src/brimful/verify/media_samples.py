@@ -1,16 +1,23 @@
-"""Other media of the same sizes: put into a sample to see whether another one moves."""
+"""Media of samples to verify: others of the same sizes, put into a sample to see whether another one moves."""
 
 import io
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
+from brimful.collate.extras import PackExtras
 from brimful.media import MediaKind, Medium, PlacedMedium
 from brimful.media.audio import audio_header, load_audio
 from brimful.media.images import load_image
 from brimful.media.videos import video_header
+from brimful.shards import Pack
+
+_MAX_PACKS = 64
+"""Maximum number of packs whose features are kept: some samples, with the changes made to them."""
 
 
 def other_medium(item: PlacedMedium) -> PlacedMedium | None:
@@ -66,3 +73,31 @@ _MAKERS: dict[MediaKind, Callable[[Medium], bytes]] = {
     MediaKind.VIDEO: _other_video,
     MediaKind.AUDIO: _other_sound,
 }
+
+
+class RememberedFeatures:
+    """A maker of features that keeps them, for a few small packs; training would fill its memory with it.
+
+    Args:
+        maker: such as ``MediaFeatures``.
+
+    >>> from brimful.testing.toys import toy_pack
+    >>> calls = []
+    >>> remembered = RememberedFeatures(lambda pack: calls.append(pack) or PackExtras())
+    >>> [remembered(toy_pack([2, 1])) == PackExtras() for _ in range(3)], len(calls)
+    ([True, True, True], 1)
+    """
+
+    def __init__(self, maker: Callable[[Pack], PackExtras]) -> None:
+        self._maker = maker
+        self._extras: OrderedDict[Any, PackExtras] = OrderedDict()
+
+    def __call__(self, pack: Pack) -> PackExtras:
+        """Return the features of a pack, which depend on its media and the lengths of its segments alone."""
+        key = (pack.media, tuple(pack.cu_seqlens.tolist()))
+        if key not in self._extras:
+            self._extras[key] = self._maker(pack)
+            if len(self._extras) > _MAX_PACKS:
+                self._extras.popitem(last=False)
+        self._extras.move_to_end(key)
+        return self._extras[key]
