@@ -27,7 +27,7 @@ from typing import Any
 from brimful.errors import SourceNotFoundError
 from brimful.packed_layouts.rows import PackedRows
 from brimful.sources.media import MARK
-from brimful.sources.sample import MalformedRowError
+from brimful.sources.sample import MalformedRowError, exchange
 from brimful.sources.stamp import Stamp, changed, require_file
 
 _IMAGE_NAME = re.compile(r"img(\d+)(?:_(?:sub)?(\d+))?\.\w+")
@@ -165,7 +165,7 @@ def _row(position: int, images: Any, prompts: Any, captions: Any, image_value: C
         questions[0] = f"{marks}\n{questions[0]}" if questions[0] else marks
     messages = []
     for question, answer in zip(questions, answers, strict=True):
-        messages += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+        messages += exchange(question, answer)
     row: dict[str, Any] = {"messages": messages}
     if names:
         row["images"] = [image_value(position, number, name) for number, name in enumerate(names)]

@@ -49,34 +49,10 @@ class _Ratios(NamedTuple):
         return self.chosen / self.chosen_targets.clamp(min=1) - self.rejected / self.rejected_targets.clamp(min=1)
 
 
-def _sigmoid(ratios: _Ratios, beta: float, smoothing: float) -> torch.Tensor:
-    return -F.logsigmoid(beta * ratios.delta)
-
-
-def _cautious(ratios: _Ratios, beta: float, smoothing: float) -> torch.Tensor:
+def _robust(ratios: _Ratios, beta: float, smoothing: float) -> torch.Tensor:
     """Return the unbiased loss for noisy labels (robust DPO, 2403.00409, eq. 6)."""
     right, flipped = F.logsigmoid(beta * ratios.delta), F.logsigmoid(-beta * ratios.delta)
     return (-right * (1 - smoothing) + flipped * smoothing) / (1 - 2 * smoothing)
-
-
-def _hinge(ratios: _Ratios, beta: float, smoothing: float) -> torch.Tensor:
-    return torch.relu(1 - beta * ratios.delta)
-
-
-def _ipo(ratios: _Ratios, beta: float, smoothing: float) -> torch.Tensor:
-    return (ratios.delta_of_means - 1 / (2 * beta)) ** 2
-
-
-def _sigmoid_norm(ratios: _Ratios, beta: float, smoothing: float) -> torch.Tensor:
-    return -F.logsigmoid(beta * ratios.delta_of_means)
-
-
-def _apo_zero(ratios: _Ratios, beta: float, smoothing: float) -> torch.Tensor:
-    return 1 - torch.sigmoid(beta * ratios.chosen) + torch.sigmoid(beta * ratios.rejected)
-
-
-def _apo_down(ratios: _Ratios, beta: float, smoothing: float) -> torch.Tensor:
-    return torch.sigmoid(beta * ratios.chosen) + 1 - torch.sigmoid(beta * ratios.delta)
 
 
 def _nca_pair(ratios: _Ratios, beta: float, smoothing: float) -> torch.Tensor:
@@ -84,25 +60,17 @@ def _nca_pair(ratios: _Ratios, beta: float, smoothing: float) -> torch.Tensor:
     return -F.logsigmoid(chosen) - 0.5 * F.logsigmoid(-chosen) - 0.5 * F.logsigmoid(-rejected)
 
 
-def _bco_pair(ratios: _Ratios, beta: float, smoothing: float) -> torch.Tensor:
-    return -F.logsigmoid(beta * ratios.chosen) - F.logsigmoid(-beta * ratios.rejected)
-
-
-def _sppo_hard(ratios: _Ratios, beta: float, smoothing: float) -> torch.Tensor:
-    return (ratios.chosen - 0.5 / beta) ** 2 + (ratios.rejected + 0.5 / beta) ** 2
-
-
 PAIR_LOSSES: dict[str, Callable[[_Ratios, float, float], torch.Tensor]] = {
-    "sigmoid": _sigmoid,
-    "robust": _cautious,
-    "hinge": _hinge,
-    "ipo": _ipo,
-    "sigmoid_norm": _sigmoid_norm,
-    "apo_zero": _apo_zero,
-    "apo_down": _apo_down,
+    "sigmoid": lambda ratios, beta, _: -F.logsigmoid(beta * ratios.delta),
+    "robust": _robust,
+    "hinge": lambda ratios, beta, _: torch.relu(1 - beta * ratios.delta),
+    "ipo": lambda ratios, beta, _: (ratios.delta_of_means - 1 / (2 * beta)) ** 2,
+    "sigmoid_norm": lambda ratios, beta, _: -F.logsigmoid(beta * ratios.delta_of_means),
+    "apo_zero": lambda ratios, beta, _: 1 - torch.sigmoid(beta * ratios.chosen) + torch.sigmoid(beta * ratios.rejected),
+    "apo_down": lambda ratios, beta, _: torch.sigmoid(beta * ratios.chosen) + 1 - torch.sigmoid(beta * ratios.delta),
     "nca_pair": _nca_pair,
-    "bco_pair": _bco_pair,
-    "sppo_hard": _sppo_hard,
+    "bco_pair": lambda ratios, beta, _: -F.logsigmoid(beta * ratios.chosen) - F.logsigmoid(-beta * ratios.rejected),
+    "sppo_hard": lambda ratios, beta, _: (ratios.chosen - 0.5 / beta) ** 2 + (ratios.rejected + 0.5 / beta) ** 2,
 }
 """Losses of TRL's ``loss_type`` that are sums over pairs, so packing does not change them."""
 

@@ -12,8 +12,7 @@ import bisect
 import itertools
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from brimful.errors import SourceError, SourceNotFoundError
@@ -96,24 +95,12 @@ class HuggingFaceRows(UniformBlockRows):
     def __len__(self) -> int:
         return len(self._dataset)
 
-    @cached_property
-    def _holds_media(self) -> bool:
-        """True if a column holds images, audio or videos, which ``datasets`` would decode at each read."""
-        return _is_decoded(self._dataset.features)
-
     def read(self, start: int, stop: int) -> Iterator[Any]:
-        dataset = self._dataset.with_format(None)
         for begin, end in block_ranges(start, stop, _ROWS_AT_ONCE):
-            table = self._checked(begin, end)
-            if self._holds_media:
-                # Media as they are stored: bytes, or a path. A decoded image would be a different one.
-                yield from table.to_pylist()
-                continue
-            columns = dataset[begin:end]
+            # As they are stored: media as bytes or a path. ``datasets`` would decode an image at each read.
+            rows = self._checked(begin, end).to_pylist()
             self._files.check(begin, end)
-            names = list(columns)
-            for values in zip(*columns.values(), strict=False):
-                yield dict(zip(names, values, strict=False))
+            yield from rows
 
     def _checked(self, start: int, stop: int) -> Any:
         """Return the Arrow table of some rows after checking its values against their offsets.
@@ -135,18 +122,6 @@ class HuggingFaceRows(UniformBlockRows):
         fingerprint = table_fingerprint(self._checked(start, stop))
         self._files.check(start, stop)
         return fingerprint
-
-
-def _is_decoded(feature: Any) -> bool:
-    """Return true for a feature that ``datasets`` decodes, or one with such a feature in it."""
-    if isinstance(feature, Mapping):
-        return any(map(_is_decoded, feature.values()))
-    if isinstance(feature, (list, tuple)):
-        return any(map(_is_decoded, feature))
-    if hasattr(feature, "decode_example"):
-        return True
-    inner = getattr(feature, "feature", None)  # of each element of a list
-    return inner is not None and _is_decoded(inner)
 
 
 def _library(purpose: str) -> Any:

@@ -152,13 +152,9 @@ class IteratorFeed(RowFeed):
                 break
             if row is None:
                 # The rows before it are taken now, the rows after it at the next call.
-                self._pause()
                 break
             rows.append(row)
         return rows
-
-    def _pause(self) -> None:
-        """Record that no row is ready; the next call tries again."""
 
     def _read_until(self, end: int) -> None:
         # One read, not several: after None, the next poll tries the iterator again.

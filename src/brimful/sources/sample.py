@@ -13,6 +13,11 @@ Message: TypeAlias = dict[str, Any]
 """One turn in OpenAI's form: ``role``, ``content`` (text) and, if it calls tools, ``tool_calls``."""
 
 
+def exchange(question: str, answer: str) -> list[Message]:
+    """Return the turn of a user and the answer of the assistant."""
+    return [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+
+
 _ROLE_AND_TEXT = {2}, {dict}, {str}
 _role_of, _content_of = itemgetter("role"), itemgetter("content")
 

@@ -4,12 +4,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from brimful.fingerprint import fingerprint_bytes, fingerprint_of
+from brimful.sources.fast_json import text_of
 from brimful.sources.rows import UniformBlockRows
 from brimful.sources.sample import MalformedRowError
 from brimful.sources.stamp import Stamp, changed
 from brimful.typing import Fingerprint
-
-_BOM = b"\xef\xbb\xbf"
 
 
 class TextFiles(UniformBlockRows):
@@ -43,9 +42,9 @@ class TextFiles(UniformBlockRows):
     def read(self, start: int, stop: int) -> Iterator[Any]:
         for path in self._paths[start:stop]:
             try:
-                yield self._bytes(path).removeprefix(_BOM).decode("utf-8")
-            except UnicodeDecodeError as error:
-                yield MalformedRowError(f"invalid UTF-8 at byte {error.start} ({error.reason})")
+                yield text_of(self._bytes(path))
+            except MalformedRowError as error:
+                yield error
 
     def where(self, index: int) -> str:
         return self._titles[index]

@@ -5,7 +5,7 @@ from typing import Any
 
 from brimful.sources.formats.row_format import RowFormat
 from brimful.sources.formats.turns import as_text
-from brimful.sources.sample import MalformedRowError
+from brimful.sources.sample import MalformedRowError, exchange
 
 
 class Alpaca(RowFormat):
@@ -32,7 +32,7 @@ class Alpaca(RowFormat):
         if not isinstance(history, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in history):
             raise MalformedRowError(f"{self.fields['history']!r} must hold [question, answer] pairs")
         for pair in history:
-            messages.append({"role": "user", "content": as_text(pair[0], "a question of the history")})
-            messages.append({"role": "assistant", "content": as_text(pair[1], "an answer of the history")})
-        messages += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+            texts = as_text(pair[0], "a question of the history"), as_text(pair[1], "an answer of the history")
+            messages += exchange(*texts)
+        messages += exchange(question, answer)
         return {"messages": messages}

@@ -6,7 +6,7 @@ from typing import Any
 from brimful.sources.formats.row_format import RowFormat
 from brimful.sources.formats.turns import preview
 from brimful.sources.media import MARK, MEDIA_COLUMNS
-from brimful.sources.sample import MalformedRowError, Message
+from brimful.sources.sample import MalformedRowError, Message, exchange
 
 _FIRST = "Describe this {kind}."
 _FURTHER = "Describe it in other words."
@@ -47,7 +47,7 @@ class Caption(RowFormat):
             further = MARK.sub("", prompt).strip()
         messages: list[Message] = []
         for text, caption in zip([first, *[further] * (len(captions) - 1)], captions, strict=True):
-            messages += [{"role": "user", "content": text}, {"role": "assistant", "content": caption}]
+            messages += exchange(text, caption)
         return {"messages": messages}
 
     def _captions(self, row: Mapping[str, Any]) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from brimful.sources.formats.row_format import RowFormat
 from brimful.sources.formats.turns import as_text, preview
-from brimful.sources.sample import MalformedRowError
+from brimful.sources.sample import MalformedRowError, exchange
 
 SCALE = 1000
 """Units along each side of an image: coordinates do not depend on the size to which a processor resizes it."""
@@ -46,8 +46,7 @@ class Detection(RowFormat):
             if not (isinstance(item, Mapping) and item.get("iscrowd"))
         ]
         answer = json.dumps(boxes, ensure_ascii=False)
-        prompt = self.prompt or self.default_prompt
-        return {"messages": [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]}
+        return {"messages": exchange(self.prompt or self.default_prompt, answer)}
 
     def _side(self, row: Mapping[str, Any], name: str) -> float:
         value = self.get(row, name)

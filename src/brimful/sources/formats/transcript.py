@@ -6,7 +6,7 @@ from typing import Any
 from brimful.media import MediaKind
 from brimful.sources.formats.row_format import RowFormat
 from brimful.sources.media import MEDIA_COLUMNS
-from brimful.sources.sample import MalformedRowError
+from brimful.sources.sample import MalformedRowError, exchange
 
 _NAMES = ("transcript", "transcription", "sentence", "text")
 
@@ -40,5 +40,4 @@ class Transcript(RowFormat):
             keys = ", ".join(repr(self.fields[name]) for name in names)
             raise MalformedRowError(f"it has several transcripts ({keys}): keep one of them")
         answer = self.text(row, names[0])
-        prompt = self.prompt or self.default_prompt
-        return {"messages": [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]}
+        return {"messages": exchange(self.prompt or self.default_prompt, answer)}
