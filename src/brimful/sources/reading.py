@@ -121,14 +121,17 @@ class Reading:
             rows: rows, or ``MalformedRowError`` of those that cannot be read.
             where: function from a sample id to file and line.
         """
-        numbered_rows = zip(sample_ids, rows, strict=False)
         if not self.takes_many:
-            yield from (self.convert(sample_id, row, where) for sample_id, row in numbered_rows)
+            for sample_id, row in zip(sample_ids, rows, strict=False):
+                yield self.convert(sample_id, row, where)
             return
-        while piece := [*islice(numbered_rows, _ROWS_AT_ONCE)]:
-            samples = self.samples(*zip(*piece, strict=True))
-            for (sample_id, row), sample in zip(piece, samples, strict=True):
-                yield self.convert(sample_id, row, where) if sample is None else sample
+        remaining_ids = iter(sample_ids)
+        while ids := [*islice(remaining_ids, _ROWS_AT_ONCE)]:
+            piece = [*islice(rows, len(ids))]
+            for index, sample in enumerate(self.samples(ids, piece)):
+                yield self.convert(ids[index], piece[index], where) if sample is None else sample
+            if len(piece) < len(ids):
+                return
 
     def convert(self, sample_id: int, row: Any, where: Callable[[int], str]) -> Sample | BadSampleError:
         """Return the sample of a row, or the error that names its place."""
@@ -165,7 +168,7 @@ class Reading:
             else Sample(sample_id, messages=turns)
             if not unread
             else Sample(sample_id, messages=turns, unread=tuple(unread_columns(row, columns, ignore=self.ignore)))
-            for sample_id, row, turns in zip(sample_ids, rows, conversations, strict=True)
+            for sample_id, row, turns in zip(sample_ids, rows, conversations, strict=False)
         ]
 
     def sample(self, sample_id: int, row: Any) -> Sample:

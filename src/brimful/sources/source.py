@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
-from itertools import accumulate, groupby
+from itertools import accumulate, chain, groupby
 from operator import itemgetter
 from typing import Any
 
@@ -207,11 +207,10 @@ class Source:
     def _converted(self, sample_ids: Sequence[int], rows: Iterable[Any]) -> Iterator[Sample | BadSampleError]:
         rows = iter(rows)
         # Nearly every source is one run: then the reading need not be looked up for each row.
-        runs: Iterable[tuple[Reading, Iterable[int]]] = [(self._runs[0][1], sample_ids)]
-        if len(self._runs) > 1:
-            runs = groupby(sample_ids, self._reading_of)
-        for reading, ids in runs:
-            yield from reading.read(ids, rows, self.where)
+        if len(self._runs) == 1:
+            return self._runs[0][1].read(sample_ids, rows, self.where)
+        runs = groupby(sample_ids, self._reading_of)
+        return chain.from_iterable(reading.read(ids, rows, self.where) for reading, ids in runs)
 
     def _reading_of(self, sample_id: int) -> Reading:
         return self._runs[bisect.bisect_right(self._runs, sample_id, key=itemgetter(0)) - 1][1]
