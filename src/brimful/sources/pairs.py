@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import xxhash
@@ -107,7 +107,8 @@ class PairRows(CatalogueRows):
 
         def write(file: IO[bytes], target: Path, earlier: Path | None) -> None:
             # Written first: without it, a catalogue would only have to be read again as a whole.
-            write_table(target.with_suffix(".arrow"), {"size": listing.sizes, "ctime_ns": listing.times}, {})
+            stamps = np.array([row[2:] for row in listing.rows], dtype=np.int64).reshape(-1, 2)
+            write_table(target.with_suffix(".arrow"), {"size": stamps[:, 0], "ctime_ns": stamps[:, 1]}, {})
             for line in _lines(listing, earlier):
                 file.write(line)
 
@@ -122,35 +123,46 @@ class PairRows(CatalogueRows):
         return f"{super().where(index)}{_ENDING}"
 
 
+class _RowFile(NamedTuple):
+    """The JSON file of one row.
+
+    Attributes:
+        stem: name without its ending.
+        name: as it is; the ending may be in upper case.
+        size: bytes.
+        ctime_ns: time of the last write, which a tool cannot set back.
+    """
+
+    stem: str
+    name: str
+    size: int
+    ctime_ns: int
+
+
 @dataclass(frozen=True)
 class _Listing:
-    """The files of one folder: rows by name with size and time, and sizes of media.
+    """The files of one folder.
 
     Attributes:
         folder: absolute path.
-        stems: names of the rows without their ending, sorted.
-        files: their names as they are; an ending may be in upper case.
-        sizes, times: ``int64[num_rows]``, bytes, and nanoseconds of the last write, which a tool cannot set back.
+        rows: in the order of their names.
         media: bytes of each medium by its name.
         media_of: names of the media of each stem that has any.
     """
 
     folder: str
-    stems: list[str]
-    files: list[str]
-    sizes: "np.ndarray[Any, np.dtype[np.int64]]"
-    times: "np.ndarray[Any, np.dtype[np.int64]]"
+    rows: list[_RowFile]
     media: dict[str, int]
     media_of: dict[str, list[str]]
 
     @classmethod
     def of(cls, folder: str) -> "_Listing":
         """List all files of a folder without opening any."""
-        rows: list[tuple[str, str, int, int]] = []
+        rows: list[_RowFile] = []
         media: dict[str, int] = {}
         media_of: dict[str, list[str]] = {}
         with os.scandir(folder) as entries:
-            for entry in entries:
+            for entry in sorted(entries, key=lambda entry: entry.name):
                 name = entry.name
                 is_row = name.lower().endswith(_ENDING) and not name.startswith(".")
                 if not is_row and media_kind(name) is None:
@@ -161,30 +173,18 @@ class _Listing:
                     continue  # a link to nothing, or deleted just now: a row that names it says so
                 if is_row:
                     require_file(entry.path, status)
-                    rows.append((name[: -len(_ENDING)], name, status.st_size, status.st_ctime_ns))
+                    rows.append(_RowFile(name[: -len(_ENDING)], name, status.st_size, status.st_ctime_ns))
                 else:
                     media[name] = status.st_size
                     media_of.setdefault(name.rpartition(".")[0], []).append(name)
-        rows = sorted(row for row in rows if _is_row(row[1], media_of))
-        return cls(
-            folder,
-            [row[0] for row in rows],
-            [row[1] for row in rows],
-            np.array([row[2] for row in rows], dtype=np.int64),
-            np.array([row[3] for row in rows], dtype=np.int64),
-            media,
-            {stem: sorted(names) for stem, names in media_of.items()},
-        )
+        return cls(folder, sorted(row for row in rows if _is_row(row.name, media_of)), media, media_of)
 
     @property
     def version(self) -> list[str]:
         """Fingerprint of names, sizes and times: the catalogue is valid as long as it stays the same."""
         hasher = xxhash.xxh3_128()
-        for name in self.files:
-            hasher.update(os.fsencode(name) + b"\0")
-        hasher.update(self.sizes.tobytes() + self.times.tobytes())
-        for name in sorted(self.media):
-            hasher.update(os.fsencode(name) + b"\0%d\0" % self.media[name])
+        for name, *numbers in (*(row[1:] for row in self.rows), *self.media.items()):
+            hasher.update(os.fsencode(name) + f"\0{numbers}\0".encode())
         return [hasher.hexdigest()]
 
     def sizes_of(self, names: Mapping[str, Any]) -> dict[str, int | None]:
@@ -209,20 +209,18 @@ def _lines(listing: _Listing, earlier: Path | None) -> Iterator[bytes]:
     """Yield the lines of all rows in order; unchanged lines are taken from an earlier catalogue."""
     earlier_lines = _known_lines(earlier)
     candidate = next(earlier_lines, None)
-    for stem, file, size, time in zip(
-        listing.stems, listing.files, listing.sizes.tolist(), listing.times.tolist(), strict=True
-    ):
+    for row in listing.rows:
         # Both are sorted by name: earlier entries before this name have been deleted since.
-        while candidate is not None and candidate[0]["name"] < stem:
+        while candidate is not None and candidate[0]["name"] < row.stem:
             candidate = next(earlier_lines, None)
-        if candidate is not None and candidate[0]["name"] == stem and candidate[2:] == (size, time):
+        if candidate is not None and candidate[0]["name"] == row.stem and candidate[2:] == row[2:]:
             entry, line, *_ = candidate
             has_same_media = entry.get("media", {}) == listing.sizes_of(entry.get("media", {}))
-            has_same_pair = entry.get("pair", []) == (listing.media_of.get(stem, []) if "pair" in entry else [])
+            has_same_pair = "pair" not in entry or entry["pair"] == listing.media_of.get(row.stem, [])
             if has_same_media and has_same_pair:
                 yield line
                 continue
-        yield line_of(_entry(listing, stem, file, (size, time)))
+        yield line_of(_entry(listing, row))
 
 
 def _known_lines(earlier: Path | None) -> Iterator[tuple[dict[str, Any], bytes, int, int]]:
@@ -239,15 +237,15 @@ def _known_lines(earlier: Path | None) -> Iterator[tuple[dict[str, Any], bytes, 
             yield json.loads(line), line, size, time
 
 
-def _entry(listing: _Listing, stem: str, file: str, stamp: tuple[int, int]) -> dict[str, Any]:
+def _entry(listing: _Listing, row_file: _RowFile) -> dict[str, Any]:
     """Read one row; ``media`` holds the sizes of the media that it names or has, ``pair`` the media of its name."""
-    entry: dict[str, Any] = {"name": stem}
+    entry: dict[str, Any] = {"name": row_file.stem}
     try:
-        row = object_of(_bytes_of(os.path.join(listing.folder, file), stamp))
+        row = object_of(_bytes_of(os.path.join(listing.folder, row_file.name), row_file[2:]))
         if has_media_of_its_own(row):
             names = dict.fromkeys(value for value in media_values(row) if isinstance(value, str) and len(value) < 4096)
             return {**entry, "media": listing.sizes_of(names), "row": row}
-        pair = listing.media_of.get(stem, [])
+        pair = listing.media_of.get(row_file.stem, [])
         entry |= {"media": listing.sizes_of(dict.fromkeys(pair)), "pair": pair}
         return {**entry, "row": with_media_of_its_name(row, pair)}
     except MalformedRowError as error:

@@ -70,7 +70,7 @@ class RowFormat(abc.ABC):
 
         None for a row that ``convert`` has to read, or to refuse.
         """
-        raise NotImplementedError(f"rows of format {self.name} are converted one by one")
+        raise NotImplementedError
 
     def sample_of_part(self, part: Any, read: Callable[..., Sample]) -> Sample:
         """Return the sample of a part of a row; only for a format with a ``view``.
@@ -79,7 +79,7 @@ class RowFormat(abc.ABC):
             part: as the view yields it.
             read: function from a row to its sample, with all checks. Its second argument replaces ``convert``.
         """
-        raise NotImplementedError(f"a row of format {self.name} is one sample")
+        raise NotImplementedError
 
     @classmethod
     def matching_fields(cls, row: Mapping[str, Any]) -> Mapping[str, str] | None:
@@ -100,7 +100,7 @@ class RowFormat(abc.ABC):
     @classmethod
     def refusal(cls, row: Any) -> str:
         """Return why a row with one of the ``refused_columns`` is not read by another format, up to the remedy."""
-        raise NotImplementedError(f"format {cls.name} has no columns that others refuse")
+        raise NotImplementedError
 
     @classmethod
     def hint(cls, row: Mapping[str, Any]) -> str:
