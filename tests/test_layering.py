@@ -281,7 +281,7 @@ PLAN_MAY_IMPORT = {
     "order": {"packing", "counts"},
     "vector": {"packing", "counts", "fit"},
     "optimal": {"packing", "counts", "fit"},
-    "phased": {"counts", "fit"},
+    "phased": {"packing", "counts", "fit"},
     "algorithms": {"packing", "counts", "fit", "optimal", "phased"},
     "settings": {"policies", "phased", "algorithms"},
     "items": {"packing", "policies", "settings"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -140,3 +141,12 @@ def loads_of(packing: Packing, sizes: AnyIntArray) -> Int64Array:
         for load, column in zip(loads.reshape(len(loads), -1).T, sizes.reshape(len(sizes), -1).T, strict=True):
             load[:] = np.add.reduceat(column[packing.items], packing.offsets[:-1], dtype=np.int64)
     return loads
+
+
+def tokens_of(share: float, capacity: int) -> Fraction:
+    """Return this share of the capacity exactly, with the share taken as the decimal number that was written.
+
+    >>> tokens_of(0.07, 100)  # 0.07 * 100 is 7.000000000000001 in floating point
+    Fraction(7, 1)
+    """
+    return Fraction(repr(float(share))) * capacity

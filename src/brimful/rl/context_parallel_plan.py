@@ -7,8 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from brimful.checks import whole_number
-from brimful.errors import SettingsError
+from brimful.checks import setting_number
 from brimful.fingerprint import fingerprint_array, fingerprint_of, short
 from brimful.messages import counted
 from brimful.typing import Fingerprint, Float64Array, Int64Array
@@ -79,9 +78,7 @@ class ContextParallelPlan:
         Raises:
             SettingsError: the rank does not exist.
         """
-        rank = whole_number("rank", rank, minimum=0)
-        if rank >= self.world_size:
-            raise SettingsError(f"rank {rank} is not in 0 … {self.world_size - 1}")
+        rank = setting_number("rank", rank, minimum=0, maximum=self.world_size - 1)
         samples = np.flatnonzero((self.first_rank_of <= rank) & (rank < self.first_rank_of + self.degree_of))
         order = np.argsort(self.micro_batch_of[samples], kind="stable")
         counts = np.bincount(self.micro_batch_of[samples], minlength=self.num_micro_batches)

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from brimful.checks import choice_of, whole_number
+from brimful.checks import choice_of, setting_number, whole_number
 from brimful.collate.batch import PackedBatch
 from brimful.collate.columns import Column
 from brimful.collate.shift import shift_labels, shift_left
-from brimful.errors import CollateError, SettingsError
+from brimful.errors import CollateError
 from brimful.messages import setting
 from brimful.ragged import ranges
 from brimful.typing import BoolArray, CuSeqlens, Float32Array, Int32Array, Int64Array, Labels
@@ -126,9 +126,7 @@ def context_parallel_places(
     """
     layout = choice_of(ContextParallelLayout, layout, argument="layout")
     size = whole_number("cp_size", cp_size, minimum=1)
-    rank = whole_number("cp_rank", cp_rank, minimum=0)
-    if rank >= size:
-        raise SettingsError(f"cp_rank {rank} is not in 0 … {size - 1}")
+    rank = setting_number("cp_rank", cp_rank, minimum=0, maximum=size - 1)
     total = int(cu_seqlens[-1])
     if size == 1:
         return np.arange(total, dtype=np.int64)

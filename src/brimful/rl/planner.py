@@ -109,7 +109,7 @@ def plan_step(
     items = prepare_step_items(lengths, capacity=capacity, cost=cost, groups=groups, budgets=budgets)
     targets = _targets(items, loss_tokens)
 
-    micro_batches = _round_up(max(least, _least_micro_batches(items, ranks, share)), multiple)
+    micro_batches = -(-max(least, _least_micro_batches(items, ranks, share)) // multiple) * multiple
     search = _Search(items, ranks, share, barrier is Barrier.STEP)
     bin_of = None
     while bin_of is None:
@@ -129,13 +129,11 @@ class _Search:
         self._is_step_barrier = is_step_barrier
         self._is_grouped_by_rank = items.groups is not None and share is GroupsShare.RANK
         sizes, weights = items.sizes, items.weights
-        self._counts: Int64Array | None = None
         # True if no assignment of groups gives each rank a sample for each micro-batch: more micro-batches do not help.
         self._is_starved = False
         if items.groups is not None:
             if not self._is_grouped_by_rank:
                 refuse_large_groups(items)
-            self._counts = np.diff(items.groups.offsets)
             sizes, weights = items.groups.sizes, items.group_sums(weights)
         # Items, or groups of items, in the order of placement.
         has_ties = items.has_own_costs or items.groups is not None
@@ -164,14 +162,13 @@ class _Search:
     def _bins_within_ranks(self, micro_batches: int) -> Int64Array | None:
         items = self._items
         assert items.groups is not None
-        assert self._counts is not None
         capacities = items.budgets.capacities
         by_size = placing_order(items.sizes, capacities, items.weights if items.has_own_costs else None)
         ways = ranks_of_groups(
             self._sizes,
             self._weights,
             capacities,
-            self._counts[self._order],
+            np.diff(items.groups.offsets)[self._order],
             num_ranks=self._ranks,
             micro_batches=micro_batches,
         )
@@ -299,10 +296,6 @@ def _least_micro_batches(items: StepItems, ranks: int, share: GroupsShare) -> in
     if items.groups is not None and share is GroupsShare.RANK:
         least = max(least, int((-(-items.groups.sizes // capacities)).max()))
     return least
-
-
-def _round_up(number: int, multiple: int) -> int:
-    return -(-number // multiple) * multiple
 
 
 def _targets(items: StepItems, loss_tokens: AnyIntArray | Sequence[int] | None) -> Int64Array:

@@ -19,7 +19,6 @@ from brimful.plan.policies.overflow import Overflow
 from brimful.plan.schedule.balance import quantise
 from brimful.plan.schedule.cost_model import CostModel
 from brimful.plan.schedule.pack_costs import pack_costs, sample_costs
-from brimful.ragged import offsets_of
 from brimful.typing import AnyIntArray, Float64Array, Int64Array
 
 StepCost: TypeAlias = CostModel | npt.NDArray[np.floating] | Sequence[float]
@@ -81,13 +80,19 @@ def prepare_step_items(
         )
     if len(limits.names) == 1:
         sizes = tokens.astype(np.int64).reshape(-1, 1)
-        is_oversized = int(tokens.max()) > capacity
     else:
         table = lengths if isinstance(lengths, LengthTable) else LengthTable({"tokens": tokens})
         sizes = limits.sizes(table, lengths=tokens, sample_ids=None, rounded=tokens)
-        is_oversized = bool((sizes.max(axis=0) > limits.capacities).any())
-    if is_oversized:
-        raise OversizedSampleError(_oversized_message(limits, sizes))
+    if (sizes.max(axis=0) > limits.capacities).any():
+        column, rows = limits.exceeding(sizes)
+        name = limits.names[column]
+        verb = "are longer than" if name == "tokens" else "exceed"
+        raise OversizedSampleError(
+            f"{len(rows):,} of {len(sizes):,} samples {verb} the capacity of "
+            f"{int(limits.capacities[column]):,} {name}: sample "
+            f"{examples_of(rows, sizes[rows, column])}. Cut or leave them out before, or "
+            f"{limits.larger(column, int(sizes[rows, column].max()))}"
+        )
     costs = _costs(lengths, sizes[:, 0], cost)
     # Sums of weights, times a number of micro-batches, are compared in 64 bits.
     excess = max(0, 31 - (62 - 2 * len(tokens).bit_length()))
@@ -129,11 +134,9 @@ def refuse_large_groups(items: StepItems) -> None:
     """
     groups = items.groups
     assert groups is not None
-    exceeded = groups.sizes > items.budgets.capacities
-    if not exceeded.any():
+    column, large = items.budgets.exceeding(groups.sizes)
+    if not len(large):
         return
-    column = int(np.argmax(exceeded.any(axis=0)))
-    large = np.flatnonzero(exceeded[:, column])
     group, name = int(large[0]), items.budgets.names[column]
     members = groups.members[groups.offsets[group] : groups.offsets[group + 1]]
     further_groups = f"; so do {len(large) - 1:,} more" if len(large) > 1 else ""
@@ -155,21 +158,6 @@ def description_of_group(items: StepItems, group: int) -> str:
 
 def samples_of(groups: Groups, bin_of_group: Int64Array) -> Int64Array:
     """Return the bin of each sample, the bin of its group: ``int64[num_samples]``."""
-    counts = np.diff(groups.offsets)
     bin_of = np.empty(len(groups.members), dtype=np.int64)
-    bin_of[groups.members] = np.repeat(bin_of_group, counts)
-    assert offsets_of(counts)[-1] == len(bin_of)
+    bin_of[groups.members] = np.repeat(bin_of_group, np.diff(groups.offsets))
     return bin_of
-
-
-def _oversized_message(budgets: Budgets, sizes: Int64Array) -> str:
-    exceeded = sizes > budgets.capacities
-    column = int(np.argmax(exceeded.any(axis=0)))
-    name, capacity = budgets.names[column], int(budgets.capacities[column])
-    rows = np.flatnonzero(exceeded[:, column])
-    verb = "are longer than" if name == "tokens" else "exceed"
-    larger = budgets.larger(column, int(sizes[rows, column].max()))
-    return (
-        f"{len(rows):,} of {len(sizes):,} samples {verb} the capacity of {capacity:,} {name}: "
-        f"sample {examples_of(rows, sizes[rows, column])}. Cut or leave them out before, or {larger}"
-    )

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from brimful.checks import choice_of, is_number, whole_number
+from brimful.checks import check_rank, choice_of, is_number
 from brimful.errors import SettingsError
 from brimful.fingerprint import fingerprint_array, fingerprint_of, short
 from brimful.messages import counted, percent
@@ -202,10 +202,7 @@ class StepPlan:
         return fingerprint_of([*shape, fingerprint_array(self.order), fingerprint_array(self.offsets)])
 
     def _first(self, dp_rank: int) -> int:
-        rank = whole_number("dp_rank", dp_rank, minimum=0)
-        if rank >= self.dp_world_size:
-            raise SettingsError(f"dp_rank {rank} is not in 0 … {self.dp_world_size - 1}")
-        return rank * self.num_micro_batches
+        return check_rank(dp_rank, self.dp_world_size)[0] * self.num_micro_batches
 
     def __repr__(self) -> str:
         return (

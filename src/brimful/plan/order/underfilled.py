@@ -1,11 +1,11 @@
 """Packs that are not full enough: their items are packed again, and these packs come last."""
 
 from collections.abc import Callable
-from fractions import Fraction
+from math import ceil
 
 import numpy as np
 
-from brimful.plan.packing import Packing, loads_of
+from brimful.plan.packing import Packing, loads_of, tokens_of
 from brimful.typing import AnyIntArray, BoolArray, Int64Array
 
 
@@ -50,7 +50,7 @@ def repack_underfilled(
     >>> result.as_lists(), below
     ([[1], [5], [0, 3, 4], [2]], (3, 1))
     """
-    thresholds = np.array([min_load(min_fill, capacity) for capacity in capacities.tolist()])
+    thresholds = np.array([ceil(tokens_of(min_fill, capacity)) for capacity in capacities.tolist()])
 
     def is_below(some_packs: Packing, some_sizes: AnyIntArray) -> BoolArray:
         loads = loads_of(some_packs, some_sizes)
@@ -71,13 +71,3 @@ def repack_underfilled(
     full = packing.take(np.flatnonzero(~underfilled))
     result = full.joined(candidates.take(np.argsort(still_below, kind="stable")))
     return result, (num_underfilled, int(np.count_nonzero(still_below)))
-
-
-def min_load(min_fill: float, capacity: int) -> int:
-    """Return the smallest whole load that is at least this share of a capacity, with the share taken as a decimal.
-
-    >>> min_load(0.55, 100), min_load(0.96, 4096)
-    (55, 3933)
-    """
-    share = Fraction(str(float(min_fill)))
-    return -(-share.numerator * capacity // share.denominator)

@@ -7,7 +7,8 @@ from brimful.plan.counts.histogram import Histogram
 from brimful.plan.counts.patterns import PatternRun, patterns_of, remaining
 from brimful.plan.counts.remaining_items import RemainingItems
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
-from brimful.plan.phased.phase import Phase, Placed, tokens_of
+from brimful.plan.packing import tokens_of
+from brimful.plan.phased.phase import Phase, Placed
 
 
 @dataclass(frozen=True)

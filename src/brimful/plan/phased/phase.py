@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from fractions import Fraction
 from typing import Any, ClassVar
 
 from brimful.checks import check_share, whole_number
@@ -94,12 +93,3 @@ class Phase(Settings, ABC):
             items: the items that earlier phases left, none longer than the capacity.
             capacity: maximum tokens of a pack, at least 1.
         """
-
-
-def tokens_of(share: float, capacity: int) -> Fraction:
-    """Return this share of the capacity exactly, with the share taken as the decimal number that was written.
-
-    >>> tokens_of(0.07, 100)  # 0.07 * 100 is 7.000000000000001 in floating point
-    Fraction(7, 1)
-    """
-    return Fraction(repr(float(share))) * capacity

@@ -9,7 +9,8 @@ from brimful.errors import SettingsError
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.counts.patterns import PatternRun, remaining
 from brimful.plan.counts.remaining_items import RemainingItems
-from brimful.plan.phased.phase import Phase, Placed, tokens_of
+from brimful.plan.packing import tokens_of
+from brimful.plan.phased.phase import Phase, Placed
 from brimful.plan.phased.seed_rules import Half, SeedRule
 
 

@@ -7,7 +7,8 @@ from math import ceil, floor
 import numpy as np
 
 from brimful.checks import is_whole_number
-from brimful.plan.phased.phase import Settings, tokens_of
+from brimful.plan.packing import tokens_of
+from brimful.plan.phased.phase import Settings
 from brimful.typing import BoolArray, Int64Array
 
 

@@ -108,10 +108,8 @@ class Budgets:
             OversizedSampleError: the policy is ``error``; names samples, budget and numbers.
             SettingsError: the policy cuts tokens, and another budget is exceeded.
         """
-        exceeded = sizes > self.capacities
-        column = int(np.argmax(exceeded.any(axis=0)))
+        column, rows = self.exceeding(sizes)
         name, capacity = self.names[column], int(self.capacities[column])
-        rows = np.flatnonzero(exceeded[:, column])
         ids = rows if sample_ids is None else sample_ids[rows]
         text = (
             f"{len(rows):,} of {len(sizes):,} samples exceed the capacity of {capacity:,} {name}: "
@@ -123,6 +121,12 @@ class Budgets:
         raise SettingsError(
             f"{setting('overflow', policy.value)} cuts tokens, not {name}, and {text}. Choose drop, or {larger}"
         )
+
+    def exceeding(self, sizes: Int64Array) -> tuple[int, Int64Array]:
+        """Return the first budget that a row exceeds, and the rows that exceed it; no rows if all fit."""
+        exceeded = sizes > self.capacities
+        column = int(np.argmax(exceeded.any(axis=0)))
+        return column, np.flatnonzero(exceeded[:, column])
 
     def larger(self, column: int, size: int) -> str:
         """Return the setting with which an item of this size would fit into a pack."""

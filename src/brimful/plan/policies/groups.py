@@ -78,10 +78,8 @@ class Groups:
         return oversized, {name: count for name, count in by_budget if count}
 
     def _oversized_message(self, budgets: Budgets, sizes: Int64Array, sample_ids: Int64Array, unit: int) -> str:
-        exceeded = self.sizes > budgets.capacities
-        column = int(np.argmax(exceeded.any(axis=0)))
+        column, groups = budgets.exceeding(self.sizes)
         name, capacity = budgets.names[column], int(budgets.capacities[column])
-        groups = np.flatnonzero(exceeded[:, column])
         group = int(groups[0])
         rows = self.members[self.offsets[group] : self.offsets[group + 1]]
         size = int(self.sizes[group, column])

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,7 @@ from brimful.messages import differences
 from brimful.plan.algorithms import ALGORITHMS
 from brimful.plan.counts.counting_sort import decreasing_order
 from brimful.plan.fit.any_fit import next_fit_upper_bound
-from brimful.plan.order.underfilled import min_load
-from brimful.plan.packing import Packing, loads_of
+from brimful.plan.packing import Packing, loads_of, tokens_of
 from brimful.plan.policies.overflow import Overflow, apply_overflow
 from brimful.plan.stream.packs import StreamLedger, StreamPacks
 from brimful.typing import AnyIntArray, BoolArray, Int64Array, Lengths, SampleIds
@@ -123,7 +123,7 @@ class Lookahead:
             "min_fill": check_share("min_fill", min_fill),
             "overflow": self._overflow.value,
         }
-        self._full_load = min_load(min_fill, self._capacity)
+        self._full_load = ceil(tokens_of(min_fill, self._capacity))
         self._counts = Counter(StreamLedger().as_dict())
         self._window = np.empty(self._size, dtype=_WAITING)  # in order of arrival
         self._num_waiting = 0

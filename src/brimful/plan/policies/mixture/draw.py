@@ -145,10 +145,25 @@ def draw(
                 f"source {pool.name} of the mixture has no sample that can be packed: leave it out of "
                 f"{setting('mixture')}, or raise {setting('capacity')}"
             )
-    rule = _Rule.of(pools, mixture, num_tokens)
+    allowances = [mixture.allowance(pool.name, len(pool)) for pool in pools]
+    # The end of the epoch: draws that each source has to give, and draws and tokens in all; -1 for no such end.
+    required = np.full(len(pools), -1, dtype=np.int64)
+    limits = np.array([-1, -1], dtype=np.int64)
+    ends_with_first = False
+    if num_tokens is not None:
+        limits[1] = num_tokens
+    elif mixture.has_target:
+        limits[:] = [-1 if limit is None else limit for limit in (mixture.num_samples, mixture.num_tokens)]
+    elif mixture.stop is MixStop.FIRST_EXHAUSTED:
+        ends_with_first = True
+        allowances = [len(pool) if limit is None else limit for pool, limit in zip(pools, allowances, strict=True)]
+    else:
+        for number, (pool, limit) in enumerate(zip(pools, allowances, strict=True)):
+            num_draws = len(pool) if limit is None else min(limit, len(pool))
+            required[number] = num_draws if mixture.weights[pool.name] else 0
     queues = [
         Queue(pool, seed=seed, epoch=epoch, replacement=mixture.replacement, allowance=allowance)
-        for pool, allowance in zip(pools, rule.allowances, strict=True)
+        for pool, allowance in zip(pools, allowances, strict=True)
     ]
     shares = np.array([mixture.shares[pool.name] for pool in pools])
     is_active = shares > 0
@@ -158,7 +173,6 @@ def draw(
     num_drawn = np.zeros(len(pools), dtype=np.int64)
     turns: list[AnyIntArray] = []
     exhausted_names: list[str] = []
-    limits = rule.limits
     offsets, heads, must_grow = np.zeros(len(pools) + 1, dtype=np.int64), num_drawn.copy(), True
     while is_active.any():
         # A source that gives out leaves the queues of the others as they are.
@@ -175,14 +189,14 @@ def draw(
             offsets = offsets_of([len(elements) for elements in queued_elements])
             heads = offsets[:-1].copy()
         chunk, empty_source = take_turns(
-            parts, credits, sizes, tokens, heads, offsets[1:].copy(), rule.required, limits, scale, largest_size == 1
+            parts, credits, sizes, tokens, heads, offsets[1:].copy(), required, limits, scale, largest_size == 1
         )
         turns.append(chunk)
         if empty_source < 0:
             break
         must_grow = not queues[empty_source].is_finished
         if not must_grow:
-            if rule.ends_with_first:
+            if ends_with_first:
                 break
             # From here on the others share by their own weights: earlier deficits are not made up.
             exhausted_names.append(pools[empty_source].name)
@@ -203,38 +217,3 @@ def draw(
         exhausted=tuple(exhausted_names),
         is_short=bool(limits.max() > 0),
     )
-
-
-@dataclass(frozen=True)
-class _Rule:
-    """The end of an epoch, as numbers."""
-
-    allowances: list[int | None]
-    required: Int64Array
-    limits: Int64Array
-    ends_with_first: bool
-
-    @classmethod
-    def of(cls, pools: Sequence[Pool], mixture: Mixture, num_tokens: int | None) -> _Rule:
-        allowances = [mixture.allowance(pool.name, len(pool)) for pool in pools]
-        has_target = mixture.has_target or num_tokens is not None
-        counts = np.full(len(pools), -1, dtype=np.int64)
-        limits = np.array([-1, -1], dtype=np.int64)
-        ends_with_first = False
-        if num_tokens is not None:
-            limits[1] = num_tokens
-        elif has_target:
-            limits[0] = -1 if mixture.num_samples is None else mixture.num_samples
-            limits[1] = -1 if mixture.num_tokens is None else mixture.num_tokens
-        elif mixture.stop is MixStop.FIRST_EXHAUSTED:
-            ends_with_first = True
-            allowances = [
-                len(pool) if allowance is None else allowance for pool, allowance in zip(pools, allowances, strict=True)
-            ]
-        else:
-            passes = [
-                len(pool) if limit is None else min(limit, len(pool))
-                for pool, limit in zip(pools, allowances, strict=True)
-            ]
-            counts[:] = [count if mixture.weights[pool.name] else 0 for pool, count in zip(pools, passes, strict=True)]
-        return cls(allowances, counts, limits, ends_with_first)
