@@ -13,8 +13,8 @@ from brimful.lengths.table import REJECTED, LengthTable
 from brimful.messages import setting
 from brimful.plan.policies.budgets import Budgets
 from brimful.plan.policies.groups import Groups, as_groups, group_items, limits_of_members
-from brimful.plan.policies.no_target import NO_SAMPLES, samples_to_leave_out
-from brimful.plan.policies.overflow import Overflow, Segments, apply_overflow, cut_stream
+from brimful.plan.policies.no_target import samples_to_leave_out
+from brimful.plan.policies.overflow import NO_SAMPLES, Overflow, Segments, apply_overflow, cut_stream
 from brimful.plan.settings import PlanSettings
 from brimful.typing import AnyIntArray, Fingerprint, Int64Array
 
@@ -95,22 +95,18 @@ def prepare_items(
             raise InvalidLengthsError(
                 f"sample {sample_id} has length {int(tokens[sample_id])}; every sample needs at least 1 token"
             )
-    group_ids = None
-    if groups is None and table.group_size > 1:
-        group_ids = table.groups
+    group_ids = limits = None
+    if table.group_size > 1:
+        if groups is not None:
+            raise SettingsError(
+                f"these are rows of two samples (preferences or KTO), which are packed together already: leave {setting('groups')} out"
+            )
         if settings.overflow_policy is Overflow.SPLIT:
             raise SettingsError(
                 f"{setting('overflow', 'split')} cuts samples into several, and both samples of a row of preferences or KTO stay in one pack: "
                 f"choose drop, truncate or truncate_left"
             )
-    elif table.group_size > 1:
-        raise SettingsError(
-            f"these are rows of two samples (preferences or KTO), which are packed together already: leave {setting('groups')} out"
-        )
-    elif groups is not None:
-        group_ids = as_groups(groups, num_samples=len(table), policy=settings.overflow_policy)
-    limits = None
-    if group_ids is not None and groups is None:
+        group_ids = table.groups
         limits = limits_of_members(
             tokens,
             group_size=table.group_size,
@@ -118,6 +114,8 @@ def prepare_items(
             alignment=settings.row_alignment,
             policy=settings.overflow_policy,
         )
+    elif groups is not None:
+        group_ids = as_groups(groups, num_samples=len(table), policy=settings.overflow_policy)
     left_out, fault = NO_SAMPLES, None
     if table.targets is not None:
         try:
@@ -144,14 +142,16 @@ def prepare_items(
             f"{setting('algorithm', 'concat_split')} cuts samples anywhere, and {name} stay whole: leave one out"
         )
     try:
-        if settings.algorithm == "concat_split":
-            items = _of_stream(table, settings)
-        elif group_ids is not None:
+        if group_ids is not None:
             items = _of_groups(table, settings, group_ids, limits)
         elif settings.budgets:
             items = _of_budgets(table, settings)
         else:
-            items = _of_tokens(table, settings, has_rejected=shortest < 0 or len(left_out) > 0)
+            has_rejected = shortest < 0 or len(left_out) > 0
+            segments = _segments(table, settings, has_rejected=has_rejected)
+            # No matrix, and no copy unless something is cut or aligned.
+            sizes = settings.row_alignment.rounded(segments.lengths)
+            items = Items(segments, sizes, np.array([settings.longest_segment], dtype=np.int64))
     except OversizedSampleError as error:
         if fault is None:
             raise
@@ -159,41 +159,44 @@ def prepare_items(
         raise fault.with_fault(error.message, way_out) from error
     if fault is not None:
         raise fault
-    return _also_without(items, left_out) if len(left_out) else items
+    if not len(left_out):
+        return items
+    dropped_ids = items.segments.dropped_ids
+    dropped_by = items.dropped_by or ({"tokens": len(dropped_ids)} if len(dropped_ids) else {})
+    segments = replace(items.segments, dropped_ids=np.union1d(dropped_ids, left_out))
+    return replace(items, segments=segments, dropped_by={**dropped_by, "no_target": len(left_out)})
 
 
-def _of_tokens(table: LengthTable, settings: PlanSettings, *, has_rejected: bool) -> Items:
-    """Prepare segments that are limited only in tokens: no matrix, and no copy unless something is cut or aligned."""
-    alignment = settings.row_alignment
-    segments = apply_overflow(
+def _segments(table: LengthTable, settings: PlanSettings, *, has_rejected: bool | None = None) -> Segments:
+    """Apply the overflow policy; in the stream of ``concat_split``, ``split`` keeps every token of every sample."""
+    policy = settings.overflow_policy
+    if settings.algorithm == "concat_split":
+        return cut_stream(table.tokens, capacity=settings.capacity, policy=policy)
+    return apply_overflow(
         table.tokens,
         capacity=settings.usable,
-        policy=settings.overflow_policy,
-        unit=alignment.total,
+        policy=policy,
+        unit=settings.row_alignment.total,
         has_rejected=has_rejected,
     )
-    sizes: AnyIntArray = segments.lengths
-    if alignment.segment > 1:
-        sizes = alignment.rounded(sizes)
-    return Items(segments, sizes, np.array([settings.usable], dtype=np.int64))
-
-
-def _of_stream(table: LengthTable, settings: PlanSettings) -> Items:
-    """Prepare the stream of the tokens that the policy keeps; ``split`` keeps every token of every sample."""
-    segments = cut_stream(table.tokens, capacity=settings.capacity, policy=settings.overflow_policy)
-    return Items(segments, segments.lengths, np.array([settings.capacity], dtype=np.int64))
 
 
 def _of_budgets(table: LengthTable, settings: PlanSettings) -> Items:
     budgets = Budgets.of(settings.usable, settings.budgets)
     alignment, policy = settings.row_alignment, settings.overflow_policy
-    segments = apply_overflow(table.tokens, capacity=settings.usable, policy=policy, unit=alignment.total)
+    segments = _segments(table, settings)
     dropped_by = {"tokens": len(segments.dropped_ids)} if len(segments.dropped_ids) else {}
     sizes = budgets.sizes(
         table, lengths=segments.lengths, sample_ids=segments.sample_ids, rounded=alignment.rounded(segments.lengths)
     )
-    if policy is Overflow.SPLIT and segments.starts is not None and bool(segments.starts.any()):
-        _refuse_to_divide(table, budgets, segments, settings)
+    stored = [name for name in budgets.names[1:] if name in table.budgets]
+    if stored and policy is Overflow.SPLIT and segments.starts is not None and segments.starts.any():
+        sample_id = int(segments.ids()[np.argmax(segments.starts > 0)])
+        raise SettingsError(
+            f"{setting('overflow', 'split')} divides tokens, not {stored[0]}: of sample {sample_id} "
+            f"({int(table.tokens[sample_id]):,} tokens, capacity {settings.usable:,}) it is unknown which "
+            f"segment takes them; choose drop or truncate"
+        )
     first = budgets.first_exceeded(sizes)
     fits = first < 0
     if not fits.all():
@@ -235,26 +238,3 @@ def _of_groups(table: LengthTable, settings: PlanSettings, group_ids: Int64Array
     segments = Segments(lengths, ids, starts, np.flatnonzero(is_dropped))
     packed_sizes = groups.sizes if len(budgets.names) > 1 else groups.sizes[:, 0].astype(np.int32)
     return Items(segments, packed_sizes, budgets.capacities, groups, dropped_by, fingerprint_array(group_ids))
-
-
-def _refuse_to_divide(table: LengthTable, budgets: Budgets, segments: Segments, settings: PlanSettings) -> None:
-    """Raise if a split sample uses a stored budget: which of its segments uses it is unknown."""
-    stored = [name for name in budgets.names[1:] if name in table.budgets]
-    if stored:
-        assert segments.starts is not None
-        sample_id = int(segments.ids()[np.argmax(segments.starts > 0)])
-        raise SettingsError(
-            f"{setting('overflow', 'split')} divides tokens, not {stored[0]}: of sample {sample_id} ({int(table.tokens[sample_id]):,} "
-            f"tokens, capacity {settings.usable:,}) it is unknown which segment takes them; choose drop or truncate"
-        )
-
-
-def _also_without(items: Items, sample_ids: Int64Array) -> Items:
-    """Add samples that were left out for lack of a target to the dropped ones."""
-    dropped_ids = items.segments.dropped_ids
-    dropped_by = items.dropped_by or ({"tokens": len(dropped_ids)} if len(dropped_ids) else {})
-    return replace(
-        items,
-        segments=replace(items.segments, dropped_ids=np.union1d(dropped_ids, sample_ids)),
-        dropped_by={**dropped_by, "no_target": len(sample_ids)},
-    )

@@ -7,11 +7,8 @@ import numpy as np
 from brimful.errors import NoTargetError
 from brimful.lengths.table import LengthTable
 from brimful.messages import first_few, setting
-from brimful.plan.policies.overflow import Overflow
+from brimful.plan.policies.overflow import NO_SAMPLES, Overflow
 from brimful.typing import Int64Array
-
-NO_SAMPLES = np.empty(0, dtype=np.int64)
-"""An empty array of sample ids."""
 
 
 class NoTarget(str, Enum):

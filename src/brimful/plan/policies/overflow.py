@@ -14,6 +14,9 @@ from brimful.messages import first_few, setting
 from brimful.ragged import ranges
 from brimful.typing import AnyIntArray, Fingerprint, Int64Array, Lengths
 
+NO_SAMPLES = np.empty(0, dtype=np.int64)
+"""An empty array of sample ids."""
+
 
 class Overflow(str, Enum):
     """Policy for a sample whose length exceeds the capacity. No default loses tokens silently."""
@@ -60,9 +63,6 @@ class Segments:
         return np.arange(len(self.lengths)) if self.sample_ids is None else self.sample_ids
 
 
-_NO_SAMPLES = np.empty(0, dtype=np.int64)
-
-
 def apply_overflow(
     lengths: Lengths, *, capacity: int, policy: Overflow, unit: int = 1, has_rejected: bool | None = None
 ) -> Segments:
@@ -87,7 +87,7 @@ def apply_overflow(
     if has_rejected is None:
         has_rejected = int(lengths.min(initial=0)) < 0
     if not has_rejected and int(lengths.max(initial=0)) <= capacity:
-        return Segments(lengths, None, None, _NO_SAMPLES)
+        return Segments(lengths, None, None, NO_SAMPLES)
     oversized = lengths > capacity
     oversized_ids = np.flatnonzero(oversized)
     if policy is Overflow.ERROR and len(oversized_ids):
@@ -101,10 +101,10 @@ def apply_overflow(
         parts = -(-sample_lengths.astype(np.int64) // capacity)
         starts = (ranges(np.zeros(len(parts), dtype=np.int64), parts) * capacity).astype(np.int32)
         segment_lengths = np.minimum(np.repeat(sample_lengths, parts) - starts, capacity).astype(np.int32)
-        return Segments(segment_lengths, np.repeat(ids, parts), starts, _NO_SAMPLES)
+        return Segments(segment_lengths, np.repeat(ids, parts), starts, NO_SAMPLES)
     segment_lengths = np.minimum(sample_lengths, np.int32(capacity))
     left_starts = (sample_lengths - segment_lengths).astype(np.int32) if policy is Overflow.TRUNCATE_LEFT else None
-    return Segments(segment_lengths, ids if has_rejected else None, left_starts, _NO_SAMPLES)
+    return Segments(segment_lengths, ids if has_rejected else None, left_starts, NO_SAMPLES)
 
 
 def _oversized_message(lengths: AnyIntArray, oversized_ids: AnyIntArray, capacity: int, unit: int) -> str:
@@ -135,7 +135,7 @@ def cut_stream(lengths: Lengths, *, capacity: int, policy: Overflow) -> Segments
     """
     if policy is Overflow.SPLIT:
         ids = np.flatnonzero(lengths > 0)
-        samples = Segments(lengths[ids], ids, None, np.empty(0, dtype=np.int64))
+        samples = Segments(lengths[ids], ids, None, NO_SAMPLES)
     else:
         samples = apply_overflow(lengths, capacity=capacity, policy=policy)
     ends = np.cumsum(samples.lengths, dtype=np.int64)
@@ -173,7 +173,7 @@ class Truncated:
     @classmethod
     def none(cls) -> Truncated:
         """Return an account without samples."""
-        return cls(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int32))
+        return cls(NO_SAMPLES, np.empty(0, dtype=np.int32))
 
     def __len__(self) -> int:
         return len(self.sample_ids)
