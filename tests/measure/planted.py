@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from brimful.encode import tokenized
+from brimful.encode import alignment
 from brimful.encode.fast.tokenizer import FastTokenizer
 from brimful.ragged import offsets_of
 from brimful.tables import Ragged
@@ -41,10 +41,10 @@ def lose_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def shift_targets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the fast way to the place of each token miss the first target of every answer; lengths stay right."""
-    real = tokenized.ByteAlignedTexts.runs
+    real = alignment.ByteAlignedTexts.runs
 
     def runs(self, rows, starts, ends):
         firsts, lasts = real(self, rows, starts, ends)
         return firsts + 1, lasts
 
-    monkeypatch.setattr(tokenized.ByteAlignedTexts, "runs", runs)
+    monkeypatch.setattr(alignment.ByteAlignedTexts, "runs", runs)

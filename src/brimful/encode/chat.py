@@ -397,7 +397,7 @@ class ChatEncoder(RenderingEncoder):
 
     @cached_property
     def _finder(self) -> TurnFinder:
-        return TurnFinder(self._chat_template.render, self._chat_template.trace, self.tokenizer.special_texts)
+        return TurnFinder(self._chat_template.render, self._chat_template.trace, self.tokenizer.facts.special_texts)
 
     def no_target_reason(self, sample: Sample) -> str:
         if sample.kind != "chat":

@@ -114,7 +114,7 @@ def mark_completions(
     # The three texts are tokenized once if both conversations are in the batch.
     known_rows = {text: index for index, text in enumerate(texts)}
     further = list(dict.fromkeys(text for pair in parts.values() for text in pair if text and text not in known_rows))
-    further_ids = tokenizer.tokenize(further).ids
+    further_ids = tokenizer.tokenize(further)
     further_rows = {text: index for index, text in enumerate(further)}
 
     def ids_of(text: str) -> TokenIds:

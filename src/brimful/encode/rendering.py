@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from brimful.encode.alignment import AlignedTexts
 from brimful.encode.batch import EncodedBatch
 from brimful.encode.chat_template import ChatTemplate
 from brimful.encode.completions import PromptAndOther, encode_borrowed, has_borrowed, mark_completions
@@ -16,7 +17,6 @@ from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoder import Encoder, Engine, MeasuredLengths, PendingBatch, PendingLengths
 from brimful.encode.fast.engines import FastEngine
 from brimful.encode.text_spans import Span, TextSpans
-from brimful.encode.tokenized import TokenizedTexts
 from brimful.encode.tokenizer import Tokenizer
 from brimful.encode.tokens import TokenEncoder
 from brimful.errors import BadSampleError
@@ -210,12 +210,15 @@ class RenderingEncoder(Encoder):
                 texts[index] = ""
 
         def finish() -> EncodedBatch:
-            tokens = self.tokenizer.tokenize(texts, aligned=spans is not None)
-            mask = np.ones(len(tokens.ids.values), dtype=bool) if spans is None else _mask_of(tokens, spans)
+            if spans is None:
+                ids = self.tokenizer.tokenize(texts)
+                mask = np.ones(len(ids.values), dtype=bool)
+            else:
+                tokens = self.tokenizer.align(texts)
+                ids, mask = tokens.ids, _mask_of(tokens, spans)
             if prompts:
-                mark_completions(mask, tokens.ids, texts, prompts, self.tokenizer)
-            ids, mask = self._with_marks(tokens.ids, mask, errors)
-            return EncodedBatch(ids, mask, errors)
+                mark_completions(mask, ids, texts, prompts, self.tokenizer)
+            return EncodedBatch(*self._with_marks(ids, mask, errors), errors)
 
         return finish
 
@@ -267,7 +270,7 @@ def _lengths_of(batch: EncodedBatch) -> MeasuredLengths:
     return lengths, [batch.errors[index] for index in sorted(batch.errors)]
 
 
-def _mask_of(tokens: TokenizedTexts, spans: TextSpans) -> LossMask:
+def _mask_of(tokens: AlignedTexts, spans: TextSpans) -> LossMask:
     """Return ``bool[num_tokens]``, true for tokens that hold a character of a span."""
     offsets: Offsets = tokens.ids.offsets
     first_tokens, last_tokens = tokens.runs(*spans)

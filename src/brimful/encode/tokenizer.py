@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from brimful.checks import check_type
+from brimful.encode.alignment import AlignedTexts, ByteAlignedTexts, aligned_by_counts, aligned_by_offsets
 from brimful.encode.fast.hard_texts import hard_texts
 from brimful.encode.fast.proofs import recall, remember
 from brimful.encode.fast.tokenizer import FastTokenizer, UnsupportedTokenizerError
-from brimful.encode.tokenized import ByteAlignedTexts, EncodedTexts, TokenizedTexts
 from brimful.encode.tokenizer_facts import TokenizerFacts
 from brimful.encode.tokenizer_files import read_facts
 from brimful.errors import BadSampleError, SettingsError, TokenizerNotFoundError
@@ -279,48 +279,35 @@ class Tokenizer:
             return False
         return True
 
-    @property
-    def special_texts(self) -> Sequence[str]:
-        """Texts of the special tokens."""
-        return self.facts.special_texts
+    def tokenize(self, texts: Sequence[str]) -> Ragged:
+        """Return the tokens of each text, ``int32``, with no special tokens added; ``check`` refuses none of them."""
+        return self._fast.ids(texts) if self.is_fast else self._reference_ids(texts)
 
-    def tokenize(self, texts: Sequence[str], *, aligned: bool = False) -> TokenizedTexts:
-        """Return the tokens of each text, with no special tokens added.
-
-        Args:
-            texts: texts that ``check`` does not refuse.
-            aligned: ``runs`` will be called, for which the reference takes a fifth more time.
-        """
-        if aligned and not self._counts_bytes:
-            return self._placed_by_reference(texts)
-        ids = self._fast.ids(texts) if self.is_fast else self._reference_ids(texts)
-        if not aligned:
-            return EncodedTexts(texts, ids, None, self._count_tokens)
+    def align(self, texts: Sequence[str]) -> AlignedTexts:
+        """Return the tokens of each text with their places in it; the reference takes a fifth more time for these."""
+        if not self._counts_bytes:
+            return self._align_by_reference(texts)
         assert self.facts.sizes is not None
-        return ByteAlignedTexts(texts, ids, self.facts.sizes, self._placed_by_reference)
+        return ByteAlignedTexts(texts, self.tokenize(texts), self.facts.sizes, self._align_by_reference)
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each text, with no special tokens added."""
-        ids = self.tokenize(texts).ids
+        ids = self.tokenize(texts)
         return [ids.row(index).tolist() for index in range(len(texts))]
 
     def counts(self, texts: Sequence[str]) -> Int64Array:
         """Return the number of tokens of each text, ``int64``, with no special tokens added."""
         if self.is_fast or self.backend is None:
-            return np.diff(self.tokenize(texts).ids.offsets)
+            return np.diff(self.tokenize(texts).offsets)
         # Without Python ints for the tokens, which would keep other threads from rendering.
         encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
         return np.fromiter(map(len, encodings), dtype=np.int64, count=len(texts))
 
-    def _count_tokens(self, text: str) -> int:
-        return int(self.counts([text])[0])
-
-    def _placed_by_reference(self, texts: Sequence[str]) -> TokenizedTexts:
-        """Return the tokens of each text with the library's offsets, if it gives any."""
+    def _align_by_reference(self, texts: Sequence[str]) -> AlignedTexts:
         if self.backend is None:
-            return EncodedTexts(texts, self._reference_ids(texts), None, self._count_tokens)
+            return aligned_by_counts(self._reference_ids(texts), texts, lambda text: int(self.counts([text])[0]))
         encodings = self.backend.encode_batch(list(texts), add_special_tokens=False)
-        return EncodedTexts(texts, _ragged([encoding.ids for encoding in encodings]), encodings, self._count_tokens)
+        return aligned_by_offsets(_ragged([encoding.ids for encoding in encodings]), texts, encodings)
 
     def _reference_ids(self, texts: Sequence[str]) -> Ragged:
         if not texts:

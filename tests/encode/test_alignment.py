@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 pytest.importorskip("tokenizers", reason="tokenizers come with brimful[text]")
 
+from brimful.encode.alignment import ByteAlignedTexts, aligned_by_offsets
 from brimful.encode.token_bytes import TokenBytes
-from brimful.encode.tokenized import ByteAlignedTexts, EncodedTexts
 from brimful.ragged import offsets_of
 from brimful.tables import Ragged
 
@@ -67,7 +67,7 @@ def test_runs_are_those_of_the_reference(normalizer, texts, data):
         encodings = backend.encode_batch(list(some), add_special_tokens=False)
         ids = [encoding.ids for encoding in encodings]
         flat = np.array([token for row in ids for token in row], dtype=np.int32)
-        return EncodedTexts(some, Ragged(flat, offsets_of([len(row) for row in ids])), encodings, len)
+        return aligned_by_offsets(Ragged(flat, offsets_of([len(row) for row in ids])), some, encodings)
 
     expected = reference(texts)
     rows = np.repeat(np.arange(len(texts)), 3)
@@ -89,7 +89,7 @@ def test_texts_in_another_form_go_to_the_reference():
         asked.extend(some)
         encodings = backend.encode_batch(list(some), add_special_tokens=False)
         ids = np.array(encodings[0].ids, dtype=np.int32)
-        return EncodedTexts(some, Ragged(ids, offsets_of([len(ids)])), encodings, len)
+        return aligned_by_offsets(Ragged(ids, offsets_of([len(ids)])), some, encodings)
 
     texts = ["plain", "cafe\u0301 x"]
     encodings = backend.encode_batch(texts, add_special_tokens=False)

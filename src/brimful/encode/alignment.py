@@ -1,7 +1,6 @@
 """Tokens of several texts, and the run of tokens that holds a range of their characters."""
 
-import abc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,17 +11,17 @@ from brimful.tables import Ragged
 from brimful.typing import AnyIntArray, BoolArray, Int64Array
 
 
-class TokenizedTexts(abc.ABC):
-    """Token ids of several texts.
+class AlignedTexts:
+    """Token ids of several texts, and the run of tokens that holds a range of their characters.
 
-    Attributes:
+    Args:
         ids: ``int32``; row ``i`` holds the tokens of text ``i``.
+        find: returns one run for a text and its characters, as ``runs`` does.
     """
 
-    def __init__(self, ids: Ragged) -> None:
-        self.ids = ids
+    def __init__(self, ids: Ragged, find: Callable[[int, int, int], tuple[int, int]]) -> None:
+        self.ids, self._find = ids, find
 
-    @abc.abstractmethod
     def runs(self, rows: AnyIntArray, starts: AnyIntArray, ends: AnyIntArray) -> tuple[Int64Array, Int64Array]:
         """Return the runs of tokens ``[first, last)`` that hold the characters ``[start, end)`` of texts.
 
@@ -37,53 +36,38 @@ class TokenizedTexts(abc.ABC):
         Returns:
             First tokens, and tokens after the last, counted from the first token of the text: ``int64[num_runs]`` each.
         """
-
-
-class EncodedTexts(TokenizedTexts):
-    """Tokens with the alignment of the ``tokenizers`` library, or without any.
-
-    Args:
-        texts: the texts.
-        ids: their tokens.
-        encodings: of ``tokenizers``, with offsets; None for a tokenizer written in Python, which has none. Then the
-            tokens of a prefix are counted.
-        count_tokens: number of tokens of any text.
-    """
-
-    def __init__(
-        self, texts: Sequence[str], ids: Ragged, encodings: Sequence[Any] | None, count_tokens: Callable[[str], int]
-    ) -> None:
-        super().__init__(ids)
-        self._texts, self._encodings, self._count_tokens = texts, encodings, count_tokens
-
-    def runs(self, rows: AnyIntArray, starts: AnyIntArray, ends: AnyIntArray) -> tuple[Int64Array, Int64Array]:
-        pairs = [self._run(*run) for run in zip(rows.tolist(), starts.tolist(), ends.tolist(), strict=True)]
+        pairs = [self._find(*run) for run in zip(rows.tolist(), starts.tolist(), ends.tolist(), strict=True)]
         array = np.array(pairs, dtype=np.int64).reshape(-1, 2)
         return array[:, 0], array[:, 1]
 
-    def _run(self, row: int, start: int, end: int) -> tuple[int, int]:
-        first, last = self._first_token(row, start), self._first_token(row, end)
-        if self._encodings is not None:
-            # Backward, because characters such as normalized spaces have no token of their own.
-            for position in range(end - 1, start - 1, -1):
-                token = self._encodings[row].char_to_token(position)
-                if token is not None:
-                    return first, max(last, int(token) + 1)
+
+def aligned_by_offsets(ids: Ragged, texts: Sequence[str], encodings: Sequence[Any]) -> AlignedTexts:
+    """Align tokens by the offsets of ``encodings`` of the ``tokenizers`` library."""
+
+    def first_token(row: int, positions: Iterable[int], default: int) -> int:
+        # Some characters, such as normalized spaces, have no token of their own: the next one that has any counts.
+        tokens = map(encodings[row].char_to_token, positions)
+        return next((int(token) for token in tokens if token is not None), default)
+
+    def find(row: int, start: int, end: int) -> tuple[int, int]:
+        num_characters, num_tokens = len(texts[row]), len(ids.row(row))
+        first, last = (first_token(row, range(edge, num_characters), num_tokens) for edge in (start, end))
+        return first, max(last, first_token(row, range(end - 1, start - 1, -1), -1) + 1)
+
+    return AlignedTexts(ids, find)
+
+
+def aligned_by_counts(ids: Ragged, texts: Sequence[str], count_tokens: Callable[[str], int]) -> AlignedTexts:
+    """Align tokens of a tokenizer without offsets by the number of tokens of the text before a character."""
+
+    def find(row: int, start: int, end: int) -> tuple[int, int]:
+        first, last = (min(count_tokens(texts[row][:edge]), len(ids.row(row))) for edge in (start, end))
         return first, last
 
-    def _first_token(self, row: int, position: int) -> int:
-        """Return the index of the first token that holds the character at ``position`` or a later one."""
-        text, num_tokens = self._texts[row], len(self.ids.row(row))
-        if self._encodings is None:
-            return min(self._count_tokens(text[:position]), num_tokens)
-        for character in range(position, len(text)):
-            token = self._encodings[row].char_to_token(character)
-            if token is not None:
-                return int(token)
-        return num_tokens
+    return AlignedTexts(ids, find)
 
 
-class ByteAlignedTexts(TokenizedTexts):
+class ByteAlignedTexts(AlignedTexts):
     """Tokens of a byte-level vocabulary, aligned by the number of bytes of each.
 
     Tokens of byte-level BPE spell their text byte for byte, so the running sum of their sizes is the place of each in
@@ -102,10 +86,9 @@ class ByteAlignedTexts(TokenizedTexts):
         texts: Sequence[str],
         ids: Ragged,
         sizes: TokenBytes,
-        reference: Callable[[Sequence[str]], TokenizedTexts],
+        reference: Callable[[Sequence[str]], AlignedTexts],
     ) -> None:
-        super().__init__(ids)
-        self._texts, self._reference = texts, reference
+        self.ids, self._texts, self._reference = ids, texts, reference
         values = ids.values
         # Ids come from the vocabulary, so their range needs no check.
         offsets = offsets_of(sizes.num_bytes.take(values, mode="clip"))
