@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
 from dataclasses import replace
 
 import pytest
@@ -14,9 +12,8 @@ from brimful.encode import ChatEncoder
 from brimful.encode.fast.tokenizer import FastTokenizer
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import CacheMismatchError, EncodersDifferError
-from brimful.measure import LengthTable, comparison, measure_lengths, pending
+from brimful.measure import LengthTable, comparison, measure_lengths
 from brimful.measure.block import BlockContext, BlockTask, measure_block
-from brimful.measure.filters import as_filters
 from brimful.sources import open_source
 from tests.measure.planted import chats, lose_tokens, shift_targets
 
@@ -68,7 +65,7 @@ def test_long_documents_are_compared_up_to_their_characters(fresh_cache, small_q
     monkeypatch.setattr(comparison, "_CHARACTERS", 100)
     places = []
     few_of = comparison._few_of
-    monkeypatch.setattr(comparison, "_few_of", lambda samples: places.append(few_of(samples)) or places[-1])
+    monkeypatch.setattr(comparison, "_few_of", lambda *place: places.append([*few_of(*place)]) or places[-1])
     rows = [{"text": letter * 60} for letter in "abcdefgh"]
     measure_lengths(open_source(rows), ChatEncoder(Tokenizer(small_qwen)))
     # The second reaches the number; the place of the block may be its last row.
@@ -184,38 +181,3 @@ def test_tokens_that_nobody_compared_are_compared_where_their_lengths_were(
     (tmp_path / "tokens.arrow").unlink()
     assert not comparison.is_compared(task)
     comparison.compare_block(context, task)
-
-
-def test_nobody_waits_for_rows_of_other_blocks(put, fresh_cache, small_qwen, monkeypatch):
-    """The reference begins with the first block; the one that is measured first may be another."""
-    context = BlockContext(
-        open_source(put("a.jsonl", chats())), ChatEncoder(small_qwen), ("tokens",), False, False, True
-    )
-    first, second, third = (BlockTask(start, start + 1, "", None) for start in range(3))
-    is_begun, may_end = threading.Event(), threading.Event()
-
-    def encode(context, task):
-        is_begun.set()
-        assert may_end.wait(10)
-        return task.start
-
-    monkeypatch.setattr(pending, "reference_rows", encode)
-    with contextlib.closing(pending._ReferenceRows(context)) as rows:
-        rows.begin([first, second])
-        assert is_begun.wait(10)
-        assert rows.of(second) is None
-        assert rows.of(third) is None
-        may_end.set()
-        assert rows.of(first) == 0
-
-
-def test_rows_that_a_filter_leaves_out_are_not_encoded_early(put, fresh_cache, small_qwen, monkeypatch):
-    """Which they are is known behind the measuring."""
-    source = open_source(put("a.jsonl", chats()))
-    context = BlockContext(
-        source, ChatEncoder(small_qwen), ("tokens",), False, False, True, filters=as_filters(["duplicates"])
-    )
-    monkeypatch.setattr(pending, "reference_rows", lambda *_: pytest.fail("encoded"))
-    with contextlib.closing(pending._ReferenceRows(context)) as rows:
-        rows.begin([BlockTask(0, 1, "", None)])
-        assert rows.of(BlockTask(0, 1, "", None)) is None

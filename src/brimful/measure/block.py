@@ -159,13 +159,8 @@ class _Judgement:
 
     def kept(
         self, samples: Iterable[Sample | BadSampleError], errors: list[BadSampleError]
-    ) -> Iterable[Sample | BadSampleError]:
-        """Return the samples that no filter leaves out, and errors unchanged; append reasons to ``errors``."""
-        return self._judged(samples, errors) if self._context.filters else samples
-
-    def _judged(
-        self, samples: Iterable[Sample | BadSampleError], errors: list[BadSampleError]
     ) -> Iterator[Sample | BadSampleError]:
+        """Yield the samples that no filter leaves out, and errors unchanged; append reasons to ``errors``."""
         for sample in samples:
             if isinstance(sample, Sample):
                 verdict = rejection(self._context.filters, sample)

@@ -5,7 +5,7 @@ encoded by both. One difference stops the job, and nothing that those libraries 
 """
 
 import contextlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,36 +28,8 @@ _CHARACTERS = 1 << 17
 """Characters after which no more rows of a run are compared: sixteen long documents cost more than their block."""
 
 
-def reference_rows(
-    context: BlockContext, task: BlockTask, filtered_rows: Collection[int] = ()
-) -> list[tuple[Sample, EncodedSample | BadSampleError]]:
-    """Return the samples of a block to compare, each with the reference's encoding.
-
-    Args:
-        context, task: of the block.
-        filtered_rows: rows that a filter left out, counted from the first of the block.
-    """
-    pairs: list[tuple[Sample, EncodedSample | BadSampleError]] = []
-    for first in _first_rows(task):
-        readable = _few_of(
-            sample
-            for sample in context.source.read(first, min(first + ROWS, task.stop))
-            if isinstance(sample, Sample) and sample.sample_id - task.start not in filtered_rows
-        )
-        pairs += zip(readable, context.encoder.engine.reference.encode_batch(readable), strict=True)
-    return pairs
-
-
-def compare_block(
-    context: BlockContext,
-    task: BlockTask,
-    expected: Sequence[tuple[Sample, EncodedSample | BadSampleError]] | None = None,
-) -> None:
+def compare_block(context: BlockContext, task: BlockTask) -> None:
     """Compare a few rows of a measured block with the reference, and record that it was done.
-
-    Args:
-        context, task: of the block.
-        expected: its ``reference_rows``, if they were encoded before.
 
     Raises:
         EncodersDifferError: a row has other tokens or targets.
@@ -73,7 +45,9 @@ def compare_block(
     if task.encoded_path is not None and None not in fingerprints:
         stored = StoredSamples([(task.start, task.encoded_path)])
     runs = part.ragged(RUNS) if context.needs_runs else None
-    for sample, reference in reference_rows(context, task, filtered_rows) if expected is None else expected:
+    samples = [sample for first in _first_rows(task) for sample in _few_of(context, task, first, filtered_rows)]
+    references = context.encoder.engine.reference.encode_batch(samples)
+    for sample, reference in zip(samples, references, strict=True):
         row = sample.sample_id - task.start
         targets = None if runs is None else mask_of_runs(runs.row(row), max(0, int(tokens[row])))
         difference = _difference(sample, reference, int(tokens[row]), targets, stored)
@@ -107,16 +81,15 @@ def is_compared(task: BlockTask) -> bool:
     return all(fingerprint in compared for fingerprint in _fingerprints(task, part))
 
 
-def _few_of(samples: Iterable[Sample]) -> list[Sample]:
-    """Return samples until they have ``_CHARACTERS`` characters."""
-    few: list[Sample] = []
+def _few_of(context: BlockContext, task: BlockTask, first: int, filtered_rows: Collection[int]) -> Iterator[Sample]:
+    """Yield the samples from a row on that were encoded, until they have ``_CHARACTERS`` characters."""
     num_all = 0
-    for sample in samples:
-        few.append(sample)
-        num_all += num_characters(sample)
-        if num_all >= _CHARACTERS:
-            break
-    return few
+    for sample in context.source.read(first, min(first + ROWS, task.stop)):
+        if isinstance(sample, Sample) and sample.sample_id - task.start not in filtered_rows:
+            yield sample
+            num_all += num_characters(sample)
+            if num_all >= _CHARACTERS:
+                return
 
 
 def _record(task: BlockTask) -> Path:

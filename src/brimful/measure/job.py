@@ -20,7 +20,7 @@ from brimful.measure.assembly import assembled_table, originals_of
 from brimful.measure.block import BlockContext
 from brimful.measure.filters import Duplicates, Filter, as_filters
 from brimful.measure.media_states import changed_samples, runs_of_states
-from brimful.measure.pending import changed_blocks_of, measure_share, run_pending, task_for
+from brimful.measure.pending import measure_share, run_pending, task_for
 from brimful.measure.provenance import open_earlier, provenance_of
 from brimful.measure.rejects import knows_rejects, lists_rejects, located_rejects, num_bad, rejects_of, write_rejects
 from brimful.measure.shares import forget_shares
@@ -209,11 +209,8 @@ def measure_and_keep(
         )
         if execution.is_share:
             measure_share(context, tasks, folder / "shares" / source.fingerprint, num_proc, execution, progress, path)
-        changed_blocks = changed_blocks_of(tasks, context, num_proc, execution, progress)
-        with progress.stage("measure", total=len(source), unit="rows"):
-            progress.advance(first_new, resumed=True)
-            shared = [folder / "parts", *([] if encoded_dir is None else [encoded_dir])]
-            run_pending(context, tasks, num_proc, progress, execution, shared, changed_blocks)
+        shared = [folder / "parts", *([] if encoded_dir is None else [encoded_dir])]
+        run_pending(context, tasks, num_proc, progress, num_earlier=first_new, execution=execution, shared=shared)
         originals = originals_of(tasks, context)
         table = assembled_table(earlier_table, tasks, context, provenance, originals)
         table.save(target)

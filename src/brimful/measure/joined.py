@@ -14,10 +14,8 @@ from brimful.lengths.account import Account
 from brimful.lengths.table import LengthTable
 from brimful.lengths.targets import Targets, joined_rows
 from brimful.measure.filters import Duplicates
+from brimful.measure.rejects import MAX_REJECTS
 from brimful.measure.shares import measure_command
-
-_MAX_REJECTS = 1000
-"""Rejected samples that a table names, as in a table measured in one call."""
 
 
 def join_tables(tables: Sequence[LengthTable]) -> LengthTable:
@@ -75,7 +73,7 @@ def join_tables(tables: Sequence[LengthTable]) -> LengthTable:
     return LengthTable(
         {name: np.concatenate([table.budgets[name] for table in tables]) for name in first.budgets},
         provenance=_provenance(tables),
-        rejects=list(islice(rejects, _MAX_REJECTS)),
+        rejects=list(islice(rejects, MAX_REJECTS)),
         targets=_targets(tables),
         media_states=np.concatenate([table.media_states for table in tables]) if has_states else None,
     )

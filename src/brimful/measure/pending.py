@@ -3,24 +3,21 @@
 import os
 import threading
 from collections.abc import Sequence, Set
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
 from brimful.blobs import LocalBlobStore
-from brimful.encode.encoded import EncodedSample
 from brimful.encode.token_runs import is_stored
-from brimful.errors import BadSampleError, BrimfulError
+from brimful.errors import BrimfulError
 from brimful.execute import LOCAL, Execution, available_cores, run_tasks
 from brimful.measure.block import RUNS, BlockContext, BlockTask, measure_block
-from brimful.measure.comparison import compare_block, is_compared, measure_and_compare, reference_rows
+from brimful.measure.comparison import compare_block, is_compared, measure_and_compare
 from brimful.measure.filters.duplicates import CONTENT
 from brimful.measure.media_comparison import MediaComparison
 from brimful.measure.media_states import STATES, StatedRows, changed_samples
 from brimful.measure.shares import in_words, missing_shares, note_shares
 from brimful.progress import Progress
 from brimful.sources.rows import Block
-from brimful.sources.sample import Sample
 from brimful.tables import open_table
 
 _ONE_PROCESS_BYTES = 24 << 20
@@ -31,9 +28,6 @@ _ONE_PROCESS_BLOCKS = 3
 
 _USUAL_ROW_BYTES = 1400
 """Assumed bytes of a row if its size is unknown: the size of a dialogue."""
-
-_NUM_EARLY_BLOCKS = 16
-"""Maximum number of blocks whose rows to compare are encoded ahead of need."""
 
 
 def task_for(
@@ -63,10 +57,7 @@ def measure_share(
     Raises:
         UnfinishedSharesError: others are not done.
     """
-    own_tasks = execution.share(tasks)
-    changed_blocks = changed_blocks_of(own_tasks, context, num_proc, LOCAL, progress)
-    with progress.stage("measure share", total=sum(map(len, own_tasks)), unit="rows"):
-        run_pending(context, own_tasks, num_proc, progress, changed_blocks=changed_blocks)
+    run_pending(context, execution.share(tasks), num_proc, progress, stage="measure share")
     shares = LocalBlobStore(folder)
     shares.put_if_absent(f"{execution.num_tasks}/{execution.task_index}", b"")
     assert execution.num_tasks is not None
@@ -81,11 +72,35 @@ def run_pending(
     tasks: list[BlockTask],
     num_proc: int | None,
     progress: Progress,
+    *,
+    num_earlier: int = 0,
+    stage: str = "measure",
     execution: Execution = LOCAL,
     shared: Sequence[str | os.PathLike[str]] = (),
-    changed_blocks: Set[int] = frozenset(),
 ) -> None:
-    """Run the tasks whose files do not exist yet or are unusable, and compare what was not compared."""
+    """Run the tasks whose files do not exist yet or are unusable, and compare what was not compared.
+
+    Args:
+        context, tasks: of the job.
+        num_proc, progress, execution, shared: as for ``run_tasks``.
+        num_earlier: rows of an earlier table, for the progress.
+        stage: name of this stage of the job.
+    """
+    changed_blocks = _changed_blocks(tasks, context, num_proc, execution, progress)
+    with progress.stage(stage, total=num_earlier + sum(map(len, tasks)), unit="rows"):
+        progress.advance(num_earlier, resumed=True)
+        _run_pending(context, tasks, num_proc, progress, execution, shared, changed_blocks)
+
+
+def _run_pending(
+    context: BlockContext,
+    tasks: list[BlockTask],
+    num_proc: int | None,
+    progress: Progress,
+    execution: Execution,
+    shared: Sequence[str | os.PathLike[str]],
+    changed_blocks: Set[int],
+) -> None:
     pending_tasks, uncompared_tasks = [], []
     comparison = MediaComparison(context, progress)
     undecoded_tasks = []
@@ -99,14 +114,16 @@ def run_pending(
                 undecoded_tasks.append(task)
         else:
             pending_tasks.append(task)
-    if num_proc is None and execution.is_local:
-        num_proc = 1 if _is_for_one_process(context, pending_tasks) else available_cores()
-    engine = context.encoder.engine
-    if num_proc == 1 and execution.is_local and pending_tasks and engine.id:
-        # Loading the fast library takes a second without the interpreter. No daemon: exit must wait for it.
-        threading.Thread(target=engine.load).start()
     # Locally, this process compares for all workers; for a cluster it would be too slow.
     compares_here = execution.is_local
+    if num_proc is None and compares_here:
+        num_proc = 1 if _is_for_one_process(context, pending_tasks) else available_cores()
+    engine = context.encoder.engine
+    if compares_here and pending_tasks and engine.id:
+        # Loading a library takes up to a second, mostly without the interpreter. No daemons: exit must wait for them.
+        threading.Thread(target=engine.reference.engine.load).start()
+        if num_proc == 1:
+            threading.Thread(target=engine.load).start()
     tasks_done = run_tasks(
         measure_block if compares_here else measure_and_compare,
         pending_tasks,
@@ -118,9 +135,7 @@ def run_pending(
         say=progress.say,
     )
     # Closed at once on an error or Ctrl-C, so that no worker goes on after it.
-    with closing(tasks_done) as results, closing(_ReferenceRows(context)) as expected_rows:
-        if compares_here and pending_tasks and engine.id:
-            expected_rows.begin(pending_tasks)
+    with closing(tasks_done) as results:
         # Blocks of a job that was killed before it compared them.
         for task in uncompared_tasks:
             compare_block(context, task)
@@ -128,7 +143,7 @@ def run_pending(
             comparison.compare(task)
         for task, num_tokens in results:
             if compares_here:
-                compare_block(context, task, expected_rows.of(task))
+                compare_block(context, task)
             comparison.compare(task)
             progress.advance(len(task), tokens=num_tokens)
 
@@ -145,33 +160,7 @@ def _is_for_one_process(context: BlockContext, tasks: Sequence[BlockTask]) -> bo
     return sum(sizes) < _ONE_PROCESS_BYTES
 
 
-class _ReferenceRows:
-    """Rows to compare of the first blocks, encoded by the reference in a thread while the other threads are idle."""
-
-    def __init__(self, context: BlockContext) -> None:
-        self._context = context
-        self._pool = ThreadPoolExecutor(1)
-        self._futures: dict[int, Future[list[tuple[Sample, EncodedSample | BadSampleError]]]] = {}
-
-    def begin(self, tasks: Sequence[BlockTask]) -> None:
-        """Begin with the rows of the first tasks."""
-        self._pool.submit(self._context.encoder.engine.reference.engine.load)
-        if self._context.filters:
-            return  # the rows that they leave out are not known yet
-        for task in tasks[:_NUM_EARLY_BLOCKS]:
-            self._futures[task.start] = self._pool.submit(reference_rows, self._context, task)
-
-    def of(self, task: BlockTask) -> list[tuple[Sample, EncodedSample | BadSampleError]] | None:
-        """Return the rows of a block; None if they were not begun: no caller waits for other blocks."""
-        future = self._futures.pop(task.start, None)
-        return None if future is None or future.cancel() else future.result()
-
-    def close(self) -> None:
-        """Cancel what was not begun."""
-        self._pool.shutdown(cancel_futures=True)
-
-
-def changed_blocks_of(
+def _changed_blocks(
     tasks: list[BlockTask], context: BlockContext, num_proc: int | None, execution: Execution, progress: Progress
 ) -> set[int]:
     """Return the first rows of measured blocks with a media file that changed since."""
