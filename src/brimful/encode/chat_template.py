@@ -88,7 +88,8 @@ class ChatTemplate:
         fast: bool,
         jinja: bool,
     ) -> None:
-        self._source, self._variables, self._by_transformers = source, dict(variables), render
+        self._source, self._by_transformers = source, render
+        self._variables = {**variables, "documents": None}
         self._aliases_reasoning = aliases_reasoning
         self._is_filling_wanted, self._is_jinja_wanted = fast, jinja
 
@@ -112,7 +113,7 @@ class ChatTemplate:
         Raises:
             Exception: Jinja cannot compile the template, or it refuses the conversation; of any class.
         """
-        variables = {**self._variables, "tools": tools or None, "documents": None, "add_generation_prompt": False}
+        variables = {**self._variables, "tools": tools or None, "add_generation_prompt": False}
         return trace(self._source, variables, self._prepared(messages))
 
     def load(self) -> None:
@@ -177,7 +178,6 @@ class ChatTemplate:
             **self._variables,
             messages=self._prepared(messages),
             tools=tools or None,
-            documents=None,
             add_generation_prompt=add_generation_prompt,
         )
         return text
@@ -188,53 +188,35 @@ class ChatTemplate:
         prepared = list(messages)
         for index in messages.others if type(messages) is MixedMessages else range(len(prepared)):
             message = prepared[index]
-            if None in message.values() or not _REASONING.isdisjoint(message):
-                prepared[index] = self._full(message)
+            if None not in message.values() and _REASONING.isdisjoint(message):
+                continue
+            prepared[index] = present = {key: value for key, value in message.items() if value is not None}
+            reasoning = next((present[name] for name in _REASONING_NAMES if name in present), None)
+            if self._aliases_reasoning and reasoning is not None:
+                prepared[index] = {"thinking": reasoning, **present, "reasoning_content": reasoning}
         return prepared
-
-    def _full(self, message: Message) -> Message:
-        present = {key: value for key, value in message.items() if value is not None}
-        if not self._aliases_reasoning:
-            return present
-        reasoning = next((present[name] for name in _REASONING_NAMES if name in present), None)
-        return present if reasoning is None else {"thinking": reasoning, **present, "reasoning_content": reasoning}
-
-    @property
-    def _is_known_to_be_equal(self) -> bool:
-        """True if this Transformers renders every template as Jinja does here, with variables that JSON can hold."""
-        if not knows_transformers() or any(type(value) not in _SCALARS for value in self._variables.values()):
-            return False
-        with contextlib.suppress(Exception):
-            compile_template(self._source)
-            return True
-        return False  # a tag that only Transformers has
 
     @cached_property
     def _jinja_is_equal(self) -> bool:
         """True if Jinja gives Transformers' text on the built-in conversations; checked once for each template."""
-        if self._is_known_to_be_equal:
-            return True
-        result = recall(self._jinja_subject)
-        if result is None:
-            result = _give_same_text(self._by_jinja, self._by_transformers, _EXAMPLES, (False, True))
-            remember(self._jinja_subject, result)
-        return bool(result)
-
-    @property
-    def _jinja_subject(self) -> Any:
+        # This Transformers renders every template as Jinja does here, with variables that JSON can hold.
+        if knows_transformers() and all(type(value) in _SCALARS for value in self._variables.values()):
+            with contextlib.suppress(Exception):  # a tag that only Transformers has
+                compile_template(self._source)
+                return True
         versions = [version_of(name) for name in ("transformers", "jinja2")]
-        return ["template", self._source, {key: repr(value) for key, value in self._variables.items()}, versions]
-
-
-def _give_same_text(
-    first: Render, second: Render, conversations: Sequence[tuple[Sequence[Message], Any]], prompts: Sequence[bool]
-) -> bool:
-    """Return true if two engines give equal texts for all conversations, or refuse the same ones, with any message."""
-    return all(
-        _text_or_none(first, messages, tools, prompt) == _text_or_none(second, messages, tools, prompt)
-        for messages, tools in conversations
-        for prompt in prompts
-    )
+        variables = {key: repr(value) for key, value in self._variables.items() if key != "documents"}
+        subject = ["template", self._source, variables, versions]
+        result = recall(subject)
+        if result is None:
+            result = all(
+                _text_or_none(self._by_jinja, *conversation, prompt)
+                == _text_or_none(self._by_transformers, *conversation, prompt)
+                for conversation in _EXAMPLES
+                for prompt in (False, True)
+            )
+            remember(subject, result)
+        return bool(result)
 
 
 def _text_or_none(render: Render, messages: Sequence[Message], tools: Any, add_generation_prompt: bool) -> str | None:

@@ -36,15 +36,12 @@ def replace_texts(message: Message, content: str | None, call_fields: Iterable[M
     if content is not None:
         copy["content"] = content
     if call_fields is not None and message.get("tool_calls"):
-        pairs = zip(message["tool_calls"], call_fields, strict=True)
-        copy["tool_calls"] = [_replace_fields(call, fields) for call, fields in pairs]
+        copy["tool_calls"] = calls = []
+        for call, fields in zip(message["tool_calls"], call_fields, strict=True):
+            # OpenAI nests name and arguments under ``function``; some data sets have them in the call itself.
+            function = {**call.get("function", call), **fields}
+            calls.append({**call, "function": function} if "function" in call else function)
     return copy
-
-
-def _replace_fields(call: dict[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
-    # OpenAI nests name and arguments under ``function``; some data sets have them in the call itself.
-    function = {**call.get("function", call), **fields}
-    return {**call, "function": function} if "function" in call else function
 
 
 def excerpt_of(message: Message) -> str:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from brimful.encode.alignment import AlignedTexts
 from brimful.encode.batch import EncodedBatch
 from brimful.encode.chat_template import ChatTemplate
 from brimful.encode.completions import PromptAndOther, encode_borrowed, has_borrowed, mark_completions
@@ -21,10 +20,10 @@ from brimful.encode.tokenizer import Tokenizer
 from brimful.encode.tokens import TokenEncoder
 from brimful.errors import BadSampleError
 from brimful.messages import setting
-from brimful.ragged import mask_of_ranges, offsets_of, ranges
+from brimful.ragged import mask_of_ranges, offsets_of
 from brimful.sources.sample import Sample
 from brimful.tables import Ragged
-from brimful.typing import LossMask, Offsets
+from brimful.typing import LossMask
 
 _NO_MEDIA = f"holds media, which takes the processor of a model: name it with {setting('processor')}"
 
@@ -215,7 +214,11 @@ class RenderingEncoder(Encoder):
                 mask = np.ones(len(ids.values), dtype=bool)
             else:
                 tokens = self.tokenizer.align(texts)
-                ids, mask = tokens.ids, _mask_of(tokens, spans)
+                ids, offsets = tokens.ids, tokens.ids.offsets
+                first_tokens, last_tokens = tokens.runs(*spans)
+                starts = offsets[spans.rows]
+                # A target is a token that holds a character of a span.
+                mask = mask_of_ranges(starts + first_tokens, starts + last_tokens, len(ids.values))
             if prompts:
                 mark_completions(mask, ids, texts, prompts, self.tokenizer)
             return EncodedBatch(*self._with_marks(ids, mask, errors), errors)
@@ -227,22 +230,16 @@ class RenderingEncoder(Encoder):
         prefix, suffix = self.marks
         if not prefix and not suffix:
             return ids, mask
-        sizes = np.diff(ids.offsets)
-        is_encoded = np.ones(len(sizes), dtype=bool)
+        is_encoded = np.ones(len(ids), dtype=bool)
         is_encoded[list(errors)] = False
-        offsets = offsets_of(np.where(is_encoded, sizes + (len(prefix) + len(suffix)), 0))
-        values, full_mask = np.empty(int(offsets[-1]), dtype=np.int32), np.ones(int(offsets[-1]), dtype=bool)
-        starts = offsets[:-1]
-        places = ranges(starts + len(prefix), sizes)
-        values[places], full_mask[places] = ids.values, mask
-        starts, ends = starts[is_encoded], offsets[1:][is_encoded]
-        for position, token in enumerate(prefix):
-            values[starts + position] = token
-            full_mask[starts + position] = self.all_are_targets
+        edges = (ids.offsets[:-1][is_encoded], ids.offsets[1:][is_encoded])
+        # Of equal positions the first comes first: the suffix of a text before the prefix of the next.
+        positions = np.repeat(np.stack(edges, axis=1), (len(prefix), len(suffix)), axis=1).ravel()
+        marks = np.tile(np.array([*prefix, *suffix], dtype=np.int32), len(edges[0]))
         # The suffix stays a target: the model should learn to end the text.
-        for position, token in enumerate(reversed(suffix), 1):
-            values[ends - position] = token
-        return Ragged(values, offsets), full_mask
+        mask_marks = np.tile([self.all_are_targets] * len(prefix) + [True] * len(suffix), len(edges[0]))
+        offsets = offsets_of(np.diff(ids.offsets) + is_encoded * (len(prefix) + len(suffix)))
+        return Ragged(np.insert(ids.values, positions, marks), offsets), np.insert(mask, positions, mask_marks)
 
     def _begin_rendered_lengths(self, samples: Sequence[Sample]) -> PendingLengths:
         contexts, texts, errors, prompts = self._render_batch(samples)
@@ -268,11 +265,3 @@ def _lengths_of(batch: EncodedBatch) -> MeasuredLengths:
     lengths = batch.lengths.astype(np.int32)
     lengths[list(batch.errors)] = -1
     return lengths, [batch.errors[index] for index in sorted(batch.errors)]
-
-
-def _mask_of(tokens: AlignedTexts, spans: TextSpans) -> LossMask:
-    """Return ``bool[num_tokens]``, true for tokens that hold a character of a span."""
-    offsets: Offsets = tokens.ids.offsets
-    first_tokens, last_tokens = tokens.runs(*spans)
-    text_starts = offsets[spans.rows]
-    return mask_of_ranges(text_starts + first_tokens, text_starts + last_tokens, len(tokens.ids.values))

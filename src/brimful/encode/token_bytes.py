@@ -38,7 +38,11 @@ class TokenBytes:
         normalizer = state.get("normalizer")
         form = None if normalizer is None else normalizer.get("type")
         vocabulary = state["model"].get("vocab")
-        if form not in (None, "NFC") or not isinstance(vocabulary, dict) or not _is_byte_level(state):
+        if form not in (None, "NFC") or not isinstance(vocabulary, dict):
+            return None
+        if not any(
+            step["type"] == "ByteLevel" and not step.get("add_prefix_space") for step in _steps(state, "pre_tokenizer")
+        ):
             return None
         # Tokens whose ranges leave out the spaces around them would not be contiguous.
         if any(
@@ -65,11 +69,6 @@ class TokenBytes:
         for row in np.flatnonzero(~is_ascii).tolist():
             is_kept[row] = unicodedata.is_normalized(form, texts[row])
         return is_kept
-
-
-def _is_byte_level(state: Mapping[str, Any]) -> bool:
-    steps = _steps(state, "pre_tokenizer")
-    return any(step["type"] == "ByteLevel" and not step.get("add_prefix_space") for step in steps)
 
 
 def _steps(state: Mapping[str, Any], part: str) -> Sequence[Mapping[str, Any]]:

@@ -185,14 +185,11 @@ def _written(settings: Mapping[str, Any]) -> str:
 
 
 def _folder(directory: str, hub_id: str) -> Path:
-    fingerprint = _directory_fingerprint(directory)
-    return cache_dir() / "tokenizers" / (fingerprint_of([hub_id, fingerprint]) if hub_id else fingerprint)[:16]
-
-
-def _directory_fingerprint(directory: str) -> Fingerprint:
-    """Return the fingerprint of a tokenizer's files, and of the versions of the libraries that read them."""
+    """Return the folder of the cache for a tokenizer's files and the versions of the libraries that read them."""
     versions = [_VERSION, *(version_of(name) for name in ("transformers", "tokenizers"))]
-    return fingerprint_of([versions, [[name, fingerprint_bytes(content)] for name, content in _files(directory)]])
+    contents = [[name, fingerprint_bytes(content)] for name, content in _files(directory)]
+    fingerprint = fingerprint_of([versions, contents])
+    return cache_dir() / "tokenizers" / (fingerprint_of([hub_id, fingerprint]) if hub_id else fingerprint)[:16]
 
 
 def _files(directory: str) -> Iterator[tuple[str, bytes]]:

@@ -126,7 +126,11 @@ def _by_threads(
         for thread in threads:
             thread.start()
         for _ in tasks:
-            task, result, error = _next(answers)
+            answer = None
+            while answer is None:
+                with contextlib.suppress(Empty):
+                    answer = answers.get(timeout=_WAIT_SECONDS)
+            task, result, error = answer
             if error is not None:
                 raise error
             # One task follows each answer, so that few are queued when an error stops the job.
@@ -144,12 +148,6 @@ def _by_threads(
         for thread in threads:
             if thread.ident is not None:
                 thread.join(None if end is None else max(0.0, deadline - time.monotonic()))
-
-
-def _next(answers: SimpleQueue[Any]) -> Any:
-    while True:
-        with contextlib.suppress(Empty):
-            return answers.get(timeout=_WAIT_SECONDS)
 
 
 def _do_tasks(

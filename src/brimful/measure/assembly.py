@@ -62,7 +62,9 @@ def assembled_table(
         for column in columns.values():
             column[is_copy] = REJECTED
         if runs:
-            runs = [_without_rows(joined_rows(runs), is_copy)]
+            joined = joined_rows(runs)
+            sizes = np.diff(joined.offsets)
+            runs = [Ragged(joined.values[np.repeat(~is_copy, sizes)], offsets_of(np.where(is_copy, 0, sizes)))]
         accounts.append({"filtered": {Duplicates.name: int(is_copy.sum())}} if is_copy.any() else {})
     targets = None
     if context.targets:
@@ -93,10 +95,3 @@ def originals_of(tasks: list[BlockTask], context: BlockContext) -> Int64Array | 
     is_measured = np.concatenate([part.flat("tokens") for part in parts]) > 0
     firsts = first_of_each(high, low, is_measured & ((high != 0) | (low != 0)))
     return np.where(firsts == np.arange(len(firsts)), -1, firsts)
-
-
-def _without_rows(ragged: Ragged, is_empty: Any) -> Ragged:
-    """Return the rows, with the values of some removed."""
-    sizes = np.diff(ragged.offsets)
-    kept_sizes = np.where(is_empty, 0, sizes)
-    return Ragged(ragged.values[np.repeat(~is_empty, sizes)], offsets_of(kept_sizes))

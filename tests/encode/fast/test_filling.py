@@ -187,7 +187,7 @@ def test_together_only_known_shapes_are_filled(monkeypatch):
         assert filled[index].text == encoder._chat_template.render(sample.messages or (), sample.tools)
     # A shape that was examined and is rendered is not asked again.
     shape = open_shape_of(plain.messages or (), plain.tools)
-    monkeypatch.setitem(filling_of._is_filled, shape, False)
+    monkeypatch.setitem(filling_of._proved, shape, None)
     assert sorted(filling_of.fill_together([one, plain])) == [0]
 
 

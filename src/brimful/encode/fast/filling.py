@@ -42,8 +42,8 @@ class Filling:
 
     def __init__(self, template: ChatTemplate, finder: TurnFinder) -> None:
         self._template, self._finder = template, finder
-        self._is_filled: dict[Shape, bool] = {}
-        self._skeletons: dict[Shape, Skeleton | None] = {}
+        self._proved: dict[Shape, Skeleton | None] = {}
+        self._matched: dict[Shape, Skeleton | None] = {}
         self._edges: dict[tuple[str, str], tuple[int, int]] = {}
 
     def render(self, messages: Sequence[Message], tools: Any) -> tuple[Shape, RenderedText]:
@@ -59,8 +59,12 @@ class Filling:
         text = self._template.render(messages, tools)
         if tools:
             shape = shape_of(messages, tools)
-        filled_text = self._fill(shape, messages, tools, are_tools_open=False)
-        return shape, filled_text if filled_text is not None and filled_text.text == text else RenderedText(text)
+        if verbatim_texts(messages) is not None:
+            skeleton = examined(self._matched, shape, lambda: self._make_skeleton(messages, tools))
+            filled_text = _filled(skeleton, messages)
+            if filled_text is not None and filled_text.text == text:
+                return shape, filled_text
+        return shape, RenderedText(text)
 
     def fill(self, shape: Shape, messages: Sequence[Message], tools: Any) -> RenderedText | None:
         """Return the text of a conversation without rendering it; None if it has to be rendered.
@@ -69,38 +73,32 @@ class Filling:
             shape: from ``open_shape_of``.
             messages, tools: of the conversation, as they are given to the template.
         """
-        is_filled = self._is_filled.get(shape)  # the closure is made only for a new shape
-        if is_filled is None:
-            is_filled = examined(self._is_filled, shape, lambda: self._may_fill(shape, messages, tools))
-        return self._fill(shape, messages, tools) if is_filled else None
+        return _filled(examined(self._proved, shape, lambda: self._prove(messages, tools)), messages, tools)
 
     def fill_together(self, samples: Sequence[Sample]) -> Mapping[int, RenderedText]:
         """Return the texts of the conversations whose shape is already known, by their index in a batch."""
-        skeletons: dict[Shape, Skeleton | None] = {}
         texts = {}
         for index, sample in enumerate(samples):
             messages, tools = sample.messages or (), sample.tools
             if type(messages) not in _READ_MESSAGES or sample.media or sample.completion is not None:
                 continue
-            shape = open_shape_of(messages, tools)
-            try:
-                skeleton = skeletons[shape]
-            except KeyError:
-                skeleton = self._skeletons.get(shape) if self._is_filled.get(shape) else None
-                skeletons[shape] = skeleton
-            values = None if skeleton is None else verbatim_texts(messages, tools)
-            if skeleton is not None and values is not None:
-                texts[index] = skeleton.filled(values)
+            text = _filled(self._proved.get(open_shape_of(messages, tools)), messages, tools)
+            if text is not None:
+                texts[index] = text
         return texts
 
-    def _may_fill(self, shape: Shape, messages: Sequence[Message], tools: Any) -> bool:
-        """Return true if conversations of a shape can be filled in: proved, and confirmed on this one."""
+    def _prove(self, messages: Sequence[Message], tools: Any) -> Skeleton | None:
+        """Return the skeleton of a shape that can be filled in: proved, and confirmed on this conversation."""
         text = self._template.proved_text(messages, tools)
-        filled_text = None if text is None else self._fill(shape, messages, tools)
+        if text is None or verbatim_texts(messages, tools) is None:
+            return None
+        tool_marks = [f"{_OPEN}t{index}{_OBJECT}" for index in range(len(tools or ()))]
+        skeleton = self._make_skeleton(messages, tool_marks, tool_marks)
+        filled_text = _filled(skeleton, messages, tools)
         if filled_text is None or filled_text.text != text:
-            return False
-        if len(self._is_filled) >= _HARD_SHAPES:
-            return True
+            return None
+        if len(self._proved) >= _HARD_SHAPES:
+            return skeleton
         hard_messages = [
             replace_texts(
                 message, message.get("content") and HARD_CONTENT, [_HARD_CALL] * len(message.get("tool_calls") or ())
@@ -108,33 +106,14 @@ class Filling:
             for message in messages
         ]
         for conversation in ((messages, tools), (hard_messages, [_HARD_TOOL] * len(tools or ()))):
-            filled_text = self._fill(shape, *conversation)
+            filled_text = _filled(skeleton, *conversation)
             if filled_text is None or filled_text.text != self._template.render(*conversation):
-                return False
-        return True
+                return None
+        return skeleton
 
-    def _fill(
-        self, shape: Shape, messages: Sequence[Message], tools: Any, *, are_tools_open: bool = True
-    ) -> RenderedText | None:
-        """Return the skeleton of a shape with the texts of a conversation; None if one of them cannot be filled in.
-
-        Args:
-            shape: from ``open_shape_of`` if tools are open, otherwise from ``shape_of``.
-            messages, tools: of the conversation.
-            are_tools_open: each tool has a slot too.
-        """
-        values = verbatim_texts(messages, tools if are_tools_open else None)
-        if values is None:
-            return None
-        tool_marks = [f"{_OPEN}t{index}{_OBJECT}" for index in range(len(tools or ()))] if are_tools_open else []
-        skeleton = self._skeletons.get(shape)
-        if skeleton is None:
-            skeleton = examined(
-                self._skeletons, shape, lambda: self._make_skeleton(messages, tool_marks or tools, tool_marks)
-            )
-        return skeleton.filled(values) if skeleton is not None and skeleton.num_slots == len(values) else None
-
-    def _make_skeleton(self, messages: Sequence[Message], tools: Any, tool_marks: Sequence[str]) -> Skeleton | None:
+    def _make_skeleton(
+        self, messages: Sequence[Message], tools: Any, tool_marks: Sequence[str] = ()
+    ) -> Skeleton | None:
         """Return the skeleton of messages; None if the template does not write each of their texts once and in order.
 
         Args:
@@ -190,6 +169,14 @@ class Filling:
                 return None
             turns.append(Turn(first, last, head, tail))
         return Skeleton(tuple(literals), tuple(turns), None if order == sorted(order) else tuple(order))
+
+
+def _filled(skeleton: Skeleton | None, messages: Sequence[Message], tools: Any = None) -> RenderedText | None:
+    """Return a skeleton with the texts of a conversation; None if they have no slots."""
+    values = None if skeleton is None else verbatim_texts(messages, tools)
+    if skeleton is None or values is None or len(skeleton.literals) != len(values) + 1:
+        return None
+    return skeleton.filled(values)
 
 
 def _spans_of_marks(marks: Sequence[str], text: str) -> list[Span] | None:

@@ -108,7 +108,6 @@ def proved_text(
             **variables,
             messages=[_veiled(message) for message in messages],
             tools=[_OpaqueObject(tool) for tool in tools] if tools else None,
-            documents=None,
             add_generation_prompt=False,
         )
     # After any error nothing is proved, and the template is rendered.

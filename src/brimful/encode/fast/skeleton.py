@@ -55,11 +55,6 @@ class Skeleton:
         places = [(2 * turn.first, 2 * turn.last + 1, turn.head, turn.tail) for turn in self.turns]
         return np.array(places, dtype=np.int64).reshape(-1, 4)
 
-    @property
-    def num_slots(self) -> int:
-        """Number of values that it takes."""
-        return len(self.literals) - 1
-
     @cached_property
     def _blank(self) -> list[str]:
         """The literals, and an empty text in place of each value."""
