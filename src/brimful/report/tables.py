@@ -11,9 +11,8 @@ from brimful.messages import percent, size_of
 from brimful.plan.ledger import MUCH_LOST
 from brimful.plan.policies.mixture.shares import SourceDraws
 from brimful.report.analysis.advise import Advice
-from brimful.report.analysis.budget_fill import BudgetFill
+from brimful.report.analysis.contents import BudgetFill, SourceShare
 from brimful.report.analysis.rank_balance import PartBalance, RankBalance
-from brimful.report.analysis.source_shares import SourceShare
 from brimful.report.analysis.what_if import Alternative, CapacityPoint, PlannedPacks
 
 

@@ -11,12 +11,17 @@ from brimful.plan.counts.histogram import Histogram
 from brimful.plan.order.diversity import measure_variety
 from brimful.plan.policies.mixture.shares import SourceDraws, sources_of_record
 from brimful.report.analysis.advise import Advice, advise
-from brimful.report.analysis.budget_fill import BudgetFill, measure_budget_fill
-from brimful.report.analysis.length_facts import LengthFacts
+from brimful.report.analysis.contents import (
+    BudgetFill,
+    SourceShare,
+    measure_budget_fill,
+    source_shares,
+    sources_of_table,
+)
+from brimful.report.analysis.lengths import LengthFacts
 from brimful.report.analysis.plan_facts import PlanFacts
 from brimful.report.analysis.rank_balance import RankBalance, measure_rank_balance
 from brimful.report.analysis.shown_packs import ShownPack
-from brimful.report.analysis.source_shares import SourceShare, source_shares, sources_of_table
 from brimful.report.analysis.training_run import TrainingRun
 from brimful.report.analysis.what_if import CAPACITIES, CapacityPoint, sweep_capacities
 from brimful.typing import AnyIntArray
@@ -72,22 +77,32 @@ class Facts:
 
     def as_dict(self) -> dict[str, Any]:
         """Return a dictionary for JSON, with the bins of every histogram."""
-        return {
+        facts = {
             "title": self.title,
             "run": self.run.as_dict(),
-            "lengths": None if self.length_facts is None else asdict(self.length_facts),
+            "lengths": _plain(self.length_facts),
             "plan": None if self.plan_facts is None else self.plan_facts.as_dict(),
-            "advice": None if self.advice is None else asdict(self.advice),
-            "sweep": [asdict(point) for point in self.sweep],
+            "advice": _plain(self.advice),
+            "sweep": _plain(self.sweep),
             "rejects": self.rejects,
             "account": {} if self.table is None else self.table.account.as_dict(),
-            "shares": None if self.shares is None else [asdict(share) for share in self.shares],
-            "work": None if self.work is None else asdict(self.work),
-            **({"budgets": [asdict(fill) for fill in self.budgets]} if self.budgets else {}),
-            **({"mixed": [asdict(source) for source in self.mixed]} if self.mixed else {}),
-            **({"media": self.media.as_dict()} if self.media.kinds else {}),
-            **({"shown": [pack.as_dict() for pack in self.shown]} if self.shown else {}),
+            "shares": _plain(self.shares),
+            "work": _plain(self.work),
         }
+        parts = {
+            "budgets": _plain(self.budgets),
+            "mixed": _plain(self.mixed),
+            "media": self.media.as_dict() if self.media.kinds else None,
+            "shown": [pack.as_dict() for pack in self.shown],
+        }
+        return facts | {name: part for name, part in parts.items() if part}
+
+
+def _plain(part: Any) -> Any:
+    """Return a part of a report for JSON: None, a dataclass, or a list of dataclasses."""
+    if part is None:
+        return None
+    return [asdict(one) for one in part] if isinstance(part, list) else asdict(part)
 
 
 def gather_facts(

@@ -4,7 +4,7 @@ import math
 from itertools import accumulate, pairwise
 
 from brimful.messages import counted, percent
-from brimful.report.analysis.length_facts import LengthFacts
+from brimful.report.analysis.lengths import LengthFacts
 from brimful.report.analysis.plan_facts import FillFacts, SizeFacts
 from brimful.report.analysis.rank_balance import RankBalance
 from brimful.report.analysis.what_if import CapacityPoint
@@ -91,15 +91,13 @@ def sizes_chart(sizes: SizeFacts, num_packs: int) -> str:
     bins = sizes.classes
     begin, end = bins[0].begin, bins[-1].end
     label = "samples (segments) in a pack"
-    shift = 0.0
-    # Few sizes get one bar each, many get a logarithmic axis.
+    # The middle of a bar of one size is at its number.
+    shift = 0.5 if bins[0].end - begin == 1 and not sizes.logarithmic else 0
     if sizes.logarithmic:
         axis = decade_axis(label, begin, end)
-    elif all(one.end - one.begin == 1 for one in bins):
-        shift = 0.5  # the middle of a bar is at its number
-        axis = Axis(label, begin - shift, end - shift, round_ticks(begin, end - 1, 9, whole=True), decimal)
     else:
-        axis = linear_axis(label, begin, end)
+        ticks = round_ticks(begin, end - 2 * shift, 9, whole=True)
+        axis = Axis(label, begin - shift, end - shift, ticks, decimal)
     chart = Chart(
         "Samples in a pack",
         f"Bars are packs by how many samples share them: {sizes.least:,} to {sizes.most:,}, "

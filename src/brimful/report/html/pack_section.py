@@ -5,8 +5,7 @@ from html import escape
 from itertools import groupby
 
 from brimful.messages import counted, percent, whole
-from brimful.report.analysis.pack_view import ShownText
-from brimful.report.analysis.shown_packs import ShownMedium, ShownPack, ShownSegment
+from brimful.report.analysis.shown_packs import ShownMedium, ShownPack, ShownSegment, ShownText
 from brimful.report.html.markup import paragraph, section
 
 _LEGEND = {

@@ -9,18 +9,7 @@ from brimful import __version__
 from brimful.fingerprint import short
 from brimful.messages import counted
 from brimful.report.analysis.facts import Facts
-from brimful.report.html.pack_section import shown_packs_section
-from brimful.report.html.sections import (
-    advice_section,
-    capacity_section,
-    ledger_section,
-    lengths_section,
-    packs_section,
-    source_sections,
-    summary_tiles,
-    table_sections,
-    work_section,
-)
+from brimful.report.html.sections import sections_of
 
 DATA_ID = "report-data"
 """Id of the element that holds the numbers as JSON, as ``brimful report --json`` prints them."""
@@ -38,29 +27,9 @@ def render_page(facts: Facts) -> str:
     >>> "<h1>&lt;b&gt;</h1>" in page
     True
     """
-    plan = facts.plan_facts
-    # In the order of questions: the result, the training, then the evidence.
-    parts = [summary_tiles(facts)]
-    if facts.advice is not None:
-        parts.append(advice_section(facts.advice, facts.run.model))
-    if facts.length_facts is not None:
-        capacity = None if facts.plan is None else facts.plan.capacity
-        parts.append(lengths_section(facts.length_facts, capacity))
-    if plan is not None:
-        parts.append(packs_section(plan))
-    parts += table_sections(facts)
-    if facts.shown:
-        parts.append(shown_packs_section(facts.shown))
-    if facts.sweep:
-        parts.append(capacity_section(facts))
-    if plan is not None:
-        parts.append(ledger_section(plan, facts.table, facts.rejects))
-    parts += source_sections(facts)
-    if facts.work is not None:
-        parts.append(work_section(facts.work, facts.run.model))
     # The style sheet is inside the page: the policy below forbids loading one.
     style = files("brimful.report.html").joinpath("page.css").read_text(encoding="utf-8")
-    title, body = escape(facts.title), "\n".join(parts)
+    title, body = escape(facts.title), "\n".join(sections_of(facts))
     # Images are inside the page too, and only a page that has some may show them.
     images = "; img-src data:" if facts.shown else ""
     return (

@@ -11,7 +11,7 @@ from brimful.plan.ledger import MUCH_LOST, Ledger
 from brimful.report import tables
 from brimful.report.analysis.advise import Advice
 from brimful.report.analysis.facts import Facts
-from brimful.report.analysis.length_facts import LengthFacts
+from brimful.report.analysis.lengths import LengthFacts
 from brimful.report.analysis.plan_facts import PlanFacts
 from brimful.report.analysis.rank_balance import RankBalance
 from brimful.report.html.charts import (
@@ -22,7 +22,72 @@ from brimful.report.html.charts import (
     work_charts,
 )
 from brimful.report.html.markup import pair, paragraph, section, table, tile, warning
+from brimful.report.html.pack_section import shown_packs_section
 from brimful.report.tables import Row, Table
+
+
+def sections_of(facts: Facts) -> list[str]:
+    """Return the parts of the page in the order of questions: result, training, evidence."""
+    plan, model = facts.plan_facts, facts.run.model
+    parts = [summary_tiles(facts)]
+    if facts.advice is not None:
+        parts.append(advice_section(facts.advice, model))
+    if facts.length_facts is not None:
+        capacity = None if facts.plan is None else facts.plan.capacity
+        parts.append(lengths_section(facts.length_facts, capacity))
+    if plan is not None:
+        parts.append(packs_section(plan))
+    if facts.budgets:
+        parts.append(
+            table_section(
+                "budgets",
+                "Budgets",
+                "A pack is full when one of its budgets is: the others may have room left.",
+                tables.budgets_table(facts.budgets),
+            )
+        )
+    if facts.media.kinds:
+        parts.append(
+            table_section(
+                "media",
+                "Images, videos and audio",
+                f"Their bytes: {'; '.join(facts.media.places())}.",
+                tables.media_table(facts.media),
+            )
+        )
+    if facts.shown:
+        parts.append(shown_packs_section(facts.shown))
+    if facts.sweep:
+        parts.append(capacity_section(facts))
+    if plan is not None:
+        parts.append(ledger_section(plan, facts.table, facts.rejects))
+    if facts.mixed:
+        parts.append(
+            table_section(
+                "mixture",
+                "Mixture",
+                "Shares that were requested, and shares in the packs; the remaining samples come in later epochs.",
+                tables.mixture_table(facts.mixed),
+            )
+        )
+    if facts.shares:
+        parts.append(
+            table_section(
+                "sources",
+                "Sources",
+                "Share of each source before packing and in the packs: if they differ, dropping "
+                "and cutting changed the mix.",
+                tables.shares_table(facts.shares, facts.has_losses),
+            )
+        )
+    if facts.work is not None:
+        parts.append(work_section(facts.work, model))
+    return parts
+
+
+def table_section(name: str, title: str, words: str, content: Table) -> str:
+    """Return a section that is one table after a paragraph."""
+    return section(name, title, paragraph(words), table(content))
 
 
 def summary_tiles(facts: Facts) -> str:
@@ -129,20 +194,6 @@ def packs_section(facts: PlanFacts) -> str:
     return section("packs", "Packs", charts, *map(paragraph, words))
 
 
-def table_sections(facts: Facts) -> list[str]:
-    """Return the sections that are one table: budgets and media."""
-    sections = []
-    if facts.budgets:
-        words = "A pack is full when one of its budgets is: the others may have room left."
-        body = table(tables.budgets_table(facts.budgets))
-        sections.append(section("budgets", "Budgets", paragraph(words), body))
-    if facts.media.kinds:
-        words = f"Their bytes: {'; '.join(facts.media.places())}."
-        body = table(tables.media_table(facts.media))
-        sections.append(section("media", "Images, videos and audio", paragraph(words), body))
-    return sections
-
-
 def capacity_section(facts: Facts) -> str:
     """Return fill, steps and losses at other capacities."""
     points = facts.sweep
@@ -159,23 +210,6 @@ def capacity_section(facts: Facts) -> str:
         pair(*capacity_charts(points, facts.run.packs_per_step, capacity)),
         table(tables.sweep_table(points)),
     )
-
-
-def source_sections(facts: Facts) -> list[str]:
-    """Return the shares of the sources: of a mixture as requested, and before and after packing."""
-    sections = []
-    if facts.mixed:
-        words = "Shares that were requested, and shares in the packs; the remaining samples come in later epochs."
-        body = table(tables.mixture_table(facts.mixed))
-        sections.append(section("mixture", "Mixture", paragraph(words), body))
-    if facts.shares:
-        words = (
-            "Share of each source before packing and in the packs: if they differ, dropping and "
-            "cutting changed the mix."
-        )
-        body = table(tables.shares_table(facts.shares, facts.has_losses))
-        sections.append(section("sources", "Sources", paragraph(words), body))
-    return sections
 
 
 def work_section(work: RankBalance, model: str) -> str:

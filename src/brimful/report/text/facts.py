@@ -6,8 +6,8 @@ from brimful.lengths.table import LengthTable
 from brimful.messages import setting
 from brimful.plan.counts.histogram import Histogram
 from brimful.report.analysis.advise import Advice
-from brimful.report.analysis.bins import count_bins, ratio_edges
 from brimful.report.analysis.facts import Facts
+from brimful.report.analysis.lengths import count_bins, ratio_edges
 from brimful.report.tables import (
     Row,
     Share,

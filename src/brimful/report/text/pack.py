@@ -4,7 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 from brimful.media import PlacedMedium
-from brimful.report.analysis.pack_view import (
+from brimful.report.analysis.shown_packs import (
     Decode,
     MediumFacts,
     segments_of,

@@ -1,4 +1,4 @@
-"""Shares of the sources, before packing and after."""
+"""Contents of packs: of each budget, and of each source before packing and after."""
 
 import re
 
@@ -8,8 +8,8 @@ import pytest
 from brimful import plan_packs
 from brimful.errors import SettingsError
 from brimful.measure import LengthTable
+from brimful.report.analysis.contents import measure_budget_fill, source_shares
 from brimful.report.analysis.facts import gather_facts
-from brimful.report.analysis.source_shares import source_shares
 from brimful.report.analysis.training_run import TrainingRun
 
 
@@ -44,3 +44,21 @@ def test_a_table_that_knows_its_parts_needs_no_array():
 def test_sources_that_do_not_fit_are_refused(sources, named):
     with pytest.raises(SettingsError, match=re.escape(named)):
         source_shares(sources, ["a", "b"], LengthTable.from_lengths([1, 2, 3]), None)
+
+
+def test_each_budget_is_summed_over_the_segments_of_a_pack() -> None:
+    """Without it a report says that packs are full while the tower has half of its work."""
+    table = LengthTable.from_lengths([4, 4, 4, 4], patches=[8, 0, 4, 0], images=[1, 0, 1, 0], frames=[0, 0, 0, 0])
+    plan = plan_packs(table, capacity=8, budgets={"patches": 8})
+    tokens, patches, images = measure_budget_fill(plan, table)
+    assert (tokens.name, tokens.capacity, tokens.total, tokens.fill_ratio) == ("tokens", 8, 16, 1.0)
+    by_pack = sorted(sum(int(table.budgets["patches"][s.sample_id]) for s in plan.pack(index)) for index in range(2))
+    assert (patches.least, patches.most, patches.total, patches.fill_ratio) == (*by_pack, 12, 0.75)
+    assert (images.capacity, images.fill_ratio, images.total) == (None, None, 2)
+
+
+def test_texts_have_one_budget_and_no_section() -> None:
+    """Without it every report of texts repeats its fill."""
+    table = LengthTable.from_lengths([4, 4])
+    assert measure_budget_fill(plan_packs(table, capacity=8), table) == []
+    assert measure_budget_fill(plan_packs([4, 4], capacity=8), None) == []

@@ -1,9 +1,13 @@
-"""Bins of histograms: of equal width, or of equal ratios for a logarithmic axis."""
+"""Lengths in numbers: bins of histograms, percentiles, and facts of all samples."""
+
+from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
 
+from brimful.fingerprint import short
+from brimful.lengths.table import LengthTable
 from brimful.messages import counted
 from brimful.plan.counts.histogram import Histogram
 from brimful.ragged import offsets_of
@@ -73,3 +77,47 @@ def percentiles(items: Histogram, marks: tuple[float, ...]) -> list[int]:
     # The mark 0 means the smallest item, whose rank is 1.
     ranks = np.maximum(1, np.ceil(np.asarray(marks) / 100 * cumulative[-1]))
     return [int(length) for length in items.lengths[np.searchsorted(cumulative, ranks)]]
+
+
+@dataclass(frozen=True)
+class LengthFacts:
+    """Lengths of samples, or of the segments of a plan without its length table.
+
+    Attributes:
+        of: ``samples`` or ``segments``.
+        number: of them.
+        tokens: of all together.
+        mean, shortest, p5, median, p95, p99, longest: tokens.
+        fingerprint: of the table, short; None without one.
+        classes: bins of equal ratios.
+    """
+
+    of: str
+    number: int
+    tokens: int
+    mean: float
+    shortest: int
+    p5: int
+    median: int
+    p95: int
+    p99: int
+    longest: int
+    fingerprint: str | None
+    classes: list[Bin]
+
+    @classmethod
+    def of_items(cls, items: Histogram, table: LengthTable | None) -> LengthFacts | None:
+        """Summarize lengths; None without items."""
+        if not items.num_items:
+            return None
+        names = {"shortest": 0, "p5": 5, "median": 50, "p95": 95, "p99": 99, "longest": 100}
+        marks = dict(zip(names, percentiles(items, tuple(names.values())), strict=True))
+        return cls(
+            of="segments" if table is None else "samples",
+            number=items.num_items,
+            tokens=items.total,
+            mean=items.total / items.num_items,
+            **marks,
+            fingerprint=None if table is None else short(table.fingerprint),
+            classes=count_bins(items, ratio_edges(marks["shortest"], marks["longest"])),
+        )
