@@ -16,6 +16,7 @@ from brimful.report.tables import (
     choices_table,
     orders_table,
     parts_table,
+    runs_table,
     shares_table,
     sweep_table,
 )
@@ -89,18 +90,7 @@ def describe_advice(advice: Advice) -> list[str]:
     if not advice.nothing_to_set:
         samples += f" -> {_changes(advice)} gives {best_step.samples:,.0f}"
         steps += f" -> {advice.best_setting} gives {best_step.steps_per_epoch:,}"
-    lines = [
-        samples,
-        steps,
-        f"tokens/step    {packed_step.tokens:,.0f}, was {unpacked_step.tokens:,.0f} unpacked, "
-        f"{advice.padded_to_longest.step_tokens:,.0f} with padding to the longest",
-    ]
-    if packed_step.loss_tokens is not None and unpacked_step.loss_tokens is not None:
-        bound = "at most " if advice.loss_tokens_are_most else ""
-        lines.append(
-            f"loss tok./step {bound}{packed_step.loss_tokens:,.0f}, was {unpacked_step.loss_tokens:,.0f} unpacked"
-        )
-    return lines
+    return [samples, steps, "", *draw_table(runs_table(advice))]
 
 
 def _changes(advice: Advice) -> str:
