@@ -18,7 +18,7 @@ from brimful.plan.schedule import Tail
 from brimful.serve.agreement import RankAgreement
 from brimful.serve.compose import BatchLedger, ComposerMark, MicroBatchComposer, SampleSegment
 from brimful.serve.rank_loader import RankLoader, without_loss
-from brimful.serve.sample_feeds import IndexedSampleFeed, SampleFeed, StreamSampleFeed, held_segments
+from brimful.serve.sample_feeds import IndexedSampleFeed, SampleFeed, StreamSampleFeed
 from brimful.serve.state import Position, check_state, damaged, make_state
 from brimful.serve.token_budget import Count, SampleCount, TokenBudget
 from brimful.serve.window import Window, WindowComposer
@@ -38,7 +38,7 @@ class _StepMark(NamedTuple):
 
     position: dict[str, Any]
     composer: ComposerMark
-    filler: SampleSegment | None
+    filler: list[SampleSegment]
 
 
 class ComposedBatches(RankLoader):
@@ -97,7 +97,7 @@ class ComposedBatches(RankLoader):
         self._composer = composer_of(batching)
         self._step = 0
         self._num_delivered = 0  # micro-batches of this step
-        self._filler: SampleSegment | None = None  # served without loss by a rank without a micro-batch
+        self._filler: list[SampleSegment] = []  # served without loss by a rank without a micro-batch; at most one
         self._first_step = 0  # first step of this epoch
         # Both belong to the step in progress, and are None between steps. A batch of None has no loss.
         self._rank_batches: list[list[SampleSegment] | None] | None = None
@@ -181,7 +181,7 @@ class ComposedBatches(RankLoader):
         num_places = self._dp_world_size * self._micro_batches
         composer, feed = self._composer, self._feed
         batches: list[list[SampleSegment] | None] = []
-        feed.drop_except(held_segments(composer.mark().segments, self._filler))
+        feed.drop_except([*composer.mark().segments, *self._filler])
         composer.begin_step()
         try:
             while len(batches) < num_places and (batch := composer.next_batch(self._step, feed.pull)) is not None:
@@ -195,7 +195,7 @@ class ComposedBatches(RankLoader):
         is_full = len(batches) == num_places
         is_served = is_full if self._tail is Tail.DROP else bool(batches)
         if isinstance(self._agree, RankAgreement):
-            is_served = self._agree(is_served, can_run=bool(batches) or self._filler is not None)
+            is_served = self._agree(is_served, can_run=bool(batches or self._filler))
         elif self._agree is not None:
             is_served = self._agree(is_served)
         if not is_served:
@@ -206,7 +206,7 @@ class ComposedBatches(RankLoader):
                 composer.drop(dropped_batch or ())
             return None
         if batches and batches[0]:
-            self._filler = batches[0][0]
+            self._filler = batches[0][:1]
         # Every rank gets the same number of micro-batches, also in an incomplete last step.
         if not is_full:
             substitutes = batches if self._tail is Tail.REPEAT and batches else [None]
@@ -217,11 +217,11 @@ class ComposedBatches(RankLoader):
         """Return the packs of a micro-batch; without segments, the packs of the filler without loss."""
         if request.segments is not None:
             return self._feed.packs(request.segments)
-        if request.filler is None:
+        if not request.filler:
             raise CollateError(
                 "this rank's stream gave no sample at all, so it has nothing to run with the other ranks"
             )
-        (item,) = self._feed.packs([request.filler])
+        (item,) = self._feed.packs(request.filler)
         return [without_loss(item) if isinstance(item, Pack) else item.without_loss()]
 
     def count_steps(self) -> int:
@@ -271,7 +271,9 @@ class ComposedBatches(RankLoader):
             ledger=mark.composer.ledger.as_dict(),
             plan=self._composer.plan_to_json(mark.composer),
             **({} if self._own_stream is None else {_OWN_STREAM: self._own_stream}),
-            **self._feed.save(mark.position, mark.composer.segments, mark.filler),
+            **self._feed.position_to_json(mark.position, [*mark.composer.segments, *mark.filler]),
+            waiting=[list(segment) for segment in mark.composer.segments],
+            filler=list(mark.filler[0]) if mark.filler else None,
         )
 
     @property
@@ -326,7 +328,9 @@ class ComposedBatches(RankLoader):
                     f"or load it there"
                 )
             ledger = BatchLedger(**state["ledger"])
-            segments, filler = self._feed.load(state, epoch)
+            segments = [SampleSegment(*map(int, row)) for row in state["waiting"]]
+            filler = [] if state["filler"] is None else [SampleSegment(*map(int, state["filler"]))]
+            self._feed.load(state, [*segments, *filler], epoch)
             plan = self._composer.plan_from_json(state["plan"], segments)
         except StateError:
             raise
@@ -437,7 +441,7 @@ class _Request(NamedTuple):
     """
 
     segments: list[SampleSegment] | None
-    filler: SampleSegment | None
+    filler: list[SampleSegment]
 
 
 def composer_of(batching: Batching) -> MicroBatchComposer:

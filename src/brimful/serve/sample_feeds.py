@@ -65,37 +65,23 @@ class SampleFeed(abc.ABC):
 
     @abc.abstractmethod
     def position(self) -> dict[str, Any]:
-        """Return the position in the epoch, for ``save``."""
+        """Return the position in the epoch, for ``position_to_json``."""
 
-    def save(
-        self, position: dict[str, Any], segments: Sequence[SampleSegment], filler: SampleSegment | None
-    ) -> dict[str, Any]:
-        """Return a position and the segments that wait there, for JSON.
+    def position_to_json(self, position: dict[str, Any], held: Sequence[SampleSegment]) -> dict[str, Any]:
+        """Return a position for JSON, with all that the segments held there need.
 
         Raises:
             StateError: the source cannot go back to its position.
         """
-        rows = [list(segment) for segment in segments]
-        position = self._position_to_json(position, held_segments(segments, filler))
-        return {**position, "waiting": rows, "filler": None if filler is None else list(filler)}
-
-    def _position_to_json(self, position: dict[str, Any], held: Sequence[SampleSegment]) -> dict[str, Any]:
         return position
 
-    def load(self, state: dict[str, Any], epoch: int) -> tuple[list[SampleSegment], SampleSegment | None]:
-        """Go to a saved position; return the waiting segments and the filler.
+    @abc.abstractmethod
+    def load(self, state: dict[str, Any], held: Sequence[SampleSegment], epoch: int) -> None:
+        """Go to a saved position.
 
         Raises:
-            StateError: the source does not have these segments or this position.
+            StateError: the source does not have the held segments or this position.
         """
-        segments = [SampleSegment(*map(int, row)) for row in state["waiting"]]
-        filler = None if state["filler"] is None else SampleSegment(*map(int, state["filler"]))
-        self._load(state, held_segments(segments, filler), epoch)
-        return segments, filler
-
-    @abc.abstractmethod
-    def _load(self, state: dict[str, Any], segments: Sequence[SampleSegment], epoch: int) -> None:
-        """Check that the source has these segments, and go to the position."""
 
 
 class IndexedSampleFeed(SampleFeed):
@@ -203,9 +189,10 @@ class IndexedSampleFeed(SampleFeed):
         """Return the number of samples taken in this epoch."""
         return {"taken": self._num_taken}
 
-    def _load(self, state: dict[str, Any], segments: Sequence[SampleSegment], epoch: int) -> None:
+    def load(self, state: dict[str, Any], held: Sequence[SampleSegment], epoch: int) -> None:
+        """Go to a saved position, which may be of other ranks."""
         num_taken, num_samples = int(state["taken"]), len(self._lengths)
-        for segment in segments:
+        for segment in held:
             if not (0 <= segment.key < num_samples and _is_within(segment, int(self._lengths[segment.key]))):
                 raise StateError(
                     f"the loader state holds {segment}, which the source of {num_samples:,} samples does not have"
@@ -264,7 +251,7 @@ class StreamSampleFeed(SampleFeed):
 
     def drop_except(self, segments: Sequence[SampleSegment]) -> None:
         """Release all items except the items of these segments."""
-        self._items = {key: self._items[key] for key in _keys(segments)}
+        self._items = {segment.key: self._items[segment.key] for segment in segments}
 
     def packs(self, segments: Sequence[SampleSegment]) -> list[Pack | TokenisedSample]:
         """Return the segments as packs: all single samples in one pack, other items unchanged."""
@@ -275,7 +262,8 @@ class StreamSampleFeed(SampleFeed):
         source_state = copy.deepcopy(self._source.state_dict()) if hasattr(self._source, "state_dict") else None
         return {"taken": self._num_taken, "source_state": source_state, "items": dict(self._items)}
 
-    def _position_to_json(self, position: dict[str, Any], held: Sequence[SampleSegment]) -> dict[str, Any]:
+    def position_to_json(self, position: dict[str, Any], held: Sequence[SampleSegment]) -> dict[str, Any]:
+        """Return the position with the tokens of the held segments."""
         if position["source_state"] is None or not hasattr(self._source, "load_state_dict"):
             raise StateError(
                 f"the stream {type(self._source).__name__} cannot report its position: give it state_dict() and "
@@ -283,11 +271,13 @@ class StreamSampleFeed(SampleFeed):
             )
         # Items at the position, not the current items: numbers restart with each epoch, and the filler may be from the
         # last epoch.
-        return {**position, "items": {str(key): _to_json(position["items"][key]) for key in _keys(held)}}
+        keys = {segment.key for segment in held}
+        return {**position, "items": {str(key): _to_json(position["items"][key]) for key in keys}}
 
-    def _load(self, state: dict[str, Any], segments: Sequence[SampleSegment], epoch: int) -> None:
+    def load(self, state: dict[str, Any], held: Sequence[SampleSegment], epoch: int) -> None:
+        """Go to a saved position by the stream's own ``load_state_dict``."""
         items = {int(key): _from_json(value) for key, value in state["items"].items()}
-        for segment in segments:
+        for segment in held:
             if not _is_within(segment, len(items[segment.key].input_ids)):
                 raise StateError(f"the loader state holds {segment}, which its own tokens do not have")
         if not hasattr(self._source, "load_state_dict"):
@@ -297,16 +287,6 @@ class StreamSampleFeed(SampleFeed):
         self.begin(epoch)
         self._source.load_state_dict(state["source_state"])
         self._items, self._num_taken = items, int(state["taken"])
-
-
-def held_segments(segments: Sequence[SampleSegment], filler: SampleSegment | None) -> list[SampleSegment]:
-    """Return the segments whose tokens are needed: the waiting segments, and the filler if any."""
-    return [*segments, *([] if filler is None else [filler])]
-
-
-def _keys(segments: Sequence[SampleSegment]) -> list[int]:
-    """Return the sample numbers of segments, ascending, each once."""
-    return sorted({segment.key for segment in segments})
 
 
 def _is_within(segment: SampleSegment, length: int) -> bool:
@@ -400,12 +380,8 @@ def _to_json(item: Item) -> dict[str, Any]:
             raise StateError(f"{type(item).__name__}.{name} of a sample that waits is not an array and cannot be saved")
         dtype = array.dtype.newbyteorder("<")
         data = array.astype(dtype, copy=False).tobytes()
-        arrays[name] = [
-            dtype.str,
-            list(array.shape),
-            base64.b64encode(data).decode("ascii"),
-            fingerprint_bytes(data),
-        ]
+        text = base64.b64encode(data).decode("ascii")
+        arrays[name] = [dtype.str, list(array.shape), text, fingerprint_bytes(data)]
     return {"kind": type(item).__name__, "arrays": arrays}
 
 
