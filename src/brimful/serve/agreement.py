@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from brimful.errors import RankFailedError, SettingsError
 from brimful.plan.schedule import Tail
+
+
+def process_group() -> Any | None:
+    """Return the module ``torch.distributed`` if this process has initialized a process group, otherwise None."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return distributed
 
 
 class RankAgreement:
@@ -30,12 +39,11 @@ class RankAgreement:
     """
 
     def __init__(self, tail: Tail | str = Tail.PAD, *, group: Any | None = None) -> None:
-        import torch.distributed
-
-        if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        distributed = process_group()
+        if distributed is None:
             raise SettingsError("RankAgreement asks the other ranks: call torch.distributed.init_process_group first")
         self._needs_all = Tail.named(tail) is Tail.DROP
-        self._group = torch.distributed.new_group(backend="gloo") if group is None else group
+        self._group = distributed.new_group(backend="gloo") if group is None else group
 
     @property
     def place(self) -> tuple[int, int]:

@@ -17,7 +17,7 @@ from brimful.errors import AugmentationError, LengthChangedError, OversizedSampl
 from brimful.fingerprint import short
 from brimful.lengths.table import LengthTable
 from brimful.messages import counted, setting
-from brimful.plan import Alignment, Plan, plan_packs
+from brimful.plan import Plan, plan_packs
 from brimful.plan.plan import Segment
 from brimful.plan.policies.groups import check_beginnings_stay
 from brimful.serve.pack_store import IndexedPacks, PackStore, open_packs
@@ -25,7 +25,7 @@ from brimful.serve.wrapped import EncodedRows, WrappedPacks
 from brimful.shards import Pack, assemble_pack
 from brimful.sources.augmented import Transform, names_of
 from brimful.sources.source import Source
-from brimful.typing import AnyIntArray, Fingerprint
+from brimful.typing import AnyIntArray
 
 
 class _PlannedPacks:
@@ -95,6 +95,13 @@ class PackedDataset(IndexedPacks):
 
     Use a ``PackCollator`` as ``collate_fn`` (or ``data_collator``); the batch size counts packs.
 
+    Attributes:
+        fingerprint: fingerprint of the plan.
+        facts: facts about the packs, for the state of a loader.
+        alignment: alignment that the plan reserved room for: ``PackCollator(padding=Padding.of_alignment(…))``.
+        media_settings: settings that media were encoded with, for ``MediaFeatures.of_packs``; None for packs of text.
+        media_features: settings of the features that the packs hold instead of media; None if they hold none.
+
     Args:
         directory: path or URL of a pack store, or the store itself.
         media_root, cache_dir, cache_bytes: see ``open_packs``.
@@ -127,11 +134,16 @@ class PackedDataset(IndexedPacks):
         if not isinstance(directory, (str, os.PathLike, PackStore)):
             way_out = "for a data set that encodes its rows use PackedDataset.wrap(dataset, packing_length=…)"
             check_type("directory", directory, (), "the path of a pack store", way_out)
-        self._packs: PackStore | _PlannedPacks | WrappedPacks = (
-            directory
-            if isinstance(directory, PackStore)
-            else open_packs(directory, media_root=media_root, cache_dir=cache_dir, cache_bytes=cache_bytes)
-        )
+        if not isinstance(directory, PackStore):
+            directory = open_packs(directory, media_root=media_root, cache_dir=cache_dir, cache_bytes=cache_bytes)
+        self._serve(directory)
+
+    def _serve(self, packs: PackStore | _PlannedPacks | WrappedPacks) -> PackedDataset:
+        self._packs = packs
+        self.fingerprint, self.facts, self.alignment = packs.fingerprint, packs.facts, packs.alignment
+        self.media_settings = packs.media_settings
+        self.media_features: dict[str, Any] | None = getattr(packs, "media_features", None)
+        return self
 
     @classmethod
     def from_plan(
@@ -158,9 +170,8 @@ class PackedDataset(IndexedPacks):
             CorruptFileError: the plan was damaged since it was saved.
         """
         check_type("plan", plan, Plan, "a Plan", "open a file by Plan.open")
-        dataset = cls.__new__(cls)
-        dataset._packs = _PlannedPacks(EncodedSamples(source, encoder, transforms=transforms), plan)
-        return dataset
+        samples = EncodedSamples(source, encoder, transforms=transforms)
+        return cls.__new__(cls)._serve(_PlannedPacks(samples, plan))
 
     @classmethod
     @understands(capacity=CAPACITY_NAMES, encode=("template",))
@@ -223,34 +234,7 @@ class PackedDataset(IndexedPacks):
             plan = plan_packs(lengths, capacity=capacity, **options)
         except OversizedSampleError as error:  # rows are packed whole: no other policy applies
             raise OversizedSampleError(error.message.replace(", truncate, truncate_left or split", "")) from error
-        self = cls.__new__(cls)
-        self._packs = WrappedPacks(rows, plan)
-        return self
-
-    @property
-    def fingerprint(self) -> Fingerprint:
-        """Fingerprint of the plan."""
-        return self._packs.fingerprint
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """Facts about the packs, for the state of a loader."""
-        return self._packs.facts
-
-    @property
-    def alignment(self) -> Alignment:
-        """Alignment that the plan reserved room for: ``PackCollator(padding=Padding.of_alignment(…))``."""
-        return self._packs.alignment
-
-    @property
-    def media_settings(self) -> dict[str, Any] | None:
-        """Settings that media were encoded with, for ``MediaFeatures.of_packs``; None for packs of text."""
-        return self._packs.media_settings
-
-    @property
-    def media_features(self) -> dict[str, Any] | None:
-        """Settings of the features that the packs hold instead of media; None if they hold none."""
-        return getattr(self._packs, "media_features", None)
+        return cls.__new__(cls)._serve(WrappedPacks(rows, plan))
 
     def __len__(self) -> int:
         return len(self._packs)

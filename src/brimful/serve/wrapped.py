@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from brimful.fingerprint import differing_keys
 from brimful.lengths.table import LengthTable, as_lengths
 from brimful.messages import setting
 from brimful.plan import Overflow, Plan
+from brimful.serve.agreement import process_group
 from brimful.shards import PlainPack
 from brimful.typing import Lengths
 
@@ -78,8 +78,8 @@ class EncodedRows:
 
         With several ranks only the first measures, because rows with random lengths differ between processes.
         """
-        distributed = getattr(sys.modules.get("torch"), "distributed", None)
-        if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        distributed = process_group()
+        if distributed is None:
             return self._own_lengths(path, num_proc)
         import torch
 

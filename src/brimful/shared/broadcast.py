@@ -15,8 +15,8 @@ from brimful.errors import CorruptFileError, SettingsError
 from brimful.messages import setting
 from brimful.optional import optional
 from brimful.plan import Plan
+from brimful.serve.agreement import process_group
 from brimful.shared.arguments import arguments_of, check_arguments
-from brimful.shared.ranks import process_group
 from brimful.sources.source import Source
 
 _CHUNK_BYTES = 64 << 20

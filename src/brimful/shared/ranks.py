@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from brimful.checks import is_number, setting_number
 from brimful.errors import SettingsError
 from brimful.messages import setting
+from brimful.serve.agreement import process_group
 
 
 @dataclass(frozen=True)
@@ -86,11 +85,3 @@ def find_ranks(rank: int | None = None, world_size: int | None = None) -> Ranks:
     rank = setting_number("rank", rank, minimum=0, maximum=world_size - 1)
     # This variable only decides whether a line is printed.
     return Ranks(rank, world_size, speaks=rank == 0 or os.environ.get("LOCAL_RANK", "0") == "0")
-
-
-def process_group() -> Any | None:
-    """Return the module ``torch.distributed`` if this process has initialized a process group, otherwise None."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return None
-    return distributed
