@@ -55,7 +55,7 @@ MAY_IMPORT = {
         "shards",
         "execute",
     },
-    "serve": {"base", "lengths", "sources", "encode", "measure", "plan", "shards"},
+    "serve": {"base", "lengths", "sources", "encode", "plan", "shards"},
     "stream": {"base", "sources", "packed_layouts", "plan", "shards", "serve"},
     "shared": {"base", "lengths", "sources", "encode", "measure", "plan", "shards", "serve"},
     "collate": {"base", "plan", "shards"},
@@ -91,6 +91,7 @@ WINGS = {
     "packed_layouts": {"packed_layouts"},
     "preferences": {"preference", "preferences", "kto", "rival", "desirable"},
     "rl": {"rl", "rollout", "rollouts", "advantages", "logprobs"},
+    "stream": {"ack", "acks", "lazy", "followed", "expired"},
 }
 """Rooms beside the line, each with words that no name in the line has."""
 OUTSIDE = {

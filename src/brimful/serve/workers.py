@@ -72,8 +72,8 @@ class LoaderDataset(FollowedLoader, torch.utils.data.IterableDataset[Any]):
     >>> dataset.load_state_dict(dataset.state_after(2))
     """
 
-    _num_followed = 0
-    """Delivered micro-batches that the loader has followed, up to the last ``state_after``."""
+    _num_passed = 0
+    """Delivered micro-batches that the loader has passed, up to the last ``state_after``."""
 
     def __iter__(self) -> Iterator[Any]:
         loader = self._loader.fork()
@@ -114,14 +114,14 @@ class LoaderDataset(FollowedLoader, torch.utils.data.IterableDataset[Any]):
             micro_batches: number of micro-batches that the ``DataLoader`` has delivered.
         """
         count = whole_number("micro_batches", micro_batches, minimum=0)
-        if count < self._num_followed:
+        if count < self._num_passed:
             self._begin_at(self._begin)
-        while self._num_followed < count:
+        while self._num_passed < count:
             # At the end of an epoch the loader moves to the next one automatically.
             if self._loader.next_request() is None and self._loader.next_request() is None:
-                raise SettingsError(f"micro_batches is {count:,} and the loader ends after {self._num_followed:,}")
+                raise SettingsError(f"micro_batches is {count:,} and the loader ends after {self._num_passed:,}")
             self._loader.advance()
-            self._num_followed += 1
+            self._num_passed += 1
         return self._loader.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -134,7 +134,7 @@ class LoaderDataset(FollowedLoader, torch.utils.data.IterableDataset[Any]):
 
     def _begin_at(self, state: dict[str, Any]) -> None:
         super()._begin_at(state)
-        self._num_followed = 0
+        self._num_passed = 0
 
 
 class _WorkerBatches:
