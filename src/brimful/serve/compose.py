@@ -97,7 +97,7 @@ class MicroBatchComposer:
         self._capacity = settings.capacity if isinstance(settings, TokenBudget) else None
         self._overflow = settings.overflow if isinstance(settings, TokenBudget) else Overflow.ERROR
         self._waiting: list[SampleSegment] = []
-        self._length = self._counted = 0  # sums over the waiting segments
+        self._length = self._counted = self._samples = 0  # sums over the waiting segments
         self._ledger = BatchLedger()
         # Of the step in progress: segments that waited at its beginning or arrived since, and the ledger at its
         # beginning.
@@ -115,8 +115,7 @@ class MicroBatchComposer:
     @property
     def ledger(self) -> BatchLedger:
         """Copy of the ledger; asserts that its sums are consistent."""
-        length, _, samples = _sums(self.waiting)
-        return replace(self._ledger, samples_carried=samples, tokens_carried=length).check()
+        return replace(self._ledger, samples_carried=self._samples, tokens_carried=self._length).check()
 
     def mark(self) -> ComposerMark:
         """Return a snapshot for ``go_to``."""
@@ -125,7 +124,7 @@ class MicroBatchComposer:
     def go_to(self, mark: ComposerMark) -> None:
         """Go back to a snapshot of this composer, or of another composer with the same settings."""
         self._waiting, self._step_segments = list(mark.segments), None
-        self._length, self._counted, _ = _sums(self._waiting)
+        self._length, self._counted, self._samples = sums(mark.segments)
         self._ledger = replace(mark.ledger)
 
     def plan_to_json(self, mark: ComposerMark) -> Any:
@@ -194,8 +193,13 @@ class MicroBatchComposer:
         self._waiting.append(segment)
         if self._step_segments is not None:
             self._step_segments.append(segment)
+        self._count_arrived(segment)
+
+    def _count_arrived(self, segment: SampleSegment) -> None:
+        """Count a segment among the waiting ones."""
         self._length += segment.length
         self._counted += segment.counted
+        self._samples += segment.samples
 
     def _budget(self, step: int) -> int:
         settings = self.settings
@@ -223,15 +227,15 @@ class MicroBatchComposer:
             batch, self._waiting = _exact_fit(self._waiting, self._budget(step))
         else:
             batch, self._waiting = _first_fit(self._waiting, self._budget(step), settings.capacity)
-        length, budget_tokens, _ = _sums(batch)
-        self._length -= length
-        self._counted -= budget_tokens
-        self._count_packed(batch)
+        self._count_taken(batch)
         return batch
 
-    def _count_packed(self, batch: Sequence[SampleSegment], times: int = 1) -> None:
-        """Count a micro-batch as packed, or with -1 as packed no longer."""
-        length, _, samples = _sums(batch)
+    def _count_taken(self, batch: Sequence[SampleSegment], times: int = 1) -> None:
+        """Count a micro-batch as packed and not waiting; with -1 as waiting again."""
+        length, budget_tokens, samples = sums(batch)
+        self._length -= times * length
+        self._counted -= times * budget_tokens
+        self._samples -= times * samples
         self._ledger.samples_packed += times * samples
         self._ledger.tokens_packed += times * length
         self._ledger.micro_batches += times
@@ -257,8 +261,10 @@ class MicroBatchComposer:
 
     def drop(self, batch: Sequence[SampleSegment]) -> None:
         """Count a taken micro-batch as dropped because it is not served."""
-        self._count_packed(batch, -1)
-        length, _, samples = _sums(batch)
+        length, _, samples = sums(batch)
+        self._ledger.samples_packed -= samples
+        self._ledger.tokens_packed -= length
+        self._ledger.micro_batches -= 1
         self._ledger.samples_dropped += samples
         self._ledger.tokens_dropped += length
 
@@ -306,7 +312,7 @@ def compose(
         yield batch
 
 
-def _sums(segments: Iterable[SampleSegment]) -> tuple[int, int, int]:
+def sums(segments: Iterable[SampleSegment]) -> tuple[int, int, int]:
     """Return the tokens, the tokens counted against the budget, and the samples of segments."""
     length = budget_tokens = samples = 0
     for segment in segments:

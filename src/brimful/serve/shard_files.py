@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-from brimful.blobs import BlobStore, LocalCopies, LocalCopy, PromisedBlobs
+from brimful.blobs import BlobStore, LocalCopies, PromisedBlobs
 from brimful.errors import CorruptFileError
 from brimful.fingerprint import fingerprint_stream
 from brimful.shards import Pack, ShardReader, ShardRecord
@@ -22,15 +22,10 @@ _CACHE_SHARE = 8
 """A process keeps at most ``1 / 8`` of the cache open: a node has many ranks, and each rank has workers."""
 
 
-@dataclass(frozen=True)
-class _OpenShard:
+class _OpenShard(NamedTuple):
     reader: ShardReader
-    copy: LocalCopy | None
-
-    def close(self) -> None:
-        """Release the copy, so that its space can be used for another."""
-        if self.copy is not None:
-            self.copy.close()
+    close: Callable[[], None]
+    """Release the copy, so that its space can be used for another; without a copy do nothing."""
 
 
 class ShardFiles:
@@ -114,12 +109,11 @@ class ShardFiles:
                     fingerprint = fingerprint_stream(iter(lambda: file.read(_READ_BYTES), b""))
                 if fingerprint != record.xxh3_128:
                     raise CorruptFileError(f"{path} has other bytes than were committed: write the shard again")
-            return _OpenShard(reader, None)
+            return _OpenShard(reader, lambda: None)
         copy = self.copies.open(record.file, size=record.bytes, xxh3_128=record.xxh3_128)
         try:
-            return _OpenShard(
-                ShardReader(copy.path, size=record.bytes, batches=record.batches, media=self._media), copy
-            )
+            reader = ShardReader(copy.path, size=record.bytes, batches=record.batches, media=self._media)
+            return _OpenShard(reader, copy.close)
         except BaseException:
             copy.close()
             raise

@@ -12,7 +12,7 @@ import numpy as np
 from brimful.errors import StateError
 from brimful.plan import Lookahead, Overflow
 from brimful.plan.stream.packs import StreamPacks
-from brimful.serve.compose import ComposerMark, MicroBatchComposer, SampleSegment
+from brimful.serve.compose import ComposerMark, MicroBatchComposer, SampleSegment, sums
 from brimful.serve.state import damaged
 from brimful.serve.token_budget import SampleCount
 
@@ -104,6 +104,7 @@ class WindowComposer(MicroBatchComposer):
         number = self._next_number
         self._next_number += 1
         self._numbered[number] = segment
+        self._count_arrived(segment)
         self._arrived.append(number)
         if self._num_in_window + len(self._arrived) == self.settings.size:
             self._give_to_planner()
@@ -132,7 +133,7 @@ class WindowComposer(MicroBatchComposer):
         numbers = self._packs.pop(0)
         batch = [self._numbered.pop(number) for number in numbers]
         self._taken.append((numbers, batch))
-        self._count_packed(batch)
+        self._count_taken(batch)
         return batch
 
     def begin_step(self) -> None:
@@ -143,7 +144,7 @@ class WindowComposer(MicroBatchComposer):
         """Put everything that was taken since ``begin_step`` back into the packs that are ready, in their order."""
         taken, self._taken = self._taken, []
         for numbers, batch in taken:
-            self._count_packed(batch, -1)
+            self._count_taken(batch, -1)
             self._numbered.update(zip(numbers, batch, strict=True))
         self._packs = [*(numbers for numbers, _ in taken), *self._packs]
         # Restore the order of arrival, as states need it.
@@ -166,6 +167,7 @@ class WindowComposer(MicroBatchComposer):
         self._packs, self._planner = list(plan.packs), deepcopy(plan.planner)
         self._num_in_window = len(plan.numbers) - sum(map(len, plan.packs))
         self._arrived, self._taken = [], []
+        self._length, self._counted, self._samples = sums(mark.segments)
         self._ledger = replace(mark.ledger)
 
     def plan_to_json(self, mark: ComposerMark) -> dict[str, Any]:

@@ -131,6 +131,9 @@ class ChunkLoader(StreamLoader):
         self._chunks = FollowedChunks(directory, timeout=settings.timeout)
         self._follow(self._chunks, None, settings)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return ChunkLoader, (self.directory, self._settings, self._convert)
+
     def make_batch(self, request: int) -> list[Any]:
         """Return the item at a position.
 

@@ -96,16 +96,7 @@ class LazyShardedDataset:
             cache_dir=cache_dir,
             cache_bytes=cache_bytes,
         )
-        self._open(directory, settings, beyond, num_packs)
-
-    def _open(
-        self,
-        directory: str | os.PathLike[str],
-        settings: StreamSettings,
-        beyond: Beyond,
-        num_packs: int | None,
-    ) -> None:
-        self._beyond, self._settings = beyond, settings
+        self._beyond = beyond
         self._loader: StreamLoader
         if holds_chunks(directory):
             self._loader = ChunkLoader(directory, settings)
@@ -126,9 +117,6 @@ class LazyShardedDataset:
                 num_packs,
                 end - num_packs,
             )
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return _reopened, (self.directory, self._settings, self._beyond, self._num_packs)
 
     @property
     def end(self) -> int | None:
@@ -168,22 +156,17 @@ class LazyShardedDataset:
             raise IndexError(f"no pack {index}: a data set of {len(self):,} begins at {-len(self)}")
         loader = self._loader
         if not loader.has_micro_batch(number, f"pack {number:,} ({loader.packs_so_far:,} exist)"):
-            number = self._behind(number)
+            end = self.end
+            if end and self._beyond == "repeat":
+                number %= end
+            elif not end or self._beyond == "error":
+                raise IndexError(
+                    f"{self.directory} ended with {end:,} packs, and pack {number} was requested: declare num_packs={end}, "
+                    f'or let beyond="repeat" begin again'
+                )
         # For a place without a pack it makes a pack without loss.
         packs: list[Pack] = loader.make_batch(number)
         return packs[0]
-
-    def _behind(self, number: int) -> int:
-        """Return the place that is served for a number after the end."""
-        end = self.end or 0
-        if end and self._beyond == "repeat":
-            return number % end
-        if end and self._beyond == "pad":
-            return number
-        raise IndexError(
-            f"{self.directory} ended with {end:,} packs, and pack {number} was requested: declare num_packs={end}, or "
-            f'let beyond="repeat" begin again'
-        )
 
     def __iter__(self) -> Iterator[Pack]:
         """Serve the packs in order, up to the declared length or the end of the stream."""
@@ -244,10 +227,3 @@ class LazyShardedDataset:
         length = "growing" if end is None else f"finished with {end:,}"
         declared_length = "" if self._num_packs is None else f", {self._num_packs:,} declared"
         return f"LazyShardedDataset({self.directory!r}, {length}{declared_length}, lanes {self.lanes}, {short(self.fingerprint)})"
-
-
-def _reopened(directory: str, *settings: Any) -> LazyShardedDataset:
-    """Return the data set in another process: files are not sent but opened there."""
-    dataset = LazyShardedDataset.__new__(LazyShardedDataset)
-    dataset._open(directory, *settings)
-    return dataset

@@ -273,21 +273,18 @@ class StreamLoader(RankLoader):
             try:
                 packs.append(self._files.pack(record, row))
             except CorruptFileError as error:
-                self._refuse_expired(record.seq)
+                first_present = expired_below(self._store)
+                # Removed on purpose: skipping it would silently leave out data.
+                if record.seq < first_present:
+                    raise ShardExpiredError(
+                        f"{self.directory}: shard {record.seq} was removed, like all below {first_present}, after later "
+                        f"checkpoints were acknowledged: resume from one of them, or let remove_acknowledged keep more"
+                    ) from error
                 if self._settings.on_corrupt == "error":
                     raise
                 self.num_skipped += 1
                 logging.getLogger("brimful").warning("skipped: %s (%d so far)", error.message, self.num_skipped)
         return packs or [self._filler()]
-
-    def _refuse_expired(self, seq: int) -> None:
-        """Refuse a shard that was removed on purpose: skipping it would silently leave out data."""
-        first_present = expired_below(self._store)
-        if seq < first_present:
-            raise ShardExpiredError(
-                f"{self.directory}: shard {seq} was removed, like all below {first_present}, after later checkpoints "
-                f"were acknowledged: resume from one of them, or let remove_acknowledged keep more"
-            )
 
     def _filler(self) -> Pack:
         """Return a pack without loss, which keeps this rank in step with the others."""
