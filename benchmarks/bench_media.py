@@ -63,7 +63,7 @@ def measure(quick: bool) -> list[Row]:
 
 def _by_processes(paths: Sequence[Path]) -> Row:
     """Rows a second that all cores measure, beside one process; lengths are compared."""
-    from brimful.encode.media_chat import MediaChatEncoder
+    from brimful.media.encode.chat import MediaChatEncoder
 
     tokenizer_dir = SHARED_DATA / "tokenizers" / "qwen2.5"
     encoder = MediaChatEncoder(

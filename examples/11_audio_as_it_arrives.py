@@ -26,8 +26,8 @@ import transformers
 
 from brimful import PackCollator, PackingProducer, StreamLoader
 from brimful.demo import make_media_chats, train_tokenizer
-from brimful.encode.media_chat import MediaChatEncoder
 from brimful.media.collate import MediaFeatures
+from brimful.media.encode import MediaChatEncoder
 from brimful.media.families import open_family
 
 context = multiprocessing.get_context("fork")

@@ -37,9 +37,12 @@ MAY_IMPORT = {
     "lengths": {"base"},
     "media": {"base"},
     "sources": {"base", "media"},
-    "encode": {"base", "media", "sources"},
+    "encode": {"base", "sources"},
+    "media/augmentation": {"base", "media", "sources"},
+    "media/encode": {"base", "media", "sources", "encode"},
     "execute": {"base"},
-    "measure": {"base", "lengths", "media", "sources", "encode", "execute"},
+    "measure": {"base", "lengths", "sources", "encode", "execute"},
+    "media/filters": {"base", "media", "sources", "measure"},
     "plan": {"base", "lengths"},
     "shards": {"base"},
     "media/store": {"base", "media", "shards"},
@@ -48,6 +51,7 @@ MAY_IMPORT = {
         "lengths",
         "media",
         "media/store",
+        "media/encode",
         "sources",
         "encode",
         "measure",
@@ -84,6 +88,7 @@ FORMER_PLACES = {
     "trainers/kto.py",
     "trainers/references.py",
     "collate/media_features.py",
+    "encode/__init__.py",  # names ``on_pictures``, which is in ``media/augmentation.py``
 }
 """Modules that only import names from where they are now, for code that knows them from here."""
 
@@ -109,6 +114,9 @@ OUTSIDE = {
     "stream": {"numpy"},
     "shared": {"numpy"},
     "collate": {"numpy"},
+    "media/augmentation": {"numpy"},
+    "media/encode": {"numpy"},
+    "media/filters": {"numpy"},
     "media/store": {"numpy", "xxhash"},
     "media/collate": {"numpy"},
     "media/towers": set(),

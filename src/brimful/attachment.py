@@ -72,6 +72,12 @@ class AttachmentStore(Protocol):
     def stored(self, cells: Sequence[bytes], files: Any) -> Sequence[Any]:
         """Return the attachments of a pack from its cells."""
 
+    def to_json(self, items: Iterable[Any]) -> bytes:
+        """Return the attachments of a sample without their bytes; ``from_json`` gives them back."""
+
+    def from_json(self, text: bytes) -> tuple[Any, ...]:
+        """Return the attachments of a sample; none for an empty text."""
+
     def check_of(self, files: Any) -> Any:
         """Return a check of the attachments of a store: ``check_shard(record)`` and ``check(pack, name)``."""
 

@@ -17,3 +17,9 @@ LINE_MODULES = ("brimful.packed_layouts.chunks",)
 
 ATTACHMENT_STORE = "brimful.media.store"
 """Package of attachments in pack stores (``attachment.AttachmentStore``)."""
+
+MEDIA_ENCODER = "brimful.media.encode"
+"""Package of the encoder of chats with attachments, ``MediaChatEncoder``."""
+
+FILTER_MODULES = ("brimful.media.filters",)
+"""Modules that register quality filters (``measure.filters.register``)."""

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from brimful import pack_dataset
-from brimful.encode.augmentation import check_augmentation, on_pictures
-from brimful.encode.media_chat import MediaChatEncoder
+from brimful.encode.augmentation import check_augmentation
 from brimful.errors import AugmentationError, SettingsError, WrongTypeError
+from brimful.media.augmentation import on_pictures
+from brimful.media.encode.chat import MediaChatEncoder
 from brimful.media.families import open_family
 from brimful.sources import open_source
 from brimful.testing.toys import toy_chat_encoder, toy_media_tokenizer

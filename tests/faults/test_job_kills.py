@@ -35,12 +35,12 @@ from brimful import (
     write_packs,
 )
 from brimful.blobs import crash_points
-from brimful.encode.media_chat import MediaChatEncoder
 from brimful.errors import UnfinishedSharesError
 from brimful.execute import Execution
 from brimful.export import LAYOUTS, export_packs
 from brimful.fingerprint import fingerprint_of
 from brimful.media.collate import MediaFeatures
+from brimful.media.encode.chat import MediaChatEncoder
 from brimful.media.families import open_family
 from brimful.plan import Plan, PlanSettings
 from brimful.preferences import PreferenceCollator, ReferenceLogps, compute_references

@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 
 from brimful import PackCollator, PackedDataset, measure_lengths, open_packs, pack_dataset, plan_packs
-from brimful.encode.media_chat import MediaChatEncoder
 from brimful.errors import CollateError, OversizedSampleError
 from brimful.media.collate import MediaFeatures
+from brimful.media.encode.chat import MediaChatEncoder
 from brimful.media.families import open_family
 from brimful.plan import PlanSettings
 from brimful.sources import open_source

@@ -11,9 +11,9 @@ pytest.importorskip("transformers")
 soundfile = pytest.importorskip("soundfile")
 
 from brimful import PackCollator, open_packs, pack_dataset  # noqa: E402
-from brimful.encode.media_chat import MediaChatEncoder  # noqa: E402
 from brimful.encode.tokenizer import Tokenizer  # noqa: E402
 from brimful.media.collate import MediaFeatures  # noqa: E402
+from brimful.media.encode.chat import MediaChatEncoder  # noqa: E402
 from brimful.media.families import open_family  # noqa: E402
 from brimful.plan import PlanSettings  # noqa: E402
 from brimful.sources import open_source  # noqa: E402

@@ -9,10 +9,10 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from brimful import PackCollator, check_store, open_packs, pack_dataset
-from brimful.encode.media_chat import MediaChatEncoder
 from brimful.errors import CollateError, CorruptFileError, SettingsError, StoreMismatchError
 from brimful.media import BadMediumError
 from brimful.media.collate import MediaFeatures
+from brimful.media.encode.chat import MediaChatEncoder
 from brimful.media.families import open_family
 from brimful.media.features.block import block_bytes, from_block, to_block
 from brimful.plan import PlanSettings

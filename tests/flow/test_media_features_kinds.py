@@ -17,11 +17,11 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("soundfile")
 
 from brimful import check_store, open_packs, pack_dataset  # noqa: E402
-from brimful.encode.media_chat import MediaChatEncoder  # noqa: E402
 from brimful.encode.tokenizer import Tokenizer  # noqa: E402
 from brimful.errors import SettingsError, StoreFullError  # noqa: E402
 from brimful.media import BadMediumError, MediaKind, Medium  # noqa: E402
 from brimful.media.collate import MediaFeatures  # noqa: E402
+from brimful.media.encode.chat import MediaChatEncoder  # noqa: E402
 from brimful.media.families import open_family  # noqa: E402
 from brimful.media.features import FeatureMaker  # noqa: E402
 from brimful.media.features.block import from_block  # noqa: E402

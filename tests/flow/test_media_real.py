@@ -10,8 +10,8 @@ pytest.importorskip("transformers")
 pytest.importorskip("av")
 
 from brimful import PackCollator, open_packs, pack_dataset
-from brimful.encode.media_chat import MediaChatEncoder
 from brimful.media.collate import MediaFeatures
+from brimful.media.encode.chat import MediaChatEncoder
 from brimful.media.families import open_family
 from brimful.plan import PlanSettings
 from brimful.sources import open_source

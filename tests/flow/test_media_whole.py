@@ -10,9 +10,9 @@ pytest.importorskip("transformers")
 pytest.importorskip("av")
 
 from brimful import check_store, open_packs
-from brimful.encode.media_chat import MediaChatEncoder
 from brimful.encode.tokenizer import Tokenizer
 from brimful.measure import LengthTable
+from brimful.media.encode.chat import MediaChatEncoder
 from brimful.media.families import open_family
 from brimful.plan import Plan
 from brimful.sources import open_source

@@ -14,10 +14,10 @@ import warnings
 import pytest
 
 from brimful import PlanSettings, measure_lengths, open_source
-from brimful.encode.processor_reference import ProcessorReference
 from brimful.errors import BadSampleError, SettingsError, TaskFailedError
 from brimful.export import export_packs
 from brimful.materialize import pack_dataset
+from brimful.media.encode.processor import ProcessorReference
 from brimful.progress import Progress
 from brimful.sources import line_index
 from brimful.testing.toys import toy_chat_encoder
@@ -106,7 +106,7 @@ def pictures(tmp_path, monkeypatch):
     """Twelve chats with a picture each, two a block, and an encoder whose processor can be loaded and compared with."""
     pytest.importorskip("transformers")
     pytest.importorskip("PIL")
-    from brimful.encode.media_chat import MediaChatEncoder
+    from brimful.media.encode.chat import MediaChatEncoder
     from brimful.media.families import open_family
     from brimful.testing.toys import toy_media_tokenizer, toy_picture
 

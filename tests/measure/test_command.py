@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from brimful import ChatEncoder, LengthCache, open_source
-from brimful.encode.media_chat import MediaChatEncoder
 from brimful.errors import CacheMismatchError
+from brimful.media.encode.chat import MediaChatEncoder
 from brimful.media.families import open_family
 from brimful.testing.toys import toy_chat_encoder
 from tests.cli.tools import run

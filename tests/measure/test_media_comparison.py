@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from brimful import measure_lengths
-from brimful.encode.media_chat import MediaChatEncoder
-from brimful.encode.processor_reference import ProcessorReference
 from brimful.errors import EncodersDifferError, ProcessorDiffersError
 from brimful.measure import media_comparison
+from brimful.media.encode.chat import MediaChatEncoder
+from brimful.media.encode.processor import ProcessorReference
 from brimful.media.families import open_family
 from brimful.media.families.qwen2_vl import Qwen2VL
 from brimful.progress import Progress

@@ -1,6 +1,6 @@
 """Encoders of samples: ``ChatEncoder``, ``CompletionEncoder``, ``TextEncoder``, ``TokenEncoder``."""
 
-from brimful.encode.augmentation import check_augmentation, on_pictures
+from brimful.encode.augmentation import check_augmentation
 from brimful.encode.chat import ChatEncoder, Reasoning, TrainOn
 from brimful.encode.choose import Mode, as_encoder, encoder_for
 from brimful.encode.completion import CompletionEncoder
@@ -9,6 +9,7 @@ from brimful.encode.encoded_samples import EncodedSamples
 from brimful.encode.encoder import Encoder
 from brimful.encode.text import TextEncoder
 from brimful.encode.tokens import TokenEncoder
+from brimful.media.augmentation import on_pictures
 
 __all__ = [
     "ChatEncoder",

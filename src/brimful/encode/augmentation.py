@@ -7,66 +7,19 @@ are transformed and encoded before anything is measured; the error names the tra
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from brimful.checks import check_type, whole_number
+from brimful.checks import whole_number
 from brimful.encode.encoder import Encoder
 from brimful.errors import AugmentationError, BadSampleError
-from brimful.media import MediaKind, Medium
-from brimful.media.images import load_image
 from brimful.sources.augmented import Transform, as_transforms, name_of, not_a_sample
 from brimful.sources.sample import Sample
 from brimful.sources.source import Source
 
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
 _ROWS_PER_SAMPLE = 16
 """Rows examined for each sample to probe: most may be texts, on which a transform of images has no effect."""
-
-
-def on_pictures(transform: Callable[[Image], Image]) -> Transform:
-    """Return the transform of samples that applies a transform of images to each of their images.
-
-    Args:
-        transform: from a Pillow image to another, such as the transforms of ``torchvision.transforms``.
-
-    >>> from brimful.testing.toys import toy_picture
-    >>> sample = Sample(0, text="", media=(Medium(MediaKind.IMAGE, "a", data=toy_picture(4, 6)),))
-    >>> turned = on_pictures(lambda picture: picture.rotate(90, expand=True))(sample)
-    >>> load_image(turned.media[0]).size
-    (6, 4)
-    """
-    if not callable(transform):
-        check_type("transform", transform, (), "a function from an image to an image")
-
-    return _OnPictures(transform)
-
-
-class _OnPictures:
-    """Transform of the images of a sample. A class and not a nested function, so that it can be sent to workers."""
-
-    def __init__(self, transform: Callable[[Image], Image]) -> None:
-        self._transform = transform
-        self.__name__ = name_of(transform)
-
-    def __call__(self, sample: Sample) -> Sample:
-        if not any(medium.kind is MediaKind.IMAGE for medium in sample.media):
-            return sample
-        return replace(sample, media=tuple(_transformed(medium, self._transform) for medium in sample.media))
-
-
-def _transformed(medium: Medium, transform: Callable[[Image], Image]) -> Medium:
-    if medium.kind is not MediaKind.IMAGE:
-        return medium
-    file = io.BytesIO()
-    transform(load_image(medium)).save(file, "PNG")
-    return Medium(medium.kind, medium.name, data=file.getvalue())
 
 
 def check_augmentation(
@@ -91,6 +44,7 @@ def check_augmentation(
     Raises:
         AugmentationError: names the transform, the sample and both lengths.
 
+    >>> from dataclasses import replace
     >>> from brimful.sources import open_source
     >>> from brimful.testing.toys import toy_chat_encoder
     >>> source = open_source([{"text": "abc"}, {"text": "de"}])

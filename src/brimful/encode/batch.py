@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from brimful.encode.encoded import EncodedSample
 from brimful.errors import BadSampleError
-from brimful.media import PlacedMedium
 from brimful.ragged import offsets_of
 from brimful.tables import Ragged
 from brimful.typing import Int64Array, LossMask
@@ -24,7 +24,7 @@ class EncodedBatch:
         ids: ``int32``; row ``i`` holds the tokens of sample ``i``, none if it cannot be encoded.
         loss_mask: ``bool[len(ids.values)]``, true where a token is a target of the loss.
         errors: the error of each sample that cannot be encoded, by its index.
-        media: the media of each sample that has any, by its index.
+        attachments: of each sample that has any, by its index.
 
     >>> batch = EncodedBatch.of([EncodedSample(np.array([5, 6], np.int32), np.array([False, True]))])
     >>> batch.lengths.tolist(), batch.samples()[0].labels.tolist()
@@ -34,7 +34,7 @@ class EncodedBatch:
     ids: Ragged
     loss_mask: LossMask
     errors: Mapping[int, BadSampleError]
-    media: Mapping[int, tuple[PlacedMedium, ...]] = field(default_factory=dict)
+    attachments: Mapping[int, tuple[Any, ...]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, results: Sequence[EncodedSample | BadSampleError]) -> EncodedBatch:
@@ -48,7 +48,11 @@ class EncodedBatch:
             ),
             np.concatenate([no_mask, *(sample.loss_mask for sample in samples if sample is not None)]),
             {index: result for index, result in enumerate(results) if isinstance(result, BadSampleError)},
-            {index: sample.media for index, sample in enumerate(samples) if sample is not None and sample.media},
+            {
+                index: sample.attachments
+                for index, sample in enumerate(samples)
+                if sample is not None and sample.attachments
+            },
         )
 
     def __len__(self) -> int:
@@ -65,6 +69,6 @@ class EncodedBatch:
         return [
             self.errors[index]
             if index in self.errors
-            else EncodedSample(values[start:stop], self.loss_mask[start:stop], self.media.get(index, ()))
+            else EncodedSample(values[start:stop], self.loss_mask[start:stop], self.attachments.get(index, ()))
             for index, (start, stop) in enumerate(pairwise(bounds))
         ]

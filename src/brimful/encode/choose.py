@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
+from importlib import import_module
 from typing import Any
 
 from brimful.arguments import understands
@@ -12,15 +13,14 @@ from brimful.checks import choice_of
 from brimful.encode.chat import ChatEncoder, Reasoning
 from brimful.encode.completion import CompletionEncoder
 from brimful.encode.encoder import Encoder
-from brimful.encode.media_chat import MediaChatEncoder
 from brimful.encode.text import TextEncoder
 from brimful.encode.tokenizer import Tokenizer
 from brimful.encode.tokens import TokenEncoder
 from brimful.errors import SettingsError
-from brimful.media.families import Family
 from brimful.messages import setting
 from brimful.settings import as_settings, option
 from brimful.sources.source import Source
+from brimful.wings import MEDIA_ENCODER
 
 
 class Mode(str, Enum):
@@ -103,7 +103,7 @@ class EncoderSettings:
     bos: bool | None = option(None, "Documents begin with BOS (default: as in the tokenizer).")
     eos: bool = option(True, "Documents end with EOS.")
     fast: bool = option(True, "Encode with faster libraries if they give the same tokens (default).")
-    media: Family | None = None
+    media: Any = None
     compare_media: bool = option(
         True, "Compare a share of the samples with the model's own processor while measuring (default)."
     )
@@ -174,7 +174,10 @@ def encoder_for(
         return _ENCODERS[mode](tokenizer, **values)
     if mode is not Mode.CHAT:
         raise SettingsError(f"media are packed with {setting('mode', Mode.CHAT.value)}, and the mode is {mode.value}")
-    return MediaChatEncoder(tokenizer, media, compare_media=settings.compare_media, **values)
+    encoder: Encoder = import_module(MEDIA_ENCODER).MediaChatEncoder(
+        tokenizer, media, compare_media=settings.compare_media, **values
+    )
+    return encoder
 
 
 def as_encoder(source: Source, encoder: Encoder | str | os.PathLike[str] | Any) -> Encoder:

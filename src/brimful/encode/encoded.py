@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from brimful.errors import EncodeError
-from brimful.media import PlacedMedium
 from brimful.messages import counted
 from brimful.typing import IGNORE_INDEX, Labels, LossMask, TokenIds
 
@@ -19,7 +19,7 @@ class EncodedSample:
     Attributes:
         input_ids: ``int32[length]``.
         loss_mask: ``bool[length]``, true where the token itself is a target of the loss.
-        media: images, videos and audio, in the order of their tokens.
+        attachments: what belongs to some of its tokens, such as images, in their order.
 
     >>> sample = EncodedSample(np.array([5, 6, 7], np.int32), np.array([False, True, True]))
     >>> len(sample), sample.labels.tolist()
@@ -28,10 +28,15 @@ class EncodedSample:
 
     input_ids: TokenIds
     loss_mask: LossMask
-    media: tuple[PlacedMedium, ...] = ()
+    attachments: tuple[Any, ...] = ()
 
     def __len__(self) -> int:
         return len(self.input_ids)
+
+    @property
+    def media(self) -> tuple[Any, ...]:
+        """Images, videos and audio (``media.PlacedMedium``), in the order of their tokens."""
+        return self.attachments
 
     @property
     def labels(self) -> Labels:
@@ -57,7 +62,7 @@ class EncodedSample:
 
     def __repr__(self) -> str:
         targets = int(np.count_nonzero(self.loss_mask))
-        media = f", media: {len(self.media)}" if self.media else ""
+        media = f", media: {len(self.attachments)}" if self.attachments else ""
         return f"EncodedSample({counted(len(self), 'token')}, {counted(targets, 'loss token')}{media})"
 
     @classmethod

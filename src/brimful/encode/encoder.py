@@ -12,7 +12,6 @@ from brimful.encode.batch import EncodedBatch
 from brimful.encode.encoded import EncodedSample
 from brimful.errors import BadSampleError
 from brimful.fingerprint import fingerprint_of
-from brimful.media import PlacedMedium
 from brimful.sources.sample import Sample
 from brimful.typing import Fingerprint, Lengths
 
@@ -102,7 +101,7 @@ class Encoder(abc.ABC):
         """Names of what it measures in addition to tokens: ``patches``, ``images``, …."""
         return ()
 
-    def sizes_of_media(self, media: Sequence[PlacedMedium]) -> dict[str, int]:
+    def sizes_of_media(self, media: Sequence[Any]) -> dict[str, int]:
         """Return what the media of one encoded sample take of each of ``budgets``, by its name."""
         return {}
 

@@ -11,14 +11,13 @@ Bytes that came with a row are not copied: read them from the row.
 import os
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from brimful.attachment import BadAttachmentError, attachment_store
 from brimful.encode.encoded import EncodedSample
 from brimful.errors import BrimfulError, CorruptFileError
-from brimful.media import BadMediumError, PlacedMedium
-from brimful.media.placed_json import media_from_json, media_to_json
 from brimful.ragged import offsets_of
 from brimful.tables import Ragged, open_table, write_table
 from brimful.typing import LossMask, TokenIds
@@ -30,7 +29,7 @@ def write_stored(
     path: str | os.PathLike[str],
     ids: Ragged,
     loss_mask: LossMask,
-    media: Mapping[int, Sequence[PlacedMedium]] | None = None,
+    media: Mapping[int, Sequence[Any]] | None = None,
 ) -> None:
     """Write the samples of one block.
 
@@ -41,7 +40,7 @@ def write_stored(
     """
     columns = {"ids": ids, "loss_mask": Ragged(loss_mask.view(np.uint8), ids.offsets)}
     if media:
-        texts = [media_to_json(media[row]) if row in media else b"" for row in range(len(ids))]
+        texts = [attachment_store().to_json(media[row]) if row in media else b"" for row in range(len(ids))]
         columns["media"] = Ragged(np.frombuffer(b"".join(texts), dtype=np.uint8), offsets_of([*map(len, texts)]))
     write_table(path, columns, {"kind": "encoded"})
 
@@ -69,9 +68,9 @@ def is_stored(path: str | os.PathLike[str], count: int) -> bool:
         file = _open(path)
         if len(file.offsets) != count + 1:
             return False
-        rows = [] if file.media is None else [media_from_json(file.media.row(row).tobytes()) for row in range(count)]
-        return all(item.medium.stamp() == item.stamp for media in rows for item in media)
-    except (FileNotFoundError, BadMediumError, BrimfulError):
+        texts = [] if file.media is None else [file.media.row(row).tobytes() for row in range(count)]
+        return all(item.is_unchanged for text in texts for item in attachment_store().from_json(text))
+    except (FileNotFoundError, BadAttachmentError, BrimfulError):
         return False
 
 
@@ -103,7 +102,7 @@ class StoredSamples:
             offsets, ids, loss_mask, media = self._open_files.get(file_index) or self._open_file(file_index)
             row = sample_id - self._first_ids[file_index]
             span = slice(offsets[row], offsets[row + 1])
-            items = () if media is None else media_from_json(media.row(row).tobytes())
+            items = () if media is None else attachment_store().from_json(media.row(row).tobytes())
             samples.append(EncodedSample(ids[span], loss_mask[span], items))
         return samples
 

@@ -9,11 +9,11 @@ import numpy as np
 
 from brimful.encode.encoded_samples import EncodedSamples
 from brimful.encode.encoder import Encoder
-from brimful.encode.media_chat import MediaChatEncoder
 from brimful.encode.token_runs import StoredSamples
 from brimful.errors import SettingsError
 from brimful.execute import LOCAL, Execution, available_cores, run_tasks
 from brimful.materialize.media_layout import MediaLayout
+from brimful.media.encode.chat import MediaChatEncoder
 from brimful.media.features import FeatureMaker
 from brimful.media.rope_rules import rope_rule
 from brimful.media.storage import MediaStorage

@@ -3,10 +3,10 @@
 import numpy as np
 
 from brimful.encode.encoder import Encoder
-from brimful.encode.media_chat import MediaChatEncoder
 from brimful.errors import BrimfulError, OversizedSampleError
 from brimful.lengths.table import LengthTable
 from brimful.media import PlacedMedium
+from brimful.media.encode.chat import MediaChatEncoder
 from brimful.messages import counted, setting
 from brimful.plan import Overflow, PlanSettings
 from brimful.sources.source import Source

@@ -17,7 +17,6 @@ from brimful.lengths.targets import runs_of_masks
 from brimful.measure.filters import Duplicates, Filter, rejection
 from brimful.measure.filters.duplicates import CONTENT, content_of
 from brimful.measure.media_states import STATES, noted
-from brimful.media import PlacedMedium
 from brimful.ragged import offsets_of
 from brimful.sources.sample import PlainMessages, Sample
 from brimful.sources.source import Source
@@ -181,7 +180,7 @@ def _encode(
     batches: Iterable[list[Sample]],
     errors: list[BadSampleError],
     account: Account,
-) -> tuple[TokenIds, Ragged, dict[int, tuple[PlacedMedium, ...]]]:
+) -> tuple[TokenIds, Ragged, dict[int, tuple[Any, ...]]]:
     """Return the tokens and the loss mask of all rows, and the media by row.
 
     The mask of a row that cannot be encoded is empty. There are no tokens unless the task keeps them.
@@ -189,7 +188,7 @@ def _encode(
     sizes = np.zeros(len(task), dtype=np.int64)
     ids: list[TokenIds] = [np.empty(0, dtype=np.int32)]
     masks: list[LossMask] = [np.empty(0, dtype=bool)]
-    media: dict[int, tuple[PlacedMedium, ...]] = {}
+    media: dict[int, tuple[Any, ...]] = {}
     for samples, batch in _in_halves(context.encoder.begin_encoding, batches):
         lengths, offsets = batch.lengths, batch.ids.offsets
         # Samples come in the order of their rows, and so do their tokens.
@@ -198,7 +197,7 @@ def _encode(
         if task.encoded_path is not None:
             ids.append(batch.ids.values)
         errors += batch.errors.values()
-        media |= {samples[index].sample_id - task.start: items for index, items in batch.media.items()}
+        media |= {samples[index].sample_id - task.start: items for index, items in batch.attachments.items()}
         # The first token of a sample is not a target: no token before it can predict it.
         num_targets = np.diff(offsets_of(batch.loss_mask)[offsets])
         num_targets[lengths > 0] -= batch.loss_mask[offsets[:-1][lengths > 0]]
@@ -206,9 +205,7 @@ def _encode(
     return np.concatenate(ids), Ragged(np.concatenate(masks), offsets_of(sizes)), media
 
 
-def _sizes_of_media(
-    context: BlockContext, media: Mapping[int, Sequence[PlacedMedium]], num_rows: int
-) -> dict[str, Lengths]:
+def _sizes_of_media(context: BlockContext, media: Mapping[int, Sequence[Any]], num_rows: int) -> dict[str, Lengths]:
     """Return what the media of each row take of each budget; 0 for rows without media."""
     names = [name for name in context.budgets if name in context.encoder.budgets]
     columns = {name: np.zeros(num_rows, dtype=np.int32) for name in names}

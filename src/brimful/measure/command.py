@@ -11,7 +11,6 @@ from typing import Any
 from brimful.encode.choose import encoder_for
 from brimful.encode.encoder import Encoder
 from brimful.errors import BrimfulError
-from brimful.media.families import open_family
 from brimful.sources.augmented import Transform
 from brimful.sources.open import open_source
 from brimful.sources.source import Source
@@ -74,7 +73,7 @@ def _flags_of(source: Source, encoder: Encoder, paths: Sequence[str]) -> dict[st
     }
     encoding = {name: value for name, value in encoding.items() if value}
     alike = open_source(paths[0] if len(paths) == 1 else paths, media=bool(directories), **opening)
-    encoder_again = encoder_for(alike, place, media=family and open_family(family.name, processor), **encoding)
+    encoder_again = encoder_for(alike, place, media=family and family.open(processor), **encoding)
     ours, theirs = ({**item.length_settings, **item.label_settings} for item in (encoder, encoder_again))
     plain = {name: value for name, value in source.row_settings.items() if name != "transforms"}
     if ours != theirs or alike.row_settings != plain or alike.media_directories != directories:

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from brimful.attachment import BadAttachmentError
 from brimful.errors import BadSampleError
 from brimful.execute import LOCAL, Execution, available_cores, run_tasks
 from brimful.fingerprint import short_digest
-from brimful.media import BadMediumError, Medium
 from brimful.progress import Progress
 from brimful.sources.sample import Sample
 from brimful.sources.source import Source
@@ -42,10 +43,11 @@ def state_of(sample: Sample) -> int:
     return short_digest(b"".join(map(_state, sample.media)))
 
 
-def _state(medium: Medium) -> bytes:
+def _state(medium: Any) -> bytes:
     try:
-        return medium.state()
-    except BadMediumError:
+        state: bytes = medium.state()
+        return state
+    except BadAttachmentError:
         return b"missing"  # so the row is rejected until the file exists
 
 

@@ -62,6 +62,11 @@ class PlacedMedium:
         """Kind and name, for messages."""
         return f"{self.medium.kind.value} {self.medium.name[:200]!r}"
 
+    @property
+    def is_unchanged(self) -> bool:
+        """True if its file is in the state in which its header was read; ``BadMediumError`` if it is gone."""
+        return self.medium.stamp() == self.stamp
+
     def in_container(self, shard: int, offset: int, size: int) -> PlacedMedium:
         """Return the medium with its bytes in the container of a shard, for a pack to write."""
         medium = replace(self.medium, path="", offset=offset, size=size, data=None)

@@ -9,11 +9,9 @@ import pytest
 from brimful.errors import SettingsError
 from brimful.measure.filters import (
     FILTERS,
-    AspectRatio,
     Characters,
     Duplicates,
     Filter,
-    Pictures,
     Refusals,
     Repetition,
     Words,
@@ -21,6 +19,7 @@ from brimful.measure.filters import (
     rejection,
 )
 from brimful.media import MediaKind, Medium
+from brimful.media.filters import AspectRatio, Pictures
 from brimful.sources import Sample
 from tests.sources.tools import picture
 

@@ -108,10 +108,10 @@ def _fingerprinted(sample: Sample, result: EncodedSample) -> EncodedSample | Bad
     for item in result.media:
         try:
             fingerprint = item.medium.fingerprint()
-            if item.medium.stamp() != item.stamp:
+            if not item.is_unchanged:
                 raise BadMediumError("was changed while it was taken")
             medium = replace(item.medium, size=item.medium.num_bytes)
         except BadMediumError as error:
             return BadSampleError(f"{item.title}: {error}", sample_id=sample.sample_id)
         media.append(replace(item, medium=medium, fingerprint=fingerprint))
-    return replace(result, media=tuple(media))
+    return replace(result, attachments=tuple(media))

@@ -8,38 +8,47 @@ settings are part of the settings of the lengths: other filters are another meas
 """
 
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 from brimful.errors import SettingsError
-from brimful.measure.filters.aspect_ratio import AspectRatio
 from brimful.measure.filters.duplicates import Duplicates
 from brimful.measure.filters.filter import Filter
-from brimful.measure.filters.pictures import Pictures
 from brimful.measure.filters.refusals import Refusals
 from brimful.measure.filters.repetition import Repetition
 from brimful.measure.filters.text_length import Characters, Words
 from brimful.messages import setting
 from brimful.sources.sample import Sample
+from brimful.wings import FILTER_MODULES
 
 __all__ = [
     "FILTERS",
-    "AspectRatio",
     "Characters",
     "Duplicates",
     "Filter",
-    "Pictures",
     "Refusals",
     "Repetition",
     "Words",
     "as_filters",
+    "register",
     "rejection",
 ]
 
 FILTERS: dict[str, type[Filter]] = {
-    filter_class.name: filter_class
-    for filter_class in (Refusals, Repetition, Characters, Words, AspectRatio, Pictures, Duplicates)
+    filter_class.name: filter_class for filter_class in (Refusals, Repetition, Characters, Words, Duplicates)
 }
 """All filters, in the order in which they run: cheap ones first."""
+
+
+def register(*filter_classes: type[Filter]) -> None:
+    """Add filters, in the order in which they run, before the one that compares samples."""
+    last = FILTERS.pop(Duplicates.name)
+    for filter_class in (*filter_classes, last):
+        FILTERS[filter_class.name] = filter_class
+
+
+for _module in FILTER_MODULES:
+    import_module(_module)
 
 
 def as_filters(filters: Sequence[Filter | str] | Filter | str | None) -> tuple[Filter, ...]:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from brimful.attachment import BadAttachmentError
 from brimful.fingerprint import fingerprint_bytes
 from brimful.measure.filters.filter import Filter
-from brimful.media import BadMediumError
 from brimful.sources.sample import Sample
 from brimful.typing import Int64Array
 
@@ -49,7 +49,7 @@ def content_of(sample: Sample) -> tuple[int, int]:
     """
     try:
         media = [[medium.kind.value, medium.fingerprint()] for medium in sample.media]
-    except BadMediumError:
+    except BadAttachmentError:
         return 0, 0
     tokens = [None if values is None else list(map(int, values)) for values in (sample.input_ids, sample.labels)]
     messages = None if sample.messages is None else list(sample.messages)

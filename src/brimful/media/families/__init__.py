@@ -51,10 +51,7 @@ def open_family(name: str, directory: str | Path | None = None, **overrides: Any
     """
     if name not in FAMILIES:
         raise SettingsError(f"no family is called {name!r}: choose one of {', '.join(FAMILIES)}")
-    files = None if directory is None else read_processor_files(directory)
-    family = FAMILIES[name].from_files(files, {key: value for key, value in overrides.items() if value is not None})
-    family.directory = None if directory is None else Path(directory)
-    return family
+    return FAMILIES[name].open(directory, **overrides)
 
 
 _CHOSEN = {

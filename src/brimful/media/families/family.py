@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from brimful.errors import SettingsError
 from brimful.media.audio import AudioHeader, audio_header
-from brimful.media.families.processor_files import ProcessorFiles
+from brimful.media.families.processor_files import ProcessorFiles, read_processor_files
 from brimful.media.images import ImageSize, image_size
 from brimful.media.reference import BadMediumError, MediaKind, Medium
 from brimful.media.videos import VideoHeader, video_header
@@ -95,6 +95,14 @@ class Family(ABC):
     needs_full_spectrograms: ClassVar[bool] = True
     """True for an audio tower that takes only spectrograms of the longest length; false for one that reads only the
     columns that ``feature_attention_mask`` names."""
+
+    @classmethod
+    def open(cls, directory: str | Path | None, **overrides: Any) -> Family:
+        """Return the family with the settings of a processor's folder; see ``open_family``."""
+        files = None if directory is None else read_processor_files(directory)
+        family = cls.from_files(files, {name: value for name, value in overrides.items() if value is not None})
+        family.directory = None if directory is None else Path(directory)
+        return family
 
     @classmethod
     @abstractmethod

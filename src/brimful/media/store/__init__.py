@@ -17,6 +17,7 @@ from brimful.media.store.files import (
     root_note,
 )
 from brimful.media.store.stored import stored
+from brimful.media.store.values import from_json, to_json
 
 __all__ = [
     "COLUMNS",
@@ -33,8 +34,10 @@ __all__ = [
     "container_ends",
     "container_key",
     "files_of",
+    "from_json",
     "padded",
     "recorded_root",
     "root_note",
     "stored",
+    "to_json",
 ]

@@ -9,8 +9,8 @@ from PIL import Image
 
 from brimful.encode.chat import ChatEncoder
 from brimful.encode.choose import encoder_for
-from brimful.encode.media_chat import MediaChatEncoder
 from brimful.errors import BadSampleError, SettingsError
+from brimful.media.encode.chat import MediaChatEncoder
 from brimful.media.families import open_family
 from brimful.sources import open_source
 

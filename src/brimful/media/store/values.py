@@ -9,11 +9,11 @@ from brimful.media.reference import MediaKind, Medium
 _FACTS = tuple(name for name in PlacedMedium.__dataclass_fields__ if name != "medium")
 
 
-def media_to_json(media: Iterable[PlacedMedium]) -> bytes:
-    """Return the media of one sample without their bytes.
+def to_json(media: Iterable[PlacedMedium]) -> bytes:
+    """Return the media of one sample without their bytes, for tokens that a job keeps.
 
     >>> item = PlacedMedium(Medium(MediaKind.IMAGE, "a"), start=1, length=2, num_tokens=2, grid=(1, 2, 4))
-    >>> media_from_json(media_to_json([item])) == (item,)
+    >>> from_json(to_json([item])) == (item,)
     True
     """
     rows = []
@@ -24,8 +24,8 @@ def media_to_json(media: Iterable[PlacedMedium]) -> bytes:
     return json.dumps(rows, separators=(",", ":")).encode()
 
 
-def media_from_json(text: bytes) -> tuple[PlacedMedium, ...]:
-    """Return the media of ``media_to_json``; none for an empty text."""
+def from_json(text: bytes) -> tuple[PlacedMedium, ...]:
+    """Return the media of ``to_json``; none for an empty text."""
     media = []
     for values in json.loads(text) if text else ():
         kind, *place = values["medium"]

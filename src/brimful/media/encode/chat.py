@@ -11,10 +11,10 @@ from brimful.encode.batch import EncodedBatch
 from brimful.encode.chat import ChatEncoder
 from brimful.encode.encoder import PendingBatch, PendingLengths
 from brimful.encode.placeholders import examined
-from brimful.encode.processor_reference import ProcessorReference
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import BadSampleError, SettingsError
 from brimful.media import BadMediumError, MediaKind, Medium, PlacedMedium
+from brimful.media.encode.processor import ProcessorReference
 from brimful.media.families import Expansion, Family, Piece
 from brimful.messages import setting
 from brimful.ragged import offsets_of
