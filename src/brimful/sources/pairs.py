@@ -183,7 +183,8 @@ class _Listing:
     def version(self) -> list[str]:
         """Fingerprint of names, sizes and times: the catalogue is valid as long as it stays the same."""
         hasher = xxhash.xxh3_128()
-        for name, *numbers in (*(row[1:] for row in self.rows), *self.media.items()):
+        entries = [(row.name, [row.size, row.ctime_ns]) for row in self.rows]
+        for name, numbers in entries + [(name, [size]) for name, size in self.media.items()]:
             hasher.update(os.fsencode(name) + f"\0{numbers}\0".encode())
         return [hasher.hexdigest()]
 
