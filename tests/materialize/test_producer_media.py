@@ -195,7 +195,7 @@ def test_words_without_their_sound_are_refused(tmp_path):
     home.mkdir()
     (home / "a.wav").write_bytes(picture(1))
     (home / "a.txt").write_text("hello")
-    with pytest.raises(BadSampleError, match=r"a.txt .*'audio' holds sound, .*processor.*ignore"):
+    with pytest.raises(BadSampleError, match=r"a.txt .*'audio' holds audio, .*processor.*ignore"):
         PackingProducer(home, toy_chat_encoder(), tmp_path / "out", **SETTINGS).close()
     ignoring = PackingProducer(home, toy_chat_encoder(), tmp_path / "out", ignore=["audio"], **SETTINGS)
     assert ignoring.close().samples_packed == 1

@@ -56,7 +56,7 @@ def test_texts_without_a_prompt_are_cut_where_they_differ():
         ({"chosen": "yes", "rejected": "no"}, "no common beginning: give the prompt"),
         ({"chosen": [GOOD], "rejected": [BAD]}, "share no turn: give the prompt"),
         ({"prompt": "a", "chosen": 1, "rejected": 2}, "'chosen' must be a list of turns and is int"),
-        ({"prompt": "a", "chosen": "b", "rejected": "c", "images": ["a.jpg"]}, "column 'images' holds pictures"),
+        ({"prompt": "a", "chosen": "b", "rejected": "c", "images": ["a.jpg"]}, "column 'images' holds images"),
     ],
 )
 def test_a_row_that_cannot_be_read_says_why(row, reason):

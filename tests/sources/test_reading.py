@@ -15,7 +15,7 @@ from brimful.sources.reading import Reading
 
 CHAT = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
 PICTURE = (
-    "column 'images' holds pictures, which takes the processor of a model: name it with processor, or leave it out with "
+    "column 'images' holds images, which takes the processor of a model: name it with processor, or leave it out with "
     'ignore=["images"]'
 )
 
@@ -31,9 +31,9 @@ def refused(row: Any, **options: Any) -> str:
     ("row", "reason"),
     [
         ({"messages": CHAT, "images": ["a.jpg"]}, PICTURE),
-        ({"question": "q", "answer": "a", "image": "a.jpg"}, "column 'image' holds pictures"),
-        ({"messages": CHAT, "videos": ["a.mp4"]}, "column 'videos' holds video"),
-        ({"text": "a", "audio": "a.flac"}, "column 'audio' holds sound"),
+        ({"question": "q", "answer": "a", "image": "a.jpg"}, "column 'image' holds images"),
+        ({"messages": CHAT, "videos": ["a.mp4"]}, "column 'videos' holds videos"),
+        ({"text": "a", "audio": "a.flac"}, "column 'audio' holds audio"),
         ({"messages": CHAT, "label": False}, "column 'label' says which answers are wanted"),
         ({"messages": CHAT, "label": True}, "column 'label' says which answers are wanted"),
         ({"conversations": CHAT[:1], "chosen": {"from": "gpt"}}, "column 'chosen' is half of a preference"),

@@ -36,7 +36,7 @@ MESSAGE_KEYS = frozenset(
 _NEEDS_MEDIA = f"which takes the processor of a model: name it with {setting('processor')}"
 """Remedy for rows with media, if media are not taken."""
 
-_MEDIA_WORDS = {MediaKind.IMAGE: "pictures", MediaKind.VIDEO: "video", MediaKind.AUDIO: "sound"}
+_MEDIA_WORDS = {MediaKind.IMAGE: "images", MediaKind.VIDEO: "videos", MediaKind.AUDIO: "audio"}
 
 _PLACEHOLDER = re.compile(r"<(image|video|audio)\d*>|<\|(?:image|video|audio)(?:_pad|_soft_token)?\|>")
 
@@ -205,30 +205,30 @@ class Reading:
                 f"column {media_columns[0]!r} holds media, and rows of format {self.format.name} are packed as text "
                 f"only: leave it out with {setting('ignore', [media_columns[0]])}"
             )
-        messages, texts = content.get("messages"), None
         if self.format.puts_media_first and not media_columns and self.ignore.isdisjoint(MEDIA_COLUMNS):
             raise MalformedRowError(f"it has no medium, and a row of format {self.format.name} needs one")
         if self.media is not None:
             self._place_media(row, media_columns, content, self.media)
-            messages = content.get("messages")
-        if messages is not None and type(messages) is not PlainMessages:
-            plain = PlainMessages.of(messages)  # text parts have been joined since
-            if plain is None:
-                texts = [message.get("content") for message in messages]
-                if list in set(map(type, texts)):
-                    if self.media is None:
-                        raise MalformedRowError(f"its messages hold media, {_NEEDS_MEDIA}")
-                    texts = _texts_of_parts(messages)
-                unread += sorted(unread_of_messages(unusual_messages(messages)) - self.ignore)
-            else:
-                messages = content["messages"] = plain
-        if texts is None:
-            texts = [content.get("text")] if messages is None else messages.texts
-        if len(texts) > 1 and not _may_have_marks("\n".join(filter(None, texts))):
-            texts = []  # most conversations: checked at once
-        for text in texts:
-            if text and _may_have_marks(text):
-                self._check_placeholder(text)
+        messages = content.get("messages")
+        if messages is None:
+            texts = [content.get("text")]
+        elif (plain := messages if type(messages) is PlainMessages else PlainMessages.of(messages)) is not None:
+            content["messages"], texts = plain, plain.texts  # text parts have been joined since
+        else:
+            if self.media is None and any(type(message.get("content")) is list for message in messages):
+                raise MalformedRowError(f"its messages hold media, {_NEEDS_MEDIA}")
+            texts = _texts_of_parts(messages)
+            unread += sorted(unread_of_messages(unusual_messages(messages)) - self.ignore)
+        # Checked all at once: nearly no row has a mark.
+        if _may_have_marks("\n".join(filter(None, texts))):
+            marks = (placeholder(text, ignore=self.ignore) for text in texts if text)
+            mark = next(filter(None, marks), None)
+            if mark is not None:
+                reason = _NEEDS_MEDIA if self.media is None else "and it has none"
+                raise MalformedRowError(
+                    f"its text holds {mark} where a medium belongs, {reason}: if it is plain text, say so with "
+                    f"{setting('ignore', [mark])}"
+                )
         return Sample(sample_id, **content, unread=tuple(unread))
 
     def _place_media(self, row: Any, columns: Sequence[str], content: dict[str, Any], place: MediaPlace) -> None:
@@ -250,15 +250,6 @@ class Reading:
             if self.format.puts_media_first and not placeholder(messages[0]["content"], ignore=self.ignore):
                 messages = _with_marks(messages, values)
             content["messages"], content["media"] = place_media(messages, values, place)
-
-    def _check_placeholder(self, text: str) -> None:
-        """Refuse a text with the mark of a medium but without the medium."""
-        mark = placeholder(text, ignore=self.ignore)
-        if mark is not None:
-            raise MalformedRowError(
-                f"its text holds {mark} where a medium belongs, {_NEEDS_MEDIA if self.media is None else 'and it has none'}: if it is plain "
-                f"text, say so with {setting('ignore', [mark])}"
-            )
 
 
 def _with_marks(messages: Sequence[Message], columns: Mapping[str, Any]) -> list[Message]:

@@ -83,7 +83,7 @@ def test_rows_that_are_all_refused_name_the_flag(tokenizer: Path, tmp_path: Path
     path = write_rows(tmp_path / "rows.jsonl", [{"question": "q", "answer": "a", "image": "a.jpg"}] * 3)
     command = ("pack", path, "-o", tmp_path / "p", "--tokenizer", tokenizer, "--max-length", 64, "--quiet")
     line = refused(*command, "--on-bad-sample", "skip")
-    assert f"no row of {path} can be packed; the first is {path}:1 (sample 0): column 'image' holds pictures" in line
+    assert f"no row of {path} can be packed; the first is {path}:1 (sample 0): column 'image' holds images" in line
     assert line.endswith("leave it out with --ignore image")
     assert not (tmp_path / "p" / "stream.json").exists()
     shown = done(*command, "--ignore", "image").out
