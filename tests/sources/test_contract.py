@@ -8,10 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from brimful.sources import open_source
-from brimful.sources.memory import MemoryRows
+from brimful.sources.memory import MemoryRows, TableRows
 from brimful.sources.pairs import PairRows
 from brimful.sources.rows import ChainedRows, FirstRows
-from brimful.sources.table import TableRows
 from brimful.sources.tars import TarRows
 from brimful.testing.contracts import RowsContract
 from tests.sources.tools import tar_of

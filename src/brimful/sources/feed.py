@@ -89,4 +89,4 @@ def numbered(sample: Sample | BadSampleError, sample_id: int) -> Sample | BadSam
     """Return a sample, or its error, with its number in the feed."""
     if isinstance(sample, Sample):
         return replace(sample, sample_id=sample_id)
-    return BadSampleError(sample.reason, sample_id=sample_id, where=sample.where)
+    return sample.of_sample(sample_id).located(sample.where)

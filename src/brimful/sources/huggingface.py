@@ -19,9 +19,9 @@ from brimful.errors import SourceError, SourceNotFoundError
 from brimful.hub import offline_if_unreachable
 from brimful.optional import optional
 from brimful.sources.directory import require_split
+from brimful.sources.memory import table_fingerprint
 from brimful.sources.rows import UniformBlockRows, block_ranges
 from brimful.sources.stamp import Stamp
-from brimful.sources.table import table_fingerprint
 from brimful.typing import Fingerprint
 
 _ROWS_AT_ONCE = 1024

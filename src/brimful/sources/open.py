@@ -25,14 +25,13 @@ from brimful.sources.directory import data_files, require_split
 from brimful.sources.huggingface import HuggingFaceRows
 from brimful.sources.lines import JsonArray, JsonLines, TextLines
 from brimful.sources.media import MediaPlace
-from brimful.sources.memory import DatasetRows, MemoryRows
+from brimful.sources.memory import DatasetRows, MemoryRows, TableRows, is_table
 from brimful.sources.pairs import pair_folders, pair_rows
 from brimful.sources.parquet import ParquetRows
 from brimful.sources.reading import RowOptions
 from brimful.sources.rows import FEW_FILES, ChainedRows, FirstRows, Rows
 from brimful.sources.source import Source
 from brimful.sources.stamp import require_file
-from brimful.sources.table import TableRows, is_table
 from brimful.sources.tars import TarRows
 from brimful.sources.text_files import TextFiles
 from brimful.wings import READER_MODULES

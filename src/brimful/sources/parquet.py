@@ -10,9 +10,9 @@ import numpy as np
 from brimful.errors import SourceError, SourceNotFoundError
 from brimful.fingerprint import fingerprint_bytes, fingerprint_of
 from brimful.ragged import offsets_of
+from brimful.sources.memory import rows_of_table
 from brimful.sources.rows import Block, Rows, block_ranges, joined
 from brimful.sources.stamp import Stamp
-from brimful.sources.table import rows_of_table
 from brimful.typing import Fingerprint
 
 _PIECE_ROWS = 65536

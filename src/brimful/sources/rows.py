@@ -240,7 +240,21 @@ class ChainedRows(Rows):
         return []
 
 
-class RowView(Rows):
+class WrappedRows(Rows):
+    """Rows that are made of the rows of one file or table."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        self.title = rows.title
+        self.lies_in_files = rows.lies_in_files
+        self.unit = rows.unit
+
+    @property
+    def directory(self) -> str:
+        return self._rows.directory
+
+
+class RowView(WrappedRows):
     """Rows each seen as several samples that stay in one pack: a group.
 
     ::
@@ -259,12 +273,6 @@ class RowView(Rows):
 
     rows_together: ClassVar[int] = 1
     """Number of neighboring rows on which the samples of each of them depend."""
-
-    def __init__(self, rows: Rows) -> None:
-        self._rows = rows
-        self.title = rows.title
-        self.lies_in_files = rows.lies_in_files
-        self.unit = rows.unit
 
     @abc.abstractmethod
     def parts(self, start: int, stop: int) -> Iterator[Sequence[Any]]:
@@ -297,10 +305,6 @@ class RowView(Rows):
         return [(title, self.samples_per_row * num_rows) for title, num_rows in self._rows.members]
 
     @property
-    def directory(self) -> str:
-        return self._rows.directory
-
-    @property
     def fingerprint(self) -> Fingerprint:
         return self._of_view(self._rows.fingerprint)
 
@@ -314,15 +318,13 @@ class RowView(Rows):
         return fingerprint_of([fingerprint, self.name])
 
 
-class FirstRows(Rows):
+class FirstRows(WrappedRows):
     """The first rows of one file or table, for a trial run."""
 
     def __init__(self, rows: Rows, count: int) -> None:
         """``count``: less than the number of rows."""
-        self._rows, self._count = rows, count
-        self.title = rows.title
-        self.unit = rows.unit
-        self.lies_in_files = rows.lies_in_files
+        super().__init__(rows)
+        self._count = count
 
     def __len__(self) -> int:
         return self._count
