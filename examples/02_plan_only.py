@@ -2,7 +2,7 @@
 
     python examples/02_plan_only.py
 
-For data that is tokenised already, or for trying capacities before anything is written.
+For data that is tokenized already, or for trying capacities before anything is written.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from brimful.errors import CollateError, SettingsError  # noqa: E402
 from brimful.media import MediaKind, Medium, PlacedMedium  # noqa: E402
 from brimful.media.collate import MediaFeatures  # noqa: E402
 from brimful.testing.toys import toy_pack  # noqa: E402
-from brimful.tokenised import read_tokenised  # noqa: E402
+from brimful.tokenized import read_tokenized  # noqa: E402
 
 PLAIN = {"input_ids": [1, 2], "labels": [1, 2]}
 
@@ -216,10 +216,10 @@ def test_what_the_family_knows_of_its_placeholders(tmp_path):
         with pytest.raises(CollateError, match=message):
             collate([bad])
     # A loader reads rows before the collator does, and knows no tokens of media.
-    (batch,) = collate.rows([read_tokenised(row, "sample")])
+    (batch,) = collate.rows([read_tokenized(row, "sample")])
     assert batch.rope_positions[2].tolist() == [0, 1, 2, 1, 2, 3, 4, 5]
     with pytest.raises(CollateError, match="has 5 placeholders for 'pixel_values' of 1 items"):
-        collate([read_tokenised({**row, **other}, "sample")])
+        collate([read_tokenized({**row, **other}, "sample")])
     with pytest.raises(CollateError, match="the placeholder tokens are unknown"):
         PackCollator(media=MediaFeatures(None, "qwen2-vl"))([row])
     sound = {"input_features": torch.ones(1, 4, 9), "feature_attention_mask": torch.ones(1, 9, dtype=torch.int64)}

@@ -69,7 +69,7 @@ def test_conversations_need_a_template() -> None:
 
 
 def test_tokens_are_taken_as_they_are() -> None:
-    """Without it rows that were tokenised before would need a tokenizer, or another path."""
+    """Without it rows that were tokenized before would need a tokenizer, or another path."""
     encoder = TokenEncoder()
     given, all_targets, text = (
         Sample(0, input_ids=[5, 6, 7], labels=[-100, 6, 7]),

@@ -392,7 +392,7 @@ def test_an_unknown_choice_names_the_known_ones(source, options, message):
 
 
 def test_batches_are_bounded_in_samples_and_characters(source, monkeypatch):
-    """Without it long documents would be tokenised by the hundred at once, and memory would run out."""
+    """Without it long documents would be tokenized by the hundred at once, and memory would run out."""
     monkeypatch.setattr(block, "_BATCH_SAMPLES", 3)
     monkeypatch.setattr(block, "_BATCH_CHARACTERS", 7)
     batches = block._batches(source.read(0, 6), pytest.fail)  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from brimful.media import MediaKind, Medium, PlacedMedium
 from brimful.media.collate import MediaFeatures
 from brimful.media.families import open_family
 from brimful.testing.toys import toy_pack
-from brimful.tokenised import read_tokenised
+from brimful.tokenized import read_tokenized
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_positions_of_a_pack_are_those_of_its_samples():
 def sample_of(types, **arrays):
     """A plain sample whose tokens are 1 of a picture, 2 of a video and 0 of text."""
     feature = {"input_ids": [7] * len(types), "mm_token_type_ids": types, **arrays}
-    return read_tokenised(feature, "sample 0", token_ids={})
+    return read_tokenized(feature, "sample 0", token_ids={})
 
 
 def video_of(frames, **arrays):

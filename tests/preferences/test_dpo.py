@@ -99,7 +99,7 @@ def test_accumulation_and_ranks_change_nothing(trl_trainer):
 
 
 def test_references_are_computed_once_and_found_by_content(tmp_path):
-    """In any plan of the same samples; a sample that was tokenised or cut otherwise is named."""
+    """In any plan of the same samples; a sample that was tokenized or cut otherwise is named."""
     packs, model, reference = tiny.packs(), tiny.model(0), tiny.model(1)
     identity = compute_references(reference, packs, PackCollator(), tmp_path)
     written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.arrow")}

@@ -230,7 +230,7 @@ def test_rows_without_their_beginning_are_refused_before_any_work(tmp_path, monk
     assert not (tmp_path / "packs" / "log").exists()
 
 
-def test_every_conversation_is_tokenised_once_on_the_way_to_packs(tmp_path, monkeypatch):
+def test_every_conversation_is_tokenized_once_on_the_way_to_packs(tmp_path, monkeypatch):
     """As an answer, for the prompt of its mismatch, and as the completion of another mismatch: three times otherwise."""
     texts = []
     tokenize = Tokenizer.tokenize

@@ -8,7 +8,7 @@ from brimful.collate.layout import lay_out
 from brimful.collate.loss import Normaliser, segment_weights, token_weights
 from brimful.collate.padding import Padding
 from brimful.collate.shift import shift_labels
-from brimful.tokenised_media import Media
+from brimful.tokenized_media import Media
 
 __all__ = [
     "DIALECTS",

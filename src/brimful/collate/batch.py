@@ -7,7 +7,7 @@ import numpy as np
 from brimful.collate.columns import Column
 from brimful.errors import CollateError
 from brimful.ragged import offsets_of
-from brimful.tokenised_media import Media
+from brimful.tokenized_media import Media
 from brimful.typing import IGNORE_INDEX, BoolArray, CuSeqlens, Float32Array, Int32Array, Int64Array, Labels, SampleIds
 
 

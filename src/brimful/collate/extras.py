@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from brimful.collate.columns import Column
 from brimful.errors import CollateError
-from brimful.tokenised_media import Media
+from brimful.tokenized_media import Media
 from brimful.typing import Float32Array, Int32Array, Int64Array
 
 _MASK = "feature_attention_mask"

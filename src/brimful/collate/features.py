@@ -12,11 +12,11 @@ from brimful.errors import CollateError
 from brimful.messages import setting
 from brimful.ragged import ranges
 from brimful.shards import Pack
-from brimful.tokenised import TokenisedSample, read_tokenised
-from brimful.tokenised_media import MARK_KEYS
+from brimful.tokenized import TokenizedSample, read_tokenized
+from brimful.tokenized_media import MARK_KEYS
 
-Feature: TypeAlias = Pack | tuple[Pack, PackExtras] | Mapping[str, Any] | TokenisedSample
-"""A pack, a pack with its extras, or a plain sample (``read_tokenised``), already read or not."""
+Feature: TypeAlias = Pack | tuple[Pack, PackExtras] | Mapping[str, Any] | TokenizedSample
+"""A pack, a pack with its extras, or a plain sample (``read_tokenized``), already read or not."""
 
 
 @runtime_checkable
@@ -27,7 +27,7 @@ class SampleCompleter(Protocol):
     def token_ids(self) -> Mapping[str, int]:
         """Placeholder token of each kind of media."""
 
-    def of_sample(self, sample: TokenisedSample, name: str) -> TokenisedSample:
+    def of_sample(self, sample: TokenizedSample, name: str) -> TokenizedSample:
         """Return a plain sample, checked, with the positions that it lacks."""
 
 
@@ -92,20 +92,20 @@ def as_packs(
     return packs, [extras.get(index) for index in range(len(packs))]
 
 
-def read_sample(feature: Any, name: str, media: Callable[[Pack], PackExtras] | None) -> TokenisedSample:
+def read_sample(feature: Any, name: str, media: Callable[[Pack], PackExtras] | None) -> TokenizedSample:
     """Read a plain sample. A ``SampleCompleter`` makes positions that it lacks, and checks its placeholders.
 
     Args:
-        feature: see ``read_tokenised``.
+        feature: see ``read_tokenized``.
         name: name of the sample in messages.
         media: the ``media`` function of the collator.
 
     Raises:
-        CollateError: see ``read_tokenised``; or the sample has patches and no positions, and positions cannot be made.
+        CollateError: see ``read_tokenized``; or the sample has patches and no positions, and positions cannot be made.
     """
     if isinstance(media, SampleCompleter):
-        return media.of_sample(read_tokenised(feature, name, token_ids=media.token_ids), name)
-    sample = read_tokenised(feature, name)
+        return media.of_sample(read_tokenized(feature, name, token_ids=media.token_ids), name)
+    sample = read_tokenized(feature, name)
     grids = [key for item in sample.media for key in item.arrays if key.endswith("grid_thw")]
     if grids and sample.positions is None:
         raise CollateError(

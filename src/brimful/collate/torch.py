@@ -34,7 +34,7 @@ class PackCollator:
     become one row each if the dialect has rows. Plain samples (mappings with ``input_ids``, and ``labels`` if not all
     tokens are targets) are accepted like packs, so this also replaces ``DataCollatorWithFlattening``; a row of several
     samples is split by its ``seq_lengths``, ``position_ids`` or numbered ``attention_mask``. A list of samples in the
-    batch, as ``PackedDataset.wrap`` returns it, is one pack. ``tokenised.read_tokenised`` lists the keys of a plain
+    batch, as ``PackedDataset.wrap`` returns it, is one pack. ``tokenized.read_tokenized`` lists the keys of a plain
     sample, and the keys that it refuses.
 
     Args:

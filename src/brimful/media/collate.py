@@ -24,8 +24,8 @@ from brimful.media.rope_positions import RopeMedium, rope_positions
 from brimful.media.rope_rules import rope_rule
 from brimful.messages import setting
 from brimful.shards import Pack
-from brimful.tokenised import TokenisedSample
-from brimful.tokenised_media import MEDIA_KEYS, TOKEN_TYPES, Media, tokens_of_grids
+from brimful.tokenized import TokenizedSample
+from brimful.tokenized_media import MEDIA_KEYS, TOKEN_TYPES, Media, tokens_of_grids
 from brimful.typing import Fingerprint, Int64Array
 
 OnBadMedium = Literal["error", "no_loss"]
@@ -259,7 +259,7 @@ class MediaFeatures:
             self._token_ids = {kind: ids[token] for kind, token in tokens.items() if token in ids}
         return self._token_ids
 
-    def of_sample(self, sample: TokenisedSample, name: str) -> TokenisedSample:
+    def of_sample(self, sample: TokenizedSample, name: str) -> TokenizedSample:
         """Return a plain sample with mRoPE positions if the model has them and the sample does not.
 
         Raises:

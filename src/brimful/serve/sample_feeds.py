@@ -19,10 +19,10 @@ from brimful.messages import counted
 from brimful.rng import generator
 from brimful.serve.compose import MicroBatchComposer, SampleSegment
 from brimful.shards import Pack, assemble_pack
-from brimful.tokenised import TokenisedSample, read_tokenised
+from brimful.tokenized import TokenizedSample, read_tokenized
 from brimful.typing import AnyIntArray, Int64Array, Lengths
 
-Item: TypeAlias = EncodedSample | Pack | TokenisedSample
+Item: TypeAlias = EncodedSample | Pack | TokenizedSample
 """A sample or a pack of a feed; a plain sample stays as it was read if a pack cannot represent all of it."""
 
 _LOOKUP_SAMPLES = 4096
@@ -49,7 +49,7 @@ class SampleFeed(abc.ABC):
         """Add one more sample to the composer; return false at the end of the epoch."""
 
     @abc.abstractmethod
-    def packs(self, segments: Sequence[SampleSegment]) -> list[Pack | TokenisedSample]:
+    def packs(self, segments: Sequence[SampleSegment]) -> list[Pack | TokenizedSample]:
         """Return the segments as packs: all single samples in one pack, other items unchanged."""
 
     def drop_except(self, segments: Sequence[SampleSegment]) -> None:  # noqa: B027  # most feeds hold nothing
@@ -165,7 +165,7 @@ class IndexedSampleFeed(SampleFeed):
         self._num_taken += 1
         return True
 
-    def packs(self, segments: Sequence[SampleSegment]) -> list[Pack | TokenisedSample]:
+    def packs(self, segments: Sequence[SampleSegment]) -> list[Pack | TokenizedSample]:
         """Encode the segments and return them as one pack.
 
         Raises:
@@ -253,7 +253,7 @@ class StreamSampleFeed(SampleFeed):
         """Release all items except the items of these segments."""
         self._items = {segment.key: self._items[segment.key] for segment in segments}
 
-    def packs(self, segments: Sequence[SampleSegment]) -> list[Pack | TokenisedSample]:
+    def packs(self, segments: Sequence[SampleSegment]) -> list[Pack | TokenizedSample]:
         """Return the segments as packs: all single samples in one pack, other items unchanged."""
         return _packs_of(segments, [self._items[segment.key] for segment in segments])
 
@@ -302,7 +302,7 @@ def _item_of(item: Any, key: int) -> Item:
     """
     if isinstance(item, (EncodedSample, Pack)):
         return item
-    sample = replace(read_tokenised(item, f"sample {key}"), sample_id=key)
+    sample = replace(read_tokenized(item, f"sample {key}"), sample_id=key)
     if not sample.is_pack:
         return sample
     # A row that another library packed becomes a pack; its segments share the number of the row.
@@ -317,16 +317,16 @@ def _item_of(item: Any, key: int) -> Item:
     )
 
 
-def _packs_of(segments: Sequence[SampleSegment], items: Sequence[Item]) -> list[Pack | TokenisedSample]:
+def _packs_of(segments: Sequence[SampleSegment], items: Sequence[Item]) -> list[Pack | TokenizedSample]:
     """Return the items as packs: single samples are joined, other items stay unchanged.
 
     Packs of several samples, and samples that a pack cannot represent, stay unchanged. Samples keep their order: the
     samples between two samples that a pack cannot represent become one pack.
     """
-    packs: list[Pack | TokenisedSample] = []
+    packs: list[Pack | TokenizedSample] = []
     singles: list[tuple[SampleSegment, EncodedSample | Pack]] = []
     for segment, item in zip(segments, items, strict=True):
-        if isinstance(item, TokenisedSample):
+        if isinstance(item, TokenizedSample):
             packs += [*_pack_of(singles), item.part(segment.start, segment.length)]
             singles = []
         elif isinstance(item, Pack) and item.num_segments > 1:
@@ -362,7 +362,7 @@ def _pack_of(singles: Sequence[tuple[SampleSegment, EncodedSample | Pack]]) -> l
 _KINDS: dict[str, Callable[..., Any]] = {
     "EncodedSample": EncodedSample,
     "Pack": Pack,
-    "TokenisedSample": TokenisedSample.of_arrays,
+    "TokenizedSample": TokenizedSample.of_arrays,
 }
 """Constructors of items that a state may hold, by name: nothing else is built from a file."""
 
@@ -371,7 +371,7 @@ def _to_json(item: Item) -> dict[str, Any]:
     """Return an item for JSON: little-endian dtype, shape, base64 and checksum of each array."""
     arrays = {}
     named = (
-        item.arrays() if isinstance(item, TokenisedSample) else {f.name: getattr(item, f.name) for f in fields(item)}
+        item.arrays() if isinstance(item, TokenizedSample) else {f.name: getattr(item, f.name) for f in fields(item)}
     )
     for name, array in named.items():
         if isinstance(array, tuple) and not array:

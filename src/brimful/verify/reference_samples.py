@@ -18,7 +18,7 @@ from brimful.media import PlacedMedium
 from brimful.messages import setting
 from brimful.ragged import starts_of
 from brimful.shards import Pack, assemble_pack
-from brimful.tokenised import TARGET_MASKS, read_tokenised
+from brimful.tokenized import TARGET_MASKS, read_tokenized
 from brimful.typing import IGNORE_INDEX, AnyArray, Int64Array
 from brimful.verify.media_samples import other_medium
 
@@ -72,7 +72,7 @@ class ReferenceSamples:
     """Features for a collator, with the segments that they hold.
 
     A feature is a ``Pack``, an ``EncodedSample`` or a plain sample: a mapping with ``input_ids`` and perhaps ``labels``
-    (without: every token is a target), ``seq_lengths`` (several samples in one row) and more of ``read_tokenised``.
+    (without: every token is a target), ``seq_lengths`` (several samples in one row) and more of ``read_tokenized``.
     The features are never handed out, only copies.
 
     Args:
@@ -207,7 +207,7 @@ def _read(index: int, feature: Feature) -> Iterator[Segment]:
         positions = None
     else:
         # The collator reads plain samples by the same function, so both mean the same tokens and targets.
-        sample = read_tokenised(feature, f"sample {index}")
+        sample = read_tokenized(feature, f"sample {index}")
         if sample.media:
             raise SettingsError(
                 f"sample {index} has features of media, which nothing here can exchange for others: verify packs of its media, "
@@ -248,7 +248,7 @@ def _rebuild(feature: Feature, segments: Sequence[Segment]) -> Any:
     fields = {key: value.clone() if hasattr(value, "clone") else deepcopy(value) for key, value in feature.items()}
     row = np.asarray(feature["input_ids"], dtype=np.int64)
     new_row = row.copy()
-    new_row[read_tokenised(feature, "the sample").places] = ids  # padding keeps its places
+    new_row[read_tokenized(feature, "the sample").places] = ids  # padding keeps its places
     fields["input_ids"] = _in_type_of(feature["input_ids"], new_row)
     if feature.get("labels") is not None and not np.array_equal(row, new_row):
         # A label is its own token or IGNORE_INDEX, so labels follow their tokens.

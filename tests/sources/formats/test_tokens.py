@@ -1,4 +1,4 @@
-"""Rows that are tokenised already."""
+"""Rows that are tokenized already."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOKENS = {
 
 @pytest.mark.parametrize("name", TOKENS)
 def test_rows_of_tokens_are_taken_as_they_are(name: str) -> None:
-    """Without it what was tokenised with care would have to be tokenised again."""
+    """Without it what was tokenized with care would have to be tokenized again."""
     row, ids, labels = TOKENS[name]
     source = open_source([row])
     assert (source.format_name, source[0]) == ("tokens", Sample(0, input_ids=ids, labels=labels))

@@ -11,7 +11,7 @@ from brimful.collate.batch import PackedBatch
 from brimful.collate.extras import join_media
 from brimful.collate.shift import shift_labels, shift_left
 from brimful.errors import CollateError
-from brimful.tokenised_media import Media
+from brimful.tokenized_media import Media
 from brimful.typing import IGNORE_INDEX, Float32Array, Labels
 
 

@@ -8,14 +8,14 @@ import numpy as np
 from brimful.errors import CollateError
 from brimful.sources.formats.row_format import RowFormat
 from brimful.sources.sample import MalformedRowError
-from brimful.tokenised import TARGET_MASKS, read_tokenised
+from brimful.tokenized import TARGET_MASKS, read_tokenized
 from brimful.typing import IGNORE_INDEX
 
 _NAMES = ("input_ids", "labels", "attention_mask", *TARGET_MASKS, "position_ids", "seq_lengths")
 
 
 class Tokens(RowFormat):
-    """``{"input_ids": [ … ], "labels": [ … ]}``, as tokenizing scripts write them (``brimful.tokenised``).
+    """``{"input_ids": [ … ], "labels": [ … ]}``, as tokenizing scripts write them (``brimful.tokenized``).
 
     Targets are the labels other than -100, or the tokens that a mask marks, or else all tokens. Padding that an
     ``attention_mask`` marks is cut off. A row that holds several samples is refused: packs are made of samples.
@@ -32,7 +32,7 @@ class Tokens(RowFormat):
         self.get(row, "input_ids")
         columns = {name: value for name in self.fields if (value := self.optional(row, name)) is not None}
         try:
-            tokens = read_tokenised(columns, "the row")
+            tokens = read_tokenized(columns, "the row")
         except CollateError as error:
             raise MalformedRowError(error.message) from error
         num_samples = len(tokens.cu_seqlens) - 1

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from brimful.errors import CollateError
 from brimful.ragged import starts_of
-from brimful.tokenised_media import FEATURE_KEYS, MARK_KEYS, TOKEN_TYPES, Media, placeholders_of, read_media
+from brimful.tokenized_media import FEATURE_KEYS, MARK_KEYS, TOKEN_TYPES, Media, placeholders_of, read_media
 from brimful.typing import IGNORE_INDEX, BoolArray, CuSeqlens, Float32Array, Int32Array, Int64Array, LossMask, TokenIds
 
 _Indices: TypeAlias = Int64Array | slice
@@ -41,14 +41,14 @@ _DESCRIPTIVE_TYPES = (str, bytes, bool, int, float, Decimal, date, time, timedel
 """Types of values that can only describe the sample and are never inputs of the model."""
 
 _ARRAYS = ("input_ids", "loss_mask", "cu_seqlens", "places", "positions", "loss_weights", "source_ids")
-"""Attributes of ``TokenisedSample`` that are one array or None."""
+"""Attributes of ``TokenizedSample`` that are one array or None."""
 
 _REFUSED_KEYS = {"label", "label_ids", "image", "images", "video", "videos", "audio", "audios"}
 """Keys whose omission would change training, for any value."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TokenisedSample:
+class TokenizedSample:
     """One row without padding: T tokens in S segments (more than one if the row is packed already).
 
     Attributes:
@@ -99,7 +99,7 @@ class TokenisedSample:
         """``int64[3, T]``: time, height and width; None for text."""
         return None if self.positions is None or len(self.positions) == 1 else self.positions[-3:]
 
-    def part(self, start: int, length: int) -> "TokenisedSample":
+    def part(self, start: int, length: int) -> "TokenizedSample":
         """Return some of the tokens of a single sample; positions begin with the same number as in the whole sample.
 
         Raises:
@@ -140,7 +140,7 @@ class TokenisedSample:
         return {**result, **{f"marks/{name}": values for name, values in self.marks.items()}}
 
     @classmethod
-    def of_arrays(cls, **arrays: npt.NDArray[Any]) -> "TokenisedSample":
+    def of_arrays(cls, **arrays: npt.NDArray[Any]) -> "TokenizedSample":
         """Return the sample with these arrays; the inverse of ``arrays``."""
 
         def below(prefix: str) -> dict[str, npt.NDArray[Any]]:
@@ -155,13 +155,13 @@ class TokenisedSample:
             sample_id=next(iter(arrays["sample_id"].tolist()), None),
         )
 
-    def without_loss(self) -> "TokenisedSample":
+    def without_loss(self) -> "TokenizedSample":
         """Return the same tokens without targets and media; the sample id is -1."""
         marks = {key: np.zeros_like(values) for key, values in self.marks.items()}
         return replace(self, loss_mask=self.loss_mask & False, media=(), placeholders={}, marks=marks, sample_id=-1)
 
 
-def read_tokenised(sample: Any, name: str, *, token_ids: Mapping[str, int] | None = None) -> TokenisedSample:
+def read_tokenized(sample: Any, name: str, *, token_ids: Mapping[str, int] | None = None) -> TokenizedSample:
     """Read a mapping of rows, or an object with ``input_ids`` and ``loss_mask``.
 
     ==========================================  =====================================================
@@ -174,7 +174,7 @@ def read_tokenised(sample: Any, name: str, *, token_ids: Mapping[str, int] | Non
     ``position_ids``                            restart with each sample of a packed row; mRoPE: ``(3, T)`` or ``(4, T)``
     ``loss_weights``, or ``loss_scale``         one number for each token
     ``source_id``, or ``ds_idx``                one number, or one for each sample of a packed row
-    ``pixel_values``, ``input_features``, …     a processor's output for images, videos and audio (``tokenised_media``)
+    ``pixel_values``, ``input_features``, …     a processor's output for images, videos and audio (``tokenized_media``)
     ``mm_token_type_ids``, ``image_mask``, …    for each token, whether it stands for media
     ==========================================  =====================================================
 
@@ -195,11 +195,11 @@ def read_tokenised(sample: Any, name: str, *, token_ids: Mapping[str, int] | Non
     Raises:
         CollateError: a key is missing, wrong, cannot be carried, or contradicts another; names the sample and the keys.
 
-    >>> read = read_tokenised({"input_ids": [5, 6, 7, 8, 9, 0], "attention_mask": [1, 1, 1, 2, 2, 0]}, "sample 0")
+    >>> read = read_tokenized({"input_ids": [5, 6, 7, 8, 9, 0], "attention_mask": [1, 1, 1, 2, 2, 0]}, "sample 0")
     >>> read.input_ids.tolist(), read.cu_seqlens.tolist(), read.loss_mask.tolist()
     ([5, 6, 7, 8, 9], [0, 3, 5], [False, True, True, False, True])
     """
-    if isinstance(sample, TokenisedSample):
+    if isinstance(sample, TokenizedSample):
         if not (token_ids and sample.media):
             return sample
         # A loader read it, which does not know the model's placeholder tokens.
@@ -228,7 +228,7 @@ def read_tokenised(sample: Any, name: str, *, token_ids: Mapping[str, int] | Non
     input_ids = ids[token_indices].astype(np.int32, copy=False)
     arrays, marks = row.features(), row.marks(token_indices)
     placeholders = placeholders_of(input_ids, marks, token_ids or {})
-    return TokenisedSample(
+    return TokenizedSample(
         input_ids=input_ids,
         loss_mask=loss_mask,
         cu_seqlens=cu_seqlens,

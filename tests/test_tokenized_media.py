@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from brimful.errors import CollateError
-from brimful.tokenised import TokenisedSample, read_tokenised
+from brimful.tokenized import TokenizedSample, read_tokenized
 
 F32 = np.float32
 PICTURE = {"pixel_values": np.arange(48, dtype=F32).reshape(16, 3), "image_grid_thw": np.array([[1, 2, 4], [1, 4, 2]])}
@@ -15,7 +15,7 @@ TYPES = [0, 1, 1, 0, 1, 1, 0, 0]
 
 
 def read(**keys):
-    return read_tokenised({"input_ids": np.arange(8), **keys}, "sample 3")
+    return read_tokenized({"input_ids": np.arange(8), **keys}, "sample 3")
 
 
 @pytest.mark.parametrize("make", ["torch", "numpy", "list"])
@@ -55,7 +55,7 @@ def test_a_packed_row_says_by_its_placeholders_whose_pictures_they_are(cu_seqlen
     assert sample.media[0].segments.tolist() == owners
     by_mask = read(**PICTURE, image_mask=np.array(TYPES, bool), seq_lengths=cu_seqlens)
     assert by_mask.media[0].segments.tolist() == owners
-    by_token = read_tokenised(
+    by_token = read_tokenized(
         {"input_ids": np.where(TYPES, 99, 5), **PICTURE, "seq_lengths": cu_seqlens}, "sample", token_ids={"image": 99}
     )
     assert by_token.media[0].segments.tolist() == owners
@@ -126,7 +126,7 @@ def test_a_sample_without_loss_keeps_its_tokens_alone():
 def test_a_sample_of_arrays_is_the_sample():
     """States of loaders hold samples that wait, features and all."""
     sample = read(**PICTURE, **SOUND, mm_token_type_ids=[0, 1, 1, 3, 1, 1, 3, 0], source_id=4)
-    again = TokenisedSample.of_arrays(**sample.arrays())
+    again = TokenizedSample.of_arrays(**sample.arrays())
     assert {name: array.tolist() for name, array in again.arrays().items()} == {
         name: array.tolist() for name, array in sample.arrays().items()
     }

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from brimful.encode.encoded import EncodedSample
 from brimful.errors import CollateError
-from brimful.tokenised import read_tokenised
+from brimful.tokenized import read_tokenized
 
 IDS = [5, 6, 7, 8, 9]
 
 
 def read(**keys):
-    return read_tokenised({"input_ids": IDS, **keys}, "sample 3")
+    return read_tokenized({"input_ids": IDS, **keys}, "sample 3")
 
 
 def samples_of(row):
@@ -124,7 +124,7 @@ def test_weights_and_sources_under_the_names_of_others():
 
 def test_an_encoded_sample_is_a_plain_sample():
     """What TokenBudgetBatches takes, collator and verify take too."""
-    row = read_tokenised(EncodedSample(np.array([5, 6, 7], np.int32), np.array([True, False, True])), "sample 0")
+    row = read_tokenized(EncodedSample(np.array([5, 6, 7], np.int32), np.array([True, False, True])), "sample 0")
     assert (row.input_ids.tolist(), row.loss_mask.tolist()) == ([5, 6, 7], [False, False, True])
 
 
@@ -239,7 +239,7 @@ def test_every_way_to_say_it_reads_the_same(lengths, padding, keys, data):
         "attention_mask": padded(np.repeat(np.arange(1, len(lengths) + 1), lengths), 0),
     }
     given_keys = {"input_ids", "labels", *keys}
-    row = read_tokenised({key: sample[key] for key in given_keys}, "sample 0")
+    row = read_tokenized({key: sample[key] for key in given_keys}, "sample 0")
     assert row.input_ids.tolist() == ids.tolist()
     assert row.cu_seqlens.tolist() == begins
     chosen[begins[:-1]] = False
