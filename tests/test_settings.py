@@ -23,7 +23,7 @@ def test_settings_are_an_object_or_keywords_or_both() -> None:
 
 
 def test_a_required_setting_is_named() -> None:
-    with pytest.raises(WrongTypeError, match="missing a required argument: 'width' of Box"):
+    with pytest.raises(WrongTypeError, match=r"give width, or settings=Box\(width=…\)"):
         as_settings(Box, None, {"depth": 5})
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, TypeVar, cast
 
@@ -16,7 +16,7 @@ CAPACITY_NAMES = ("max_length", "packing_length", "seq_length")
 
 
 def understands(
-    elsewhere: Mapping[str, str] | None = None, options: type[Any] | None = None, /, **names: tuple[str, ...]
+    elsewhere: Mapping[str, str] | None = None, /, *settings: type[Any], **names: tuple[str, ...]
 ) -> Callable[[Function], Function]:
     """Let a function understand other names of its keyword arguments, and explain a call that does not fit.
 
@@ -25,7 +25,7 @@ def understands(
 
     Args:
         elsewhere: by keyword argument that the function does not have: what to pass or call instead.
-        options: dataclass of settings whose fields the function takes as ``**options``; its signature shows them.
+        settings: dataclasses whose fields the function takes as ``**options``; its signature shows them.
         names: by argument: its other names.
 
     >>> @understands(capacity=("max_length",))
@@ -48,7 +48,7 @@ def understands(
     """
 
     def decorate(function: Function) -> Function:
-        signature = _signature(function, options)
+        signature = _signature(function, settings)
         title = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
         positional, required, all_names = _plain_parameters(signature)
         alias_names = [alias for aliases in names.values() for alias in aliases]
@@ -81,10 +81,10 @@ def understands(
     return decorate
 
 
-def _signature(function: Callable[..., Any], options: type[Any] | None) -> inspect.Signature:
+def _signature(function: Callable[..., Any], settings: Sequence[type[Any]]) -> inspect.Signature:
     """Return the signature of a function, with the fields of its settings in place of ``**options``."""
     signature = inspect.signature(function)
-    if options is None:
+    if not settings:
         return signature
     own_parameters = [item for item in signature.parameters.values() if item.kind is not item.VAR_KEYWORD]
     # The settings may be one object instead: then no field is required.
@@ -95,7 +95,8 @@ def _signature(function: Callable[..., Any], options: type[Any] | None) -> inspe
             default=None if item.default is dataclasses.MISSING else item.default,
             annotation=item.type,
         )
-        for item in dataclasses.fields(options)
+        for kind in settings
+        for item in dataclasses.fields(kind)
         if item.init and item.name not in signature.parameters
     ]
     return signature.replace(parameters=own_parameters + of_fields)

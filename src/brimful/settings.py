@@ -14,7 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, TypeVar
 
+from brimful.checks import check_type
 from brimful.errors import WrongTypeError
+from brimful.messages import setting
 
 Settings = TypeVar("Settings")
 
@@ -59,12 +61,20 @@ def settings_from(kind: type[Settings], values: Mapping[str, Any], **further_val
 def as_settings(kind: type[Settings], settings: Settings | None, options: Mapping[str, Any]) -> Settings:
     """Return the settings of a call, which are given as an object, as keywords, or as an object with changes.
 
+    Args:
+        kind: the dataclass of the settings.
+        settings: the object, if any.
+        options: the keywords of the call; those that are not fields of ``kind`` are left out.
+
     Raises:
-        WrongTypeError: neither, and a setting is required.
+        WrongTypeError: an object of another class; or no object, and a required setting is missing.
     """
+    own_fields = [item for item in fields(kind) if item.init]  # type: ignore[arg-type]
+    values = {item.name: options[item.name] for item in own_fields if item.name in options}
     if settings is not None:
-        return replace(settings, **options)  # type: ignore[type-var]
-    for item in fields(kind):  # type: ignore[arg-type]
-        if item.default is MISSING and item.default_factory is MISSING and item.init and item.name not in options:
-            raise WrongTypeError(f"missing a required argument: {item.name!r} of {kind.__name__}")
-    return kind(**options)
+        check_type("settings", settings, kind, f"a {kind.__name__}", "or give its fields as keywords")
+        return replace(settings, **values)  # type: ignore[type-var]
+    for item in own_fields:
+        if item.default is MISSING and item.default_factory is MISSING and item.name not in values:
+            raise WrongTypeError(f"give {setting(item.name)}, or settings={kind.__name__}({item.name}=…)")
+    return kind(**values)

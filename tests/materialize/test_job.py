@@ -15,6 +15,7 @@ from brimful import (
 )
 from brimful.errors import SettingsError, SourceError, StoreMismatchError
 from brimful.execute import Execution
+from brimful.materialize import JobSettings
 from brimful.materialize import job as job_module
 from brimful.plan import Alignment, Mixture
 from brimful.testing.toys import toy_chat_encoder
@@ -112,13 +113,18 @@ def test_a_store_of_another_job_is_refused(tmp_path):
         pack_dataset(source, toy_chat_encoder(version=1), tmp_path, capacity=8)
 
 
-def test_one_of_capacity_and_settings():
-    """Each alone; both or neither is refused before anything is opened."""
+def test_settings_are_objects_or_keywords(tmp_path):
+    """Without it an option of plans is given to one call as a keyword and to the next as an object."""
     encoder = toy_chat_encoder()
-    with pytest.raises(SettingsError, match=r"pack_dataset: give capacity, the tokens of a pack, or settings="):
+    with pytest.raises(TypeError, match=r"give capacity, or settings=PlanSettings\(capacity=…\)"):
         pack_dataset(texts(3), encoder, "nowhere")
-    with pytest.raises(SettingsError, match="pack_dataset: capacity is one of the settings: give it there alone"):
-        pack_dataset(texts(3), encoder, "nowhere", PlanSettings(capacity=8), capacity=8)
+    with pytest.raises(TypeError, match="settings must be a PlanSettings and is 8: or give its fields as keywords"):
+        pack_dataset(texts(3), encoder, "nowhere", 8)  # type: ignore[arg-type]
+    objects = PlanSettings(capacity=8, overflow="drop"), JobSettings(num_proc=1)
+    of_objects = pack_dataset(texts(3, 9), encoder, tmp_path / "a", objects[0], job=objects[1])
+    of_keywords = pack_dataset(texts(3, 9), encoder, tmp_path / "b", capacity=8, overflow="drop", num_proc=1)
+    of_both = pack_dataset(texts(3, 9), encoder, tmp_path / "c", PlanSettings(capacity=9), capacity=8, overflow="drop")
+    assert of_objects.plan.fingerprint == of_keywords.plan.fingerprint == of_both.plan.fingerprint
     with pytest.raises(SettingsError, match="task_index: all shares have to be measured before one plan"):
         pack_dataset(texts(3), encoder, "nowhere", capacity=8, execution=Execution(task_index=0, num_tasks=2))
 

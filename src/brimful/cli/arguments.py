@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 from brimful.cli.artefacts import refuse_as_data
 from brimful.cli.flags import flag_of
 from brimful.cli.mixture import MixtureFile
-from brimful.encode import Encoder
-from brimful.encode.choose import EncoderSettings, encoder_for
+from brimful.encode import Encoder, EncoderSettings, encoder_for
 from brimful.errors import BadSampleError, BrimfulError, SettingsError
 from brimful.execute import Execution
-from brimful.materialize.settings import JobSettings
+from brimful.materialize import JobSettings
+from brimful.measure import LengthTable, measure_lengths
 from brimful.media.families import Family
 from brimful.media.families.settings import MediaSettings
 from brimful.messages import counted, first_few
@@ -76,6 +76,12 @@ class Job:
     encoder: Encoder
     settings: JobSettings
     sources: dict[str, int] | None = None
+
+    def measure(self, **options: Any) -> LengthTable:
+        """Measure the lengths of the data; ``options`` are further arguments of ``measure_lengths``."""
+        names = ("on_bad_sample", "filters", "num_proc", "cache_dir", "execution", "progress")
+        own_options = {name: getattr(self.settings, name) for name in names}
+        return measure_lengths(self.source, self.encoder, **own_options, **options)
 
 
 def progress_of(options: Mapping[str, Any]) -> Progress:

@@ -23,7 +23,7 @@ from brimful.cli.options import (
     value_option,
 )
 from brimful.cli.terminal import show
-from brimful.measure import OnMismatch, measure_lengths
+from brimful.measure import OnMismatch
 from brimful.report.text.lengths import describe_lengths
 
 
@@ -72,20 +72,11 @@ def measure(source: tuple[str, ...], output: str | None, **options: Any) -> None
     Only new rows are measured: results are cached by content and by everything that changes a length.
     """
     job = open_job(source, options)
-    settings = job.settings
-    table = measure_lengths(
-        job.source,
-        job.encoder,
+    table = job.measure(
         budgets=("tokens", *options["budgets"]),
         path=output,
         rejects_path=options["rejects"] or (f"{output}.rejects.jsonl" if output else None),
         **{name: options[name] for name in ("targets", "augmentation", "on_mismatch")},
-        on_bad_sample=settings.on_bad_sample,
-        filters=settings.filters,
-        num_proc=settings.num_proc,
-        cache_dir=settings.cache_dir,
-        execution=settings.execution,
-        progress=settings.progress,
     )
     data = {**lengths_as_dict(table), "account": table.account.as_dict()}
     show(lambda: data, lambda: [*describe_lengths(table), f"table          {table.path}"], options["as_json"])

@@ -34,7 +34,7 @@ from brimful.cli.options import (
 )
 from brimful.cli.terminal import show, show_lines
 from brimful.errors import SettingsError, SourceNotFoundError
-from brimful.measure import LengthTable, join_tables, measure_lengths
+from brimful.measure import LengthTable, join_tables
 from brimful.measure.shares import unfinished_shares
 from brimful.plan import PlanSettings, plan_with
 from brimful.report.analysis.advise import advise
@@ -139,15 +139,8 @@ def _table(
     if table is not None:
         return table, None if mixture is None else mixture.counts_in(table)
     job = open_job(paths, options)
-    table = measure_lengths(
-        job.source,
-        job.encoder,
-        budgets=("tokens", "loss_tokens") if "loss_tokens" in (settings.budgets or {}) else ("tokens",),
-        cache_dir=job.settings.cache_dir,
-        num_proc=job.settings.num_proc,
-        progress=job.settings.progress,
-    )
-    return table, job.sources
+    budgets = ("tokens", "loss_tokens") if "loss_tokens" in (settings.budgets or {}) else ("tokens",)
+    return job.measure(budgets=budgets), job.sources
 
 
 def _measured_table(paths: tuple[str, ...]) -> LengthTable | None:

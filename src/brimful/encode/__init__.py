@@ -2,7 +2,7 @@
 
 from brimful.encode.augmentation import check_augmentation
 from brimful.encode.chat import ChatEncoder, Reasoning, TrainOn
-from brimful.encode.choose import Mode, as_encoder, encoder_for
+from brimful.encode.choose import EncoderSettings, Mode, as_encoder, encoder_for
 from brimful.encode.completion import CompletionEncoder
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoded_samples import EncodedSamples
@@ -17,6 +17,7 @@ __all__ = [
     "EncodedSample",
     "EncodedSamples",
     "Encoder",
+    "EncoderSettings",
     "Mode",
     "Reasoning",
     "TextEncoder",

@@ -2,7 +2,8 @@
 
 from brimful.materialize.check import check_store
 from brimful.materialize.job import pack_dataset
+from brimful.materialize.settings import JobSettings
 from brimful.materialize.summary import PackSummary
 from brimful.materialize.write import write_packs
 
-__all__ = ["PackSummary", "check_store", "pack_dataset", "write_packs"]
+__all__ = ["JobSettings", "PackSummary", "check_store", "pack_dataset", "write_packs"]

@@ -4,7 +4,6 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import numpy as np
 
 from brimful.arguments import CAPACITY_NAMES, understands
 from brimful.cache import exclusive
-from brimful.checks import check_type
 from brimful.encode.augmentation import check_augmentation
 from brimful.encode.encoder import Encoder
 from brimful.errors import (
@@ -56,22 +54,13 @@ _LOSS_TOKENS = "loss_tokens"
 """Only column that measuring can add to the table; other budgets must follow from lengths."""
 
 
-_OPTIONS = {
-    option.name: f"settings=PlanSettings(capacity=…, {option.name}=…)"
-    for option in fields(PlanSettings)
-    if option.init and option.name != "capacity"
-}
-"""Options of plans, which are passed as one object."""
-
-
-@understands(_OPTIONS, JobSettings, capacity=CAPACITY_NAMES)
+@understands({}, PlanSettings, JobSettings, capacity=CAPACITY_NAMES)
 def pack_dataset(
     source: Source | Any,
     encoder: Encoder | str | os.PathLike[str] | Any,
     directory: str | os.PathLike[str],
     settings: PlanSettings | None = None,
     *,
-    capacity: int | None = None,
     groups: AnyIntArray | Sequence[int] | None = None,
     sources: Mapping[str, int] | None = None,
     transforms: Sequence[Transform] = (),
@@ -90,20 +79,20 @@ def pack_dataset(
         encoder: an encoder, a tokenizer, or the name or directory of one.
         directory: of the packs; a path or a URL.
         settings: options of the plan, such as ``PlanSettings(capacity=4096, overflow="drop")``.
-        capacity: tokens of a pack, for a plan with default options.
         groups, sources: as for ``plan_packs``.
         transforms: functions that training will apply to each served sample. A few samples are tested to check that
             none changes a length (``encode.augmentation``); packs hold the original samples. For packs of transformed
             samples pass ``source.augmented(…)``.
-        job, options: a ``JobSettings``, or its fields as keywords, such as ``num_proc``. Shares need the plan between
-            measuring and writing: call these two separately.
+        job: settings of the job. Shares need the plan between measuring and writing: call these two separately.
+        options: fields of ``PlanSettings`` and of ``JobSettings`` as keywords, such as ``capacity`` and ``num_proc``,
+            instead of the objects or as changes of them.
 
     Raises:
         AugmentationError: a transform changes the length of a sample.
-        SettingsError: settings and capacity, or neither; an unknown budget.
+        SettingsError: an unknown budget.
         BrimfulError: as for ``measure_lengths``, ``plan_packs`` and ``write_packs``.
     """
-    settings = _one_of(settings, capacity)
+    settings = as_settings(PlanSettings, settings, options)
     job = as_settings(JobSettings, job, options)
     if as_execution(job.execution).is_share:
         raise SettingsError(
@@ -211,20 +200,6 @@ def _check_budgets(settings: PlanSettings, encoder: Encoder) -> None:
                 f"{setting('budgets', name, python=f'budgets {name!r}')} is unknown: packing can measure "
                 f"{', '.join(known_budgets)}"
             )
-
-
-def _one_of(settings: PlanSettings | None, capacity: int | None) -> PlanSettings:
-    """Return the settings, or default settings with the capacity."""
-    if settings is None:
-        if capacity is None:
-            raise SettingsError(
-                f"pack_dataset: give {setting('capacity')}, the tokens of a pack, or settings=PlanSettings(capacity=…, …)"
-            )
-        return PlanSettings(capacity=capacity)
-    check_type("settings", settings, PlanSettings, "a PlanSettings", "give the tokens of a pack as capacity=…")
-    if capacity is not None:
-        raise SettingsError(f"pack_dataset: {setting('capacity')} is one of the settings: give it there alone")
-    return settings
 
 
 def _chained(named: Mapping[str, Any], cache_dir: str | os.PathLike[str] | None) -> tuple[Source, dict[str, int]]:

@@ -16,7 +16,7 @@ from brimful.plan.policies.budgets import Budgets
 from brimful.plan.policies.mixture.spec import MixOrder, Mixture, Weighting
 from brimful.plan.policies.no_target import NoTarget
 from brimful.plan.policies.overflow import Overflow
-from brimful.settings import option
+from brimful.settings import option, settings_from
 from brimful.typing import Fingerprint
 
 _MAX_CAPACITY = 2**31 - 1
@@ -249,24 +249,10 @@ class PlanSettings:
         Raises:
             SettingsError: settings that this version does not understand.
         """
-        names = (
-            "algorithm",
-            "overflow",
-            "no_target",
-            "budgets",
-            "min_fill",
-            "phases",
-            "mix",
-            "seed",
-            "epoch",
-            "num_packs",
+        readers = {"alignment": lambda values: Alignment(**values), "mixture": Mixture.of_record}
+        return settings_from(
+            cls, {**record, **{name: readers[name](record[name]) for name in readers if name in record}}
         )
-        options = {name: record[name] for name in names if name in record}
-        if "alignment" in record:
-            options["alignment"] = Alignment(**record["alignment"])
-        if "mixture" in record:
-            options["mixture"] = Mixture.of_record(record["mixture"])
-        return cls(capacity=record["capacity"], **options)
 
     def identity(self, groups: Fingerprint | None) -> dict[str, Any]:
         """Return the settings that a pack store is compared with, in addition to its capacity.
