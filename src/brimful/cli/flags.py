@@ -36,28 +36,37 @@ def command_named(name: str) -> click.Command:
     return command
 
 
+_OTHER_NAMES = {"directory": "-o", "path": "-o", "alignment": "--align"}
+"""Flags of arguments that are called otherwise in Python."""
+
+
 @cache
-def _flags() -> dict[str, str]:
-    """Return the flag of each setting that some command has, by the setting's name in Python."""
-    flags = {"directory": "-o", "path": "-o", "alignment": "--align"}
-    for command in map(command_named, COMMANDS):
-        for parameter in command.params:
-            long_flags = [flag for flag in parameter.opts if flag.startswith("--")]
-            # A switch that only switches off, such as --no-gradients, is the setting gradients.
-            if isinstance(parameter, click.Option) and parameter.is_flag:
-                long_flags = [flag.replace("--no-", "--") for flag in long_flags]
-            names = [str(parameter.name), *(flag[2:].replace("-", "_") for flag in long_flags)]
-            flags |= {name: long_flags[0] for name in names if long_flags and name not in flags}
-    return flags
+def _flags_of(command: str) -> dict[str, str]:
+    """Return the first flag of each option of a command, by each of its names."""
+    of_flags: dict[str, str] = {}
+    of_settings: dict[str, str] = {}
+    for parameter in command_named(command).params:
+        long_flags = [flag for flag in parameter.opts if flag.startswith("--")]
+        # A switch that only switches off, such as --no-gradients, is the setting gradients.
+        if isinstance(parameter, click.Option) and parameter.is_flag:
+            long_flags = [flag.replace("--no-", "--") for flag in long_flags]
+        if long_flags:
+            of_settings[str(parameter.name)] = long_flags[0]
+            of_flags |= {flag[2:].replace("-", "_"): long_flags[0] for flag in long_flags}
+    # The setting config is --subset, and not --config.
+    return {**of_flags, **of_settings}
 
 
 def flag_of(name: str) -> str:
-    """Return the flag of a setting; empty if no command has one.
+    """Return the flag of a setting in the first command that has it; empty if no command has.
 
     >>> flag_of("capacity"), flag_of("on_bad_sample"), flag_of("pad_to")
     ('--max-length', '--on-bad-sample', '')
     """
-    return _flags().get(name, "")
+    if name in _OTHER_NAMES:
+        return _OTHER_NAMES[name]
+    # A command is imported only if those before it do not have the setting.
+    return next((flags[name] for flags in map(_flags_of, COMMANDS) if name in flags), "")
 
 
 def in_flags(message: str) -> str:
