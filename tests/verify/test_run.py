@@ -8,8 +8,10 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from brimful import PackCollator  # noqa: E402
 from brimful.errors import CollateError, SettingsError  # noqa: E402
 from brimful.verify import Status, verify_packing  # noqa: E402
+from brimful.verify.checks import check_batch  # noqa: E402
 from brimful.verify.checks.gradients import check_backward  # noqa: E402
 from brimful.verify.models import tiny_model  # noqa: E402
 from brimful.verify.reference_samples import ReferenceSamples  # noqa: E402
@@ -239,3 +241,18 @@ def test_boundaries_without_an_entry_are_wrong_boundaries(model):
     empty = torch.tensor(np.zeros(0, dtype=np.int32))
     report = run(model, lambda features: {**faults.right(features), "cu_seq_lens_q": empty})
     assert "they must rise from 0" in failures(report)["boundaries", ""].detail
+
+
+def test_arrays_are_compared_without_a_run_of_the_model():
+    """Without it a batch can only be looked at on a machine that runs its model."""
+
+    class NeverRun(torch.nn.Linear):
+        def forward(self, input_ids=None, position_ids=None, labels=None):
+            raise AssertionError("the model was run")
+
+    samples = ReferenceSamples([{"input_ids": [5, 6, 7]}, {"input_ids": [8, 9]}])
+    right = check_batch(PackingSetup(NeverRun(2, 2), PackCollator(pad_to=8), samples))
+    assert {finding.check for finding in right} == {"complete", "labels", "positions", "boundaries", "padding"}
+    assert all(finding.passed for finding in right)
+    wrong = check_batch(PackingSetup(NeverRun(2, 2), lambda features: PackCollator()(features[:1]), samples))
+    assert "complete" in [finding.check for finding in wrong if finding.failed]

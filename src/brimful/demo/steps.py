@@ -201,7 +201,7 @@ def run_multimodal_demo(
 
 
 class _Show:
-    """Titles, commands and the directory of a demo."""
+    """Titles, commands and the directory of a demo, which is new, empty, or of an earlier run of the same demo."""
 
     def __init__(
         self,
@@ -214,7 +214,14 @@ class _Show:
         for package in packages:
             if importlib.util.find_spec(package) is None:
                 raise missing_extra(package, extras, "brimful demo")
-        self.home = _claim(Path(directory).absolute(), json.dumps(mark))
+        self.home = Path(directory).absolute()
+        title, mark_file, text = setting("directory", str(self.home)), self.home / _MARK, json.dumps(mark)
+        if self.home.exists() and not self.home.is_dir():
+            raise SettingsError(f"{title} is a file: name a new directory for the demo")
+        is_used = self.home.exists() and any(self.home.iterdir())
+        if is_used and not (mark_file.is_file() and mark_file.read_text(encoding="utf-8") == text):
+            raise SettingsError(f"{title} has files already, and not of this demo; name a new directory")
+        write_file(mark_file, text.encode())
         self._say, self._start, self._number = say, time.monotonic(), 0
         say(f"Everything goes to {self.home}. Nothing is downloaded. Commands run there, after")
         say("$ export BRIMFUL_CACHE=$PWD/cache")
@@ -304,20 +311,6 @@ def write_file(path: Path, content: bytes) -> int:
         with atomic_file(str(path)) as file:
             file.write(content)
     return len(content)
-
-
-def _claim(home: Path, mark: str) -> Path:
-    """Return the directory, which is new, empty, or of an earlier run of the same demo."""
-    directory = setting("directory", str(home))
-    if home.exists() and not home.is_dir():
-        raise SettingsError(f"{directory} is a file: name a new directory for the demo")
-    if home.exists() and any(home.iterdir()):
-        mark_file = home / _MARK
-        if not mark_file.is_file() or mark_file.read_text(encoding="utf-8") != mark:
-            raise SettingsError(f"{directory} has files already, and not of this demo; name a new directory")
-    home.mkdir(parents=True, exist_ok=True)
-    write_file(home / _MARK, mark.encode())
-    return home
 
 
 def _json_lines(rows: Iterable[Mapping[str, Any]]) -> bytes:

@@ -21,6 +21,7 @@ import pickle
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import combinations_with_replacement, pairwise
 from pathlib import Path
 from typing import Any
@@ -207,23 +208,18 @@ class BlobStoreContract:
 
     def test_put_if_absent_of_eight_threads_has_exactly_one_winner(self, store: BlobStore) -> None:
         """Without it two jobs could both believe that their commit counts, and one would be lost."""
-        for number in range(5):
-            winners = self._race(store, f"log/{number}")
-            assert len(winners) == 1
-            assert store.get(f"log/{number}") == b"%d" % winners[0]
-        assert store.list("tmp/") == []
-
-    @staticmethod
-    def _race(store: BlobStore, key: str) -> list[int]:
-        """Return which of eight threads were told that they published the key."""
         barrier = threading.Barrier(8)
 
-        def put(number: int) -> bool:
+        def put(key: str, number: int) -> bool:
             barrier.wait()
             return store.put_if_absent(key, b"%d" % number)
 
         with ThreadPoolExecutor(8) as threads:
-            return [number for number, is_winner in enumerate(threads.map(put, range(8))) if is_winner]
+            for key in (f"log/{number}" for number in range(5)):
+                is_winner = list(threads.map(partial(put, key), range(8)))
+                assert sum(is_winner) == 1
+                assert store.get(key) == b"%d" % is_winner.index(True)
+        assert store.list("tmp/") == []
 
     def test_a_blob_is_written_in_pieces_and_appears_when_it_is_published(self, store: BlobStore) -> None:
         """A shard is named by its hash, which is known at its end: nothing of it may be visible before."""
@@ -331,21 +327,17 @@ class DialectContract(abc.ABC):
         made = [toy_pack(lengths, first_sample=10 * number, seed=number) for number, lengths in enumerate(packs)]
         batch = self.collate(made, Padding(to=160 if is_fixed else None, segment_multiple_of=unit))
         samples = [pack.segment(place).tolist() for pack in made for place in range(pack.num_segments)]
-        self._check_segments(batch, samples, unit)
-        expected = [pair for sample in samples for pair in pairwise(sample)]
-        assert self.loss_tokens(batch) == len(expected) == sum(pack.num_loss_tokens for pack in made)
-        assert self.targets(batch) == expected
-
-    def _check_segments(self, batch: Mapping[str, Any], samples: list[list[int]], unit: int) -> None:
-        """Compare the segments that the reader finds with the samples; tokens of samples are never 0, padding is."""
         # The padding at the end of each row is a segment without a sample.
         found = [segment for segment in self.segments(batch) if any(segment)]
         if self.knows_gaps:
             assert found == samples
-            return
-        # Padding after a segment belongs to it here.
-        assert [len(segment) for segment in found] == [-(-len(each) // unit) * unit for each in samples]
-        assert [segment[: len(sample)] for segment, sample in zip(found, samples, strict=True)] == samples
+        else:  # padding after a segment belongs to it here
+            assert [len(segment) for segment in found] == [-(-len(each) // unit) * unit for each in samples]
+            # Tokens of samples are never 0, padding is.
+            assert [segment[: len(sample)] for segment, sample in zip(found, samples, strict=True)] == samples
+        expected = [pair for sample in samples for pair in pairwise(sample)]
+        assert self.loss_tokens(batch) == len(expected) == sum(pack.num_loss_tokens for pack in made)
+        assert self.targets(batch) == expected
 
     def test_the_first_label_of_a_segment_is_never_a_target(self) -> None:
         """Not even if a sample labels it: no token before it may predict it."""

@@ -75,7 +75,7 @@ def check_columns(batch: PackedBatch, feature: PackWithExtras, *, with_weights: 
                     f"{name!r} has {result[place].tolist()} at place {place} of the row and "
                     f"{truth[place].tolist()} is due"
                 )
-            return failed("columns", detail, *_misplaced(name, result, truth, row, values, fill, places, pack))
+            return failed("columns", detail, *_misplaced(name, result, truth, row, fill, places, pack))
     return passed("columns")
 
 
@@ -137,7 +137,6 @@ def _misplaced(
     result: AnyArray,
     truth: AnyArray,
     row: AnyArray,
-    values: AnyArray,
     fill: float,
     places: Int64Array,
     pack: Pack,
@@ -148,7 +147,6 @@ def _misplaced(
         name: of the column.
         result, truth: as the batch has it, and as it should be.
         row: the truth, before places without a prediction were filled.
-        values: of the pack.
         fill: value of the other places.
         places: place in the row of each token of the pack.
         pack: the pack.
@@ -178,7 +176,7 @@ def _misplaced(
     if name == _WEIGHTS:
         return Diagnosis("weights do not belong to their tokens", "give float32[tokens] of the pack as loss_weights")
     unpadded_row = np.full_like(row, fill)
-    unpadded_row[: len(pack)] = values
+    unpadded_row[: len(pack)] = row[places]
     if _agrees(result, unpadded_row):
         return Diagnosis(
             f"the fill of {title} stands at the end of the row, not after each segment",

@@ -134,8 +134,7 @@ def check_simulated(
     parts = np.split(simulation.numpy(), np.cumsum([len(part) for part in right])[:-1])
     logits = torch.from_numpy(gather(parts, batch.cu_seqlens, layout=layout))
     real = torch.from_numpy(~batch.padding_mask)
-    target_places = _fields(marked(batch))["targets"]
-    row_targets = np.where(target_places == IGNORE_INDEX, IGNORE_INDEX, batch.input_ids[target_places.clip(0)])
+    row_targets = _shifted(batch.labels, IGNORE_INDEX, batch)
     loss, due = float(targets_loss(simulation, targets)), float(targets_loss(truth, row_targets))
     return [
         compared(
@@ -190,18 +189,21 @@ def _fields(row: PackedBatch) -> dict[str, AnyArray]:
     """Return the arrays that ranks hold, for the whole row, shifted segment by segment and token by token."""
     names = ("position_ids", "segment_index", "padding_mask")
     fields: dict[str, AnyArray] = {name: getattr(row, name) for name in names}
-    labels_of_row: list[tuple[str, AnyArray, float]] = [
-        ("targets", row.labels, IGNORE_INDEX),
-        ("target_weights", row.target_weights, 0),
-        *((column.name, column.values, -1) for column in row.columns if column.place is ColumnPlace.TARGET),
-    ]
-    for name, values, fill in labels_of_row:
-        fields[name] = np.full_like(values, fill)
-        for begin, end in pairwise(row.cu_seqlens.tolist()):
-            for place in range(begin, end - 1):
-                fields[name][place] = values[place + 1]
-    fields |= {column.name: column.values for column in row.columns if column.place is ColumnPlace.TOKEN}
+    fields["targets"] = _shifted(row.labels, IGNORE_INDEX, row)
+    fields["target_weights"] = _shifted(row.target_weights, 0, row)
+    for column in row.columns:
+        is_target = column.place is ColumnPlace.TARGET
+        fields[column.name] = _shifted(column.values, -1, row) if is_target else column.values
     return fields
+
+
+def _shifted(values: AnyArray, fill: float, row: PackedBatch) -> AnyArray:
+    """Return the value of the next token of each segment, token by token; the fill at the end of a segment."""
+    shifted_values = np.full_like(values, fill)
+    for begin, end in pairwise(row.cu_seqlens.tolist()):
+        for place in range(begin, end - 1):
+            shifted_values[place] = values[place + 1]
+    return shifted_values
 
 
 def _diagnose_field(
