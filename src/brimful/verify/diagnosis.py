@@ -172,29 +172,20 @@ def _diagnosis_of_model(setup: PackingSetup, leak: Leak, refusal: str) -> Diagno
 
 def _block_mask(setup: PackingSetup, batch: CollatedBatch) -> torch.Tensor:
     """Return a mask by which each token sees only its own sample's earlier tokens: ``[B, 1, T, T]``."""
-    numbers = torch.from_numpy(_segment_numbers(batch)).to(setup.device)
-    is_visible = (numbers[:, :, None] == numbers[:, None]).tril()
+    starts = torch.from_numpy(_segment_starts(batch)).to(setup.device)
+    is_visible = (starts[:, :, None] == starts[:, None]).tril()
     mask = torch.zeros(is_visible.shape, dtype=setup.dtype, device=setup.device)
     return mask.masked_fill(~is_visible, torch.finfo(setup.dtype).min)[:, None]
 
 
-def _segment_numbers(batch: CollatedBatch) -> Int64Array:
-    """Return ``int64[B, T]``: the sample that a token belongs to; each run of padding has a number of its own."""
-    run_starts = batch.free.copy()
-    run_starts[:, 1:] &= ~batch.free[:, :-1]
-    numbers = len(batch.layout.places) + run_starts.cumsum(axis=None).reshape(run_starts.shape)
-    for index, place in batch.located:
-        numbers[place.index] = index
-    return numbers
-
-
 def _segment_starts(batch: CollatedBatch) -> Int64Array:
-    """Return ``int64[B, T]``: column at which the token's segment begins."""
-    numbers = _segment_numbers(batch)
-    is_start = np.ones(numbers.shape, dtype=bool)
-    is_start[:, 1:] = numbers[:, 1:] != numbers[:, :-1]
+    """Return ``int64[B, T]``: column at which the token's sample begins, or its run of padding."""
+    is_start = batch.free.copy()
+    is_start[:, 1:] &= ~batch.free[:, :-1]
+    for _, place in batch.located:
+        is_start[place.row, place.start] = True
     # Starts rise along a row, so the largest start up to a token is its own segment's.
-    return np.maximum.accumulate(np.where(is_start, np.arange(numbers.shape[1]), 0), axis=1)
+    return np.maximum.accumulate(np.where(is_start, np.arange(is_start.shape[1]), 0), axis=1)
 
 
 def _has_mrope(setup: PackingSetup) -> bool:
