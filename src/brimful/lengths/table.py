@@ -220,6 +220,15 @@ def _read_targets(columns: Table, kind: str | None) -> Targets | None:
     return Targets(columns.flat(_TARGETS), columns.ragged(_RUNS))
 
 
+def as_table(lengths: LengthTable | AnyIntArray | Sequence[int]) -> LengthTable:
+    """Return the table of these lengths: the table itself, or one of tokens alone.
+
+    Raises:
+        InvalidLengthsError: see ``as_lengths``.
+    """
+    return lengths if isinstance(lengths, LengthTable) else LengthTable({"tokens": as_lengths(lengths)})
+
+
 def as_lengths(lengths: AnyIntArray | Sequence[int], name: str = "lengths") -> Lengths:
     """Convert one row of whole numbers to ``int32``; an ``int32`` array is returned unchanged.
 

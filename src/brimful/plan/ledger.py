@@ -6,10 +6,11 @@ import numpy as np
 
 from brimful.errors import NoTargetError
 from brimful.lengths.table import LengthTable
+from brimful.lengths.targets import Targets
 from brimful.messages import setting
-from brimful.plan.policies.overflow import Overflow, Segments
+from brimful.plan.policies.overflow import NO_SAMPLES, Overflow, Segments
 from brimful.plan.settings import PlanSettings
-from brimful.typing import AnyIntArray, BoolArray, Int64Array
+from brimful.typing import AnyIntArray, BoolArray, Int64Array, Lengths
 
 MUCH_LOST = 0.05
 """Share of lost tokens from which a warning is given: it then shows in the mixture, and is rarely wanted."""
@@ -110,6 +111,16 @@ _OF_MIXTURES = frozenset(
 """Entries that only plans of mixtures have; the records of other plans stay as they were."""
 
 
+def targets_of(segments: Segments, targets: Targets, tokens: Lengths) -> Int64Array:
+    """Count the targets in each segment of samples with these tokens: ``int64[num_segments]``."""
+    ids, lengths = segments.ids(), segments.lengths
+    counts = targets.counts[ids].astype(np.int64)
+    cut = np.flatnonzero(lengths != tokens[ids])
+    starts = np.zeros(len(cut), dtype=np.int64) if segments.starts is None else segments.starts[cut]
+    counts[cut] = targets.within(ids[cut], starts, lengths[cut])
+    return counts
+
+
 def ledger_of(
     table: LengthTable,
     segments: Segments,
@@ -157,8 +168,10 @@ def ledger_of(
         return int((times * values).sum()), int((np.maximum(times - 1, 0) * values).sum())
 
     ids = segments.ids()
-    is_packed = np.ones(len(ids), dtype=np.bool_) if times is None else times > 0
-    packed_ids, left_ids = ids[is_packed], np.unique(ids[~is_packed])
+    # Without repeats all segments are packed, and no array is made for the account.
+    is_packed = slice(None) if times is None else times > 0
+    packed_ids = ids[is_packed]
+    left_ids = NO_SAMPLES if times is None else np.unique(ids[times == 0])
     num_rejected = int(np.count_nonzero(tokens < 0))
     num_packed = len(tokens) - num_rejected - len(dropped_ids) - len(left_ids)
     num_truncated = 0
@@ -173,13 +186,10 @@ def ledger_of(
     tokens_dropped, tokens_left = (int(tokens[rows].sum(dtype=np.int64)) for rows in (dropped_ids, left_ids))
     account = {}
     if targets is not None:
-        in_segment = targets.counts[ids].astype(np.int64)
-        cut_rows = np.flatnonzero(lengths != tokens[ids])
-        starts = np.zeros(len(cut_rows), dtype=np.int64) if segments.starts is None else segments.starts[cut_rows]
-        in_segment[cut_rows] = targets.within(ids[cut_rows], starts, lengths[cut_rows])
+        in_segment = targets_of(segments, targets, tokens)
         # A sample of several segments has a target if any of them has.
         has_target = np.zeros(len(tokens), dtype=np.bool_)
-        has_target[ids[(in_segment > 0) & is_packed]] = True
+        has_target[packed_ids[in_segment[is_packed] > 0]] = True
         targets_packed, targets_repeated = amounts(in_segment)
         targets_dropped, targets_left = (
             int(targets.counts[rows].sum(dtype=np.int64)) for rows in (dropped_ids, left_ids)
@@ -199,7 +209,9 @@ def ledger_of(
                 f"{account['targets_cut']:,} cut off; a larger {setting('capacity')} keeps some",
                 sample_id=int(segments.sample_ids[0]) if segments.sample_ids is not None else 0,
             )
-    begins_sample: BoolArray = np.r_[True, ids[1:] != ids[:-1]] if len(ids) else is_packed
+    draws_repeated = 0
+    if times is not None and len(ids):
+        draws_repeated = amounts(np.r_[True, ids[1:] != ids[:-1]])[1]
     return Ledger(
         samples_in=len(tokens),
         tokens_in=table.total_tokens,
@@ -210,9 +222,9 @@ def ledger_of(
         samples_truncated=num_truncated,
         tokens_truncated=table.total_tokens - tokens_dropped - tokens_left - (tokens_packed - tokens_repeated),
         samples_split=int(np.count_nonzero(np.bincount(packed_ids) > 1)) if len(packed_ids) != num_packed else 0,
-        segments=amounts(np.ones_like(lengths))[0],
+        segments=len(ids) if times is None else int(times.sum()),
         samples_rejected=num_rejected,
-        draws_repeated=amounts(begins_sample)[1],
+        draws_repeated=draws_repeated,
         tokens_repeated=tokens_repeated,
         samples_not_drawn=len(left_ids),
         tokens_not_drawn=tokens_left,

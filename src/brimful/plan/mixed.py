@@ -15,7 +15,7 @@ from brimful.errors import PlanMismatchError, SettingsError
 from brimful.lengths.table import LengthTable
 from brimful.messages import setting
 from brimful.plan.items import Items
-from brimful.plan.ledger import Ledger, ledger_of
+from brimful.plan.ledger import Ledger, ledger_of, targets_of
 from brimful.plan.packing import Packing, PackResult
 from brimful.plan.policies.mixture.draw import MixtureDraw
 from brimful.plan.policies.mixture.elements import Elements, MixedSamples
@@ -75,9 +75,7 @@ def pack_mixture(
     if mixture.weighting is Weighting.LOSS:
         targets = None
         if table.targets is not None:
-            starts = np.zeros(len(segments.lengths), dtype=np.int64) if segments.starts is None else segments.starts
-            in_segment = table.targets.within(segments.ids(), starts, segments.lengths)
-            targets = sums_of(in_segment, samples.segment_offsets)
+            targets = sums_of(targets_of(segments, table.targets, table.tokens), samples.segment_offsets)
         record = mixture_record(samples, mixture, np.ones(len(samples.uses), dtype=np.int64), targets=targets)
         return MixedPacks(items, pack(items, settings), record)
     mixing = _Mixing(items, settings, mixture, pack)

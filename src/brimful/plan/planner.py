@@ -7,7 +7,7 @@ import numpy as np
 
 from brimful.arguments import CAPACITY_NAMES, understands
 from brimful.errors import SettingsError
-from brimful.lengths.table import LengthTable, as_lengths
+from brimful.lengths.table import LengthTable, as_table
 from brimful.messages import setting
 from brimful.plan.algorithms import CountOptions
 from brimful.plan.counts.counting_sort import decreasing_order
@@ -152,7 +152,7 @@ def plan_with(
     >>> plan_with([70, 30, 30, 30, 20], settings).num_packs
     2
     """
-    table = lengths if isinstance(lengths, LengthTable) else LengthTable({"tokens": as_lengths(lengths)})
+    table = as_table(lengths)
     if table.joins_rows:
         check_beginnings_stay(settings.overflow_policy)
     mixture = settings.mixture

@@ -9,7 +9,7 @@ import numpy as np
 
 from brimful.checks import whole_number
 from brimful.errors import PlanMismatchError, SettingsError
-from brimful.lengths.table import LengthTable, as_lengths
+from brimful.lengths.table import LengthTable, as_table
 from brimful.messages import setting
 from brimful.plan.mixed import as_uses
 from brimful.plan.plan import Plan
@@ -139,7 +139,7 @@ def plan_stages(
         raise SettingsError(f"stages need a mixture: give {setting('mixture')}")
     if mixture.has_target:
         raise SettingsError(f"{setting('mixture')} has a target, and each stage has its own: leave the target out")
-    table = lengths if isinstance(lengths, LengthTable) else LengthTable({"tokens": as_lengths(lengths)})
+    table = as_table(lengths)
     plans: list[Plan] = []
     counts = as_uses(uses, len(table))
     for number, stage in enumerate(stages):

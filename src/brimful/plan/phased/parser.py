@@ -20,9 +20,10 @@ from brimful.plan.phased.powers_of_two import PowersOfTwo
 from brimful.plan.phased.seed_and_fill import Seeded
 from brimful.plan.phased.seed_rules import CapacityRatio, Half, Lengths, SeedRule, SizeRange, TopN
 
-_PHASES: dict[str, type[Phase]] = {"powers_of_two": PowersOfTwo, "finish": Finish}
-_RULES: dict[str, type[SeedRule]] = {rule.name: rule for rule in (Half, TopN, SizeRange, CapacityRatio, Lengths)}
-_NAMES = ("powers_of_two", *_RULES, "finish")
+_KINDS: dict[str, type[PowersOfTwo | SeedRule | Finish]] = {
+    kind.name: kind for kind in (PowersOfTwo, Half, TopN, SizeRange, CapacityRatio, Lengths, Finish)
+}
+"""Phases, and rules of the phase ``Seeded``, by name."""
 
 # A name, then everything up to the last parenthesis: the text between parentheses is split and checked afterward.
 _PHASE = re.compile(r"\s*([^\s()]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
@@ -52,23 +53,21 @@ def _read_phase(text: str) -> Phase:
             f"{setting('phases')}: {text.strip()!r} is not a phase: write name or name(setting=value, …)"
         )
     name, arguments = match.group(1), match.group(2) or ""
-    if name not in _NAMES:
-        raise SettingsError(f"{setting('phases')}: {name!r} is not a phase: use some of {', '.join(_NAMES)}")
-    if name in _PHASES:
-        phase = _PHASES[name]
-        return phase(**_read_settings(name, arguments, [field.name for field in fields(phase)]))
+    if name not in _KINDS:
+        raise SettingsError(f"{setting('phases')}: {name!r} is not a phase: use some of {', '.join(_KINDS)}")
+    kind = _KINDS[name]
+    keys = [field.name for field in fields(kind)]
+    if not issubclass(kind, SeedRule):
+        return kind(**_read_settings(name, arguments, keys))
 
     # A seed rule: its own settings are written together with the settings of its phase.
-    rule = _RULES[name]
-    rule_names = [field.name for field in fields(rule)]
-    phase_names = [field.name for field in fields(Seeded) if field.name != "by"]
-    settings = _read_settings(name, arguments, [*rule_names, *phase_names])
-    if rule is Lengths and "lengths" not in settings:
+    settings = _read_settings(name, arguments, [*keys, *(field.name for field in fields(Seeded)[1:])])
+    if kind is Lengths and "lengths" not in settings:
         raise SettingsError(
             f"{setting('phases')}: {text.strip()!r} names no lengths: write lengths(lengths=300 400 500)"
         )
-    rule_settings = {key: settings.pop(key) for key in rule_names if key in settings}
-    return Seeded(rule(**rule_settings), **settings)
+    rule = kind(**{key: settings.pop(key) for key in keys if key in settings})
+    return Seeded(rule, **settings)
 
 
 def _read_settings(name: str, arguments: str, keys: list[str]) -> dict[str, Any]:

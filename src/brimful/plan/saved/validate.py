@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from brimful.errors import PlanMismatchError
-from brimful.lengths.table import LengthTable, as_lengths
+from brimful.lengths.table import LengthTable, as_table
 from brimful.plan.packing import Packing, loads_of
 from brimful.plan.policies.budgets import DERIVED, Budgets
 from brimful.typing import AnyIntArray, Int64Array, Lengths
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def validate_plan(plan: Plan, lengths: LengthTable | AnyIntArray, *, groups: AnyIntArray | None = None) -> None:
     """Prove a plan; arguments and errors are as in ``Plan.validate``."""
-    table = lengths if isinstance(lengths, LengthTable) else LengthTable({"tokens": as_lengths(lengths)})
+    table = as_table(lengths)
     if len(table) != plan.ledger.samples_in:
         raise PlanMismatchError(f"the plan is for {plan.ledger.samples_in:,} samples, not {len(table):,}")
     _validate_loads(plan, table, has_columns=table is lengths)
