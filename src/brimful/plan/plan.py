@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, overload
@@ -20,18 +20,11 @@ from brimful.plan.policies.alignment import Alignment
 from brimful.plan.policies.overflow import Truncated
 from brimful.plan.saved.plan_file import load_plan, save_plan
 from brimful.plan.saved.validate import validate_plan
-from brimful.plan.schedule import CostModel, Part, pack_costs, pack_part_costs
+from brimful.plan.schedule import CostModel, pack_costs, pack_part_costs
+from brimful.plan.schedule.pack_costs import TOWER_SIZES
 from brimful.plan.settings import PlanSettings
 from brimful.ragged import sums_of
-from brimful.typing import PAIRS_PER_BLOCK, AnyIntArray, Fingerprint, Float64Array, Int64Array, Lengths, Offsets
-
-_TOWER_COLUMNS = (
-    ("patches", "patches", 1),
-    ("patch_squares", "patch_blocks", PAIRS_PER_BLOCK),
-    ("audio_frames", "audio_frames", 1),
-    ("sounds", "sounds", 1),
-)
-"""Size of media that a cost model weighs, the column that measures it, and the ratio of their units."""
+from brimful.typing import AnyIntArray, Fingerprint, Float64Array, Int64Array, Lengths, Offsets
 
 
 class Segment(NamedTuple):
@@ -198,11 +191,19 @@ class Plan:
         """
         if lengths is None:
             return pack_costs(self.offsets, self.lengths, model)
-        sizes: dict[str, Int64Array] = {}
-        for name, column, factor in _TOWER_COLUMNS:
-            if column in lengths.budgets:
-                sizes[name] = factor * self.sums_by_pack(lengths, column)
-        _check_towers_measured(model, sizes)
+        sizes = {
+            name: size.factor * self.sums_by_pack(lengths, size.column)
+            for name, size in TOWER_SIZES.items()
+            if size.column in lengths.budgets
+        }
+        # Half of a tower's cost would make its media seem too cheap.
+        measured_parts = {TOWER_SIZES[name].part for name in sizes}
+        for name, size in TOWER_SIZES.items():
+            if name not in sizes and getattr(model, size.term) and size.part in measured_parts:
+                raise SettingsError(
+                    f"the length table has no {size.column}, which the cost of the {size.part.value.replace('_', ' ')} "
+                    f"needs: measure again, or leave lengths out for costs of the language model alone"
+                )
         return pack_part_costs(self.offsets, self.lengths, model, sizes)
 
     def sums_by_pack(self, lengths: LengthTable, budget: str) -> Int64Array:
@@ -342,17 +343,3 @@ class Plan:
             f"Plan({self.num_packs:,} packs of {self.capacity:,}, {self.ledger.samples_packed:,} samples, "
             f"fill {100 * self.fill_ratio:.2f} %, {self.settings.algorithm}, {short(self.fingerprint)})"
         )
-
-
-def _check_towers_measured(model: CostModel, sizes: Mapping[str, Int64Array]) -> None:
-    """Refuse costs of a tower whose input was not measured: images would silently seem too cheap."""
-    for part, term, size, column in (
-        (Part.VISION_TOWER, model.encoder_quadratic, "patch_squares", "patch_blocks"),
-        (Part.AUDIO_TOWER, model.audio_constant, "sounds", "sounds"),
-    ):
-        is_measured = "patches" in sizes if part is Part.VISION_TOWER else "audio_frames" in sizes
-        if term and is_measured and size not in sizes:
-            raise SettingsError(
-                f"the length table has no {column}, which the cost of the {part.value.replace('_', ' ')} needs: "
-                f"measure again, or leave lengths out for costs of the language model alone"
-            )

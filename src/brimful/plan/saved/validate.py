@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -10,20 +10,33 @@ from brimful.errors import PlanMismatchError
 from brimful.lengths.table import LengthTable, as_table
 from brimful.plan.packing import Packing, loads_of
 from brimful.plan.policies.budgets import DERIVED, Budgets
-from brimful.typing import AnyIntArray, Int64Array, Lengths
-
-if TYPE_CHECKING:
-    from brimful.plan.plan import Plan
+from brimful.typing import AnyIntArray, Int64Array, Lengths, Offsets
 
 
-def validate_plan(plan: Plan, lengths: LengthTable | AnyIntArray, *, groups: AnyIntArray | None = None) -> None:
+class PlannedPacks(Protocol):
+    """The part of a ``Plan`` that is compared with its lengths; ``Plan`` explains each attribute."""
+
+    capacity: int
+    offsets: Offsets
+    sample_ids: AnyIntArray
+    starts: Lengths
+    dropped_ids: Int64Array
+    ledger: Any
+    settings: Any
+
+    @property
+    def lengths(self) -> Lengths:
+        """Tokens of each segment."""
+
+
+def validate_plan(plan: PlannedPacks, lengths: LengthTable | AnyIntArray, *, groups: AnyIntArray | None = None) -> None:
     """Prove a plan; arguments and errors are as in ``Plan.validate``."""
     table = as_table(lengths)
     if len(table) != plan.ledger.samples_in:
         raise PlanMismatchError(f"the plan is for {plan.ledger.samples_in:,} samples, not {len(table):,}")
     _validate_loads(plan, table, has_columns=table is lengths)
     sizes = np.diff(plan.offsets)
-    if plan.num_packs and int(sizes.min()) < 1:
+    if len(sizes) and int(sizes.min()) < 1:
         raise PlanMismatchError(f"pack {int(np.argmin(sizes))} is empty")
     _validate_samples(plan, table.tokens)
     if groups is None:
@@ -32,20 +45,20 @@ def validate_plan(plan: Plan, lengths: LengthTable | AnyIntArray, *, groups: Any
         _validate_groups(plan, np.asarray(groups))
 
 
-def _validate_loads(plan: Plan, table: LengthTable, *, has_columns: bool) -> None:
+def _validate_loads(plan: PlannedPacks, table: LengthTable, *, has_columns: bool) -> None:
     """Compare each pack with the capacity of each budget; without a table, only of budgets that follow from tokens."""
     limits = plan.settings.budgets or {}
     budgets = Budgets.of(
-        plan.alignment.usable(plan.capacity),
+        plan.settings.row_alignment.usable(plan.capacity),
         {name: limit for name, limit in limits.items() if has_columns or name in DERIVED},
     )
     sizes = budgets.sizes(
         table,
         lengths=plan.lengths,
         sample_ids=plan.sample_ids.astype(np.int64, copy=False),
-        rounded=plan.alignment.rounded(plan.lengths),
+        rounded=plan.settings.row_alignment.rounded(plan.lengths),
     )
-    loads = loads_of(Packing(plan.offsets, np.arange(plan.num_segments)), sizes)
+    loads = loads_of(Packing(plan.offsets, np.arange(len(plan.sample_ids))), sizes)
     for column, name in enumerate(budgets.names):
         overfull = np.flatnonzero(loads[:, column] > budgets.capacities[column])
         if len(overfull):
@@ -54,8 +67,8 @@ def _validate_loads(plan: Plan, table: LengthTable, *, has_columns: bool) -> Non
             raise PlanMismatchError(f"pack {pack} holds {load:,} {name} of {capacity:,}")
 
 
-def _validate_groups(plan: Plan, groups: AnyIntArray) -> None:
-    pack = np.repeat(np.arange(plan.num_packs), np.diff(plan.offsets))
+def _validate_groups(plan: PlannedPacks, groups: AnyIntArray) -> None:
+    pack = np.repeat(np.arange(len(plan.offsets) - 1), np.diff(plan.offsets))
     names = groups[plan.sample_ids]
     rows = np.flatnonzero(names >= 0)
     # Side by side in one pack: each name has one run of consecutive segments, and no run continues in the next pack.
@@ -69,7 +82,7 @@ def _validate_groups(plan: Plan, groups: AnyIntArray) -> None:
         raise PlanMismatchError(f"group {int(dropped_names[0])} is packed in part and dropped in part")
 
 
-def _validate_samples(plan: Plan, tokens: Lengths) -> None:
+def _validate_samples(plan: PlannedPacks, tokens: Lengths) -> None:
     ids = plan.sample_ids.astype(np.int64)
     ends = plan.starts.astype(np.int64) + plan.lengths
     if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= len(tokens)):
@@ -111,7 +124,7 @@ def _validate_samples(plan: Plan, tokens: Lengths) -> None:
         raise PlanMismatchError("the packed tokens do not add up to the plan's account")
 
 
-def _validate_repeats(plan: Plan, ids: Int64Array, ends: Int64Array) -> None:
+def _validate_repeats(plan: PlannedPacks, ids: Int64Array, ends: Int64Array) -> None:
     """Compare a plan with repeats with its account: each sample is packed a whole number of times.
 
     For every position in a sample except its two ends, as many of its segments begin there as end there. So the

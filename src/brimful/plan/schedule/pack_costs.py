@@ -3,13 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
 from brimful.errors import SettingsError
 from brimful.plan.schedule.cost_model import AnyRealArray, CostModel, Part, check_tiling, real_array
 from brimful.ragged import sums_of
-from brimful.typing import AnyIntArray, Float64Array, Int64Array, Offsets
+from brimful.typing import PAIRS_PER_BLOCK, AnyIntArray, Float64Array, Int64Array, Offsets
+
+
+class TowerSize(NamedTuple):
+    """A size of media that a tower's cost grows with."""
+
+    part: Part
+    """The tower."""
+    term: str
+    """Coefficient of the ``CostModel``."""
+    column: str
+    """Column of a length table that measures it."""
+    factor: int = 1
+    """Units of the size in a unit of the column."""
+
+
+TOWER_SIZES = {
+    "patches": TowerSize(Part.VISION_TOWER, "encoder_linear", "patches"),
+    "patch_squares": TowerSize(Part.VISION_TOWER, "encoder_quadratic", "patch_blocks", PAIRS_PER_BLOCK),
+    "audio_frames": TowerSize(Part.AUDIO_TOWER, "audio_linear", "audio_frames"),
+    "sounds": TowerSize(Part.AUDIO_TOWER, "audio_constant", "sounds"),
+}
+"""Sizes of media by name."""
 
 
 def pack_squares(
@@ -93,13 +116,12 @@ def pack_costs(
     sizes = {"patches": patches, "patch_squares": patch_squares, "audio_frames": audio_frames, "sounds": sounds}
     given = {name: values for name, values in sizes.items() if values is not None}
     for name in given:
-        if not getattr(model, _TERMS[name][1]):
-            raise SettingsError(
-                f"{name} are given and the cost model has {_TERMS[name][1]} = 0: set it, or leave {name} out"
-            )
+        term = TOWER_SIZES[name].term
+        if not getattr(model, term):
+            raise SettingsError(f"{name} are given and the cost model has {term} = 0: set it, or leave {name} out")
     costs = _language_costs(plan_offsets, plan_lengths, model)
     for name, values in given.items():
-        costs = costs + getattr(model, _TERMS[name][1]) * real_array(name, values, len(costs))
+        costs = costs + getattr(model, TOWER_SIZES[name].term) * real_array(name, values, len(costs))
     return costs
 
 
@@ -148,18 +170,9 @@ def pack_part_costs(
     language = _language_costs(plan_offsets, plan_lengths, model)
     costs = {part: np.zeros(len(language)) for part in Part} | {Part.LANGUAGE_MODEL: language}
     for name, values in sizes.items():
-        part, term = _TERMS[name]
+        part, term, *_ = TOWER_SIZES[name]
         costs[part] = costs[part] + getattr(model, term) * real_array(name, values, len(language))
     return np.stack([costs[part] for part in model.parts], axis=1)
-
-
-_TERMS = {
-    "patches": (Part.VISION_TOWER, "encoder_linear"),
-    "patch_squares": (Part.VISION_TOWER, "encoder_quadratic"),
-    "audio_frames": (Part.AUDIO_TOWER, "audio_linear"),
-    "sounds": (Part.AUDIO_TOWER, "audio_constant"),
-}
-"""Part and coefficient of each size of media."""
 
 
 def _language_costs(plan_offsets: Offsets, plan_lengths: AnyIntArray, model: CostModel) -> Float64Array:
