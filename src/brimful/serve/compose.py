@@ -97,7 +97,7 @@ class MicroBatchComposer:
         self._capacity = settings.capacity if isinstance(settings, TokenBudget) else None
         self._overflow = settings.overflow if isinstance(settings, TokenBudget) else Overflow.ERROR
         self._waiting: list[SampleSegment] = []
-        self._length = self._counted = self._samples = 0  # sums over the waiting segments
+        self._length = self._counted = 0  # sums over the waiting segments
         self._ledger = BatchLedger()
         # Of the step in progress: segments that waited at its beginning or arrived since, and the ledger at its
         # beginning.
@@ -115,7 +115,8 @@ class MicroBatchComposer:
     @property
     def ledger(self) -> BatchLedger:
         """Copy of the ledger; asserts that its sums are consistent."""
-        return replace(self._ledger, samples_carried=self._samples, tokens_carried=self._length).check()
+        num_carried = sum(segment.samples for segment in self.waiting)
+        return replace(self._ledger, samples_carried=num_carried, tokens_carried=self._length).check()
 
     def mark(self) -> ComposerMark:
         """Return a snapshot for ``go_to``."""
@@ -124,7 +125,7 @@ class MicroBatchComposer:
     def go_to(self, mark: ComposerMark) -> None:
         """Go back to a snapshot of this composer, or of another composer with the same settings."""
         self._waiting, self._step_segments = list(mark.segments), None
-        self._length, self._counted, self._samples = sums(mark.segments)
+        self._length, self._counted, _ = sums(mark.segments)
         self._ledger = replace(mark.ledger)
 
     def plan_to_json(self, mark: ComposerMark) -> Any:
@@ -199,7 +200,6 @@ class MicroBatchComposer:
         """Count a segment among the waiting ones."""
         self._length += segment.length
         self._counted += segment.counted
-        self._samples += segment.samples
 
     def _budget(self, step: int) -> int:
         settings = self.settings
@@ -235,7 +235,6 @@ class MicroBatchComposer:
         length, budget_tokens, samples = sums(batch)
         self._length -= times * length
         self._counted -= times * budget_tokens
-        self._samples -= times * samples
         self._ledger.samples_packed += times * samples
         self._ledger.tokens_packed += times * length
         self._ledger.micro_batches += times

@@ -167,7 +167,7 @@ class WindowComposer(MicroBatchComposer):
         self._packs, self._planner = list(plan.packs), deepcopy(plan.planner)
         self._num_in_window = len(plan.numbers) - sum(map(len, plan.packs))
         self._arrived, self._taken = [], []
-        self._length, self._counted, self._samples = sums(mark.segments)
+        self._length, self._counted, _ = sums(mark.segments)
         self._ledger = replace(mark.ledger)
 
     def plan_to_json(self, mark: ComposerMark) -> dict[str, Any]:
