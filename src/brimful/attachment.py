@@ -8,10 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from enum import Enum
 from importlib import import_module
 from typing import Any, Protocol, TypeVar, cast
 
-from brimful.wings import ATTACHMENT_STORE
+from brimful.wings import ATTACHMENT_JOBS, ATTACHMENT_STORE
+
+CONTAINER_BYTES = 256 << 20
+"""Target size of the bytes that come with one shard: a killed job rewrites at most one for each process."""
+
+
+class AttachmentStorage(str, Enum):
+    """Storage of attachments that are in files. Bytes that came with rows are always in the store."""
+
+    REFERENCES = "references"
+    """Path, offset, size and fingerprint; the files must exist when packs are read."""
+    BYTES = "bytes"
+    """Their bytes, each distinct content once: the store is complete."""
+    FEATURES = "features"
+    """Arrays from the model's processor, each distinct content once: training needs neither files nor processor."""
 
 
 class BadAttachmentError(ValueError):
@@ -85,6 +100,11 @@ class AttachmentStore(Protocol):
 def attachment_store() -> AttachmentStore:
     """Return the implementation of attachments in pack stores."""
     return cast("AttachmentStore", import_module(ATTACHMENT_STORE))
+
+
+def attachment_jobs() -> Any:
+    """Return the package with the attachments of jobs that write packs (``brimful.media.job``)."""
+    return import_module(ATTACHMENT_JOBS)
 
 
 _Item = TypeVar("_Item", bound=Attachment)

@@ -15,6 +15,9 @@ READER_MODULES = ("brimful.packed_layouts.pairs", "brimful.packed_layouts.chunks
 LINE_MODULES = ("brimful.packed_layouts.chunks",)
 """Modules with ``rows_of_line(name, row)``: the rows in a line of a file of that name, or None for the line itself."""
 
+ATTACHMENT_JOBS = "brimful.media.job"
+"""Package of attachments in jobs that write packs."""
+
 ATTACHMENT_STORE = "brimful.media.store"
 """Package of attachments in pack stores (``attachment.AttachmentStore``)."""
 

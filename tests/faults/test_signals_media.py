@@ -25,7 +25,7 @@ from brimful.__main__ import main
 from tests.faults.stalls import stall, stalling
 
 import brimful.cli.pack as command
-from brimful.materialize.media import ShardMediaWriter
+from brimful.media.job.writer import ShardMediaWriter
 from brimful.media.families import Qwen2VL
 command.pack_dataset = partial(command.pack_dataset, shard_bytes=1 << 12)
 

@@ -9,7 +9,6 @@ from brimful import LengthTable, plan_packs
 from brimful.encode.completions import BORROWED_REASON
 from brimful.lengths.targets import Targets
 from brimful.materialize.summary import PackSummary
-from brimful.media.store import MediaCensus
 
 
 def table_of(tokens, targets=None, *, group_size=1, encoded_by=(), **account):
@@ -197,4 +196,4 @@ def test_what_only_some_jobs_have_is_said_once_it_is_there():
         **plan.ledger.as_dict(),
     }
     assert rich.as_dict() == {**plain.as_dict(), "shards": 2, "unit": "lines", "seconds": {"plan": 1.0}}
-    assert plain.media == MediaCensus()
+    assert plain.media is None

@@ -2,7 +2,7 @@
 
 They are in a file in the format of shards, which the next record names by its hash: packs first, then one row for each
 segment in the order of the window. So a stopped producer resumes without reading its source again. For media in files
-it holds places and fingerprints (``materialize/carried_media.py`` has the bytes of the others).
+it holds places and fingerprints (``media/job/carried.py`` has the bytes of the others).
 """
 
 from __future__ import annotations
@@ -20,9 +20,6 @@ from brimful.attachment import BadAttachmentError, attachments_of_segment
 from brimful.blobs import Blob, BlobGroup, BlobStore
 from brimful.errors import CorruptFileError, OversizedSampleError
 from brimful.fingerprint import fingerprint_bytes
-from brimful.materialize.carried_media import CarriedMedia
-from brimful.media import PlacedMedium
-from brimful.media.store import MediaFiles
 from brimful.messages import setting
 from brimful.plan.stream.packs import StreamPacks
 from brimful.ragged import offsets_of
@@ -46,7 +43,7 @@ class ReadyPack:
     lengths: Lengths
     sample_ids: SampleIds
     starts: Lengths
-    media: tuple[PlacedMedium, ...] = ()
+    media: tuple[Any, ...] = ()
 
     @cached_property
     def media_bytes(self) -> int:
@@ -64,7 +61,7 @@ class _Tokens:
     start: int
     input_ids: TokenIds
     loss_mask: LossMask
-    media: tuple[PlacedMedium, ...] = ()
+    media: tuple[Any, ...] = ()
     num_left: int = 0
 
 
@@ -94,7 +91,7 @@ class WaitingSamples:
         input_ids: TokenIds,
         loss_mask: LossMask,
         start: int = 0,
-        media: tuple[PlacedMedium, ...] = (),
+        media: tuple[Any, ...] = (),
     ) -> None:
         """Keep the tokens of a sample, or of a part that begins at ``start``; media keep their places in the sample."""
         self._samples.setdefault(sample_id, []).append(_Tokens(start, input_ids, loss_mask, media))
@@ -105,9 +102,7 @@ class WaitingSamples:
         place = slice(start - tokens.start, start - tokens.start + length)
         return tokens.input_ids[place], tokens.loss_mask[place]
 
-    def media(
-        self, sample_id: int, start: int, length: int, *, segment: int = 0, offset: int = 0
-    ) -> Iterator[PlacedMedium]:
+    def media(self, sample_id: int, start: int, length: int, *, segment: int = 0, offset: int = 0) -> Iterator[Any]:
         """Yield the media of a segment, placed in its pack.
 
         Raises:
@@ -128,7 +123,7 @@ class WaitingSamples:
         ready = []
         for sample_ids, starts, lengths in packs:
             ids, masks = [], []
-            media: list[PlacedMedium] = []
+            media: list[Any] = []
             offset = 0
             segments = zip(sample_ids.tolist(), starts.tolist(), lengths.tolist(), strict=True)
             for segment, (sample_id, start, length) in enumerate(segments):
@@ -154,9 +149,7 @@ class WaitingSamples:
             del self._samples[sample_id]
 
 
-def write_packs_to(
-    blob: Blob, packs: Sequence[ReadyPack], media: Sequence[Sequence[PlacedMedium]] | None = None
-) -> str:
+def write_packs_to(blob: Blob, packs: Sequence[ReadyPack], media: Sequence[Sequence[Any]] | None = None) -> str:
     """Write packs as a shard, with their media unless ``media`` is None; return the digests of its batches."""
     writer = ShardWriter(blob, version=SHARD_VERSION if media is None else MEDIA_VERSION)
     for begin in range(0, len(packs), BATCH_ROWS):
@@ -182,13 +175,13 @@ def save_carry_over(
     seq: int,
     ready: Sequence[ReadyPack],
     segments: Sequence[ReadyPack],
-    carried_media: CarriedMedia | None = None,
+    carried_media: Any = None,
 ) -> dict[str, Any] | None:
     """Write the carry-over into a commit, and return its entry in the record; None if it is empty."""
     if not ready and not segments:
         return None
     rows = [*ready, *segments]
-    media: list[list[PlacedMedium]] | None = None
+    media: list[list[Any]] | None = None
     containers: list[dict[str, Any]] = []
     if carried_media is not None:
         media, containers = carried_media.save(files, f"{folder}/media-{seq:08d}", [row.media for row in rows])
@@ -207,7 +200,7 @@ def save_carry_over(
 
 
 def load_carry_over(
-    store: BlobStore, facts: dict[str, Any], carried_media: CarriedMedia | None = None
+    store: BlobStore, facts: dict[str, Any], carried_media: Any = None
 ) -> tuple[list[ReadyPack], list[ReadyPack]]:
     """Return the packs that were ready and the segments that waited.
 
@@ -234,7 +227,7 @@ def load_carry_over(
 
 
 @contextlib.contextmanager
-def _opened(store: BlobStore, facts: dict[str, Any], media: MediaFiles | None) -> Iterator[ShardReader]:
+def _opened(store: BlobStore, facts: dict[str, Any], media: Any) -> Iterator[ShardReader]:
     """Open the file from a temporary copy, which is deleted with the block."""
     data = store.get(facts["file"])
     if fingerprint_bytes(data) != facts["xxh3_128"]:

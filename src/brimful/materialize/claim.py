@@ -8,24 +8,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from brimful.attachment import attachment_jobs
 from brimful.blobs import BlobStore, open_blob_store
-from brimful.checks import choice_of
 from brimful.encode.choose import as_encoder
 from brimful.encode.encoded_samples import EncodedSamples
 from brimful.encode.encoder import Encoder
-from brimful.errors import StoreMismatchError
 from brimful.execute import Execution, as_execution
-from brimful.materialize.feature_sizes import feature_facts, feature_maker
-from brimful.materialize.media_layout import MediaLayout
 from brimful.materialize.settings import JobSettings
-from brimful.media.features import FeatureMaker
-from brimful.media.storage import MediaStorage
-from brimful.media.store import root_note
-from brimful.messages import setting
 from brimful.plan import Overflow, Plan
 from brimful.plan.policies.groups import check_beginnings_stay
 from brimful.progress import Progress
-from brimful.shards import LANES, MEDIA_VERSION, StreamLog
+from brimful.shards import LANES, StreamLog
 from brimful.sources.open import open_source
 from brimful.sources.source import Source
 
@@ -38,21 +31,18 @@ class PackJob:
         source, encoder: of the samples.
         directory: of the packs; a path or a URL.
         settings: of the job, as given.
-        storage, execution, progress: of the settings.
+        execution, progress: of the settings.
         store, log: of the packs.
-        maker: of the features that the packs hold; None if they hold none.
     """
 
     source: Source
     encoder: Encoder
     directory: str
     settings: JobSettings
-    storage: MediaStorage
     execution: Execution
     progress: Progress
     store: BlobStore
     log: StreamLog
-    maker: FeatureMaker | None
 
     @classmethod
     def open(
@@ -68,13 +58,16 @@ class PackJob:
         if source.joins_rows:
             check_beginnings_stay(overflow)
         encoder = as_encoder(source, encoder)
-        storage = choice_of(MediaStorage, settings.media_storage, argument="media_storage")
-        maker = feature_maker(encoder, storage)
         execution, progress = as_execution(settings.execution), settings.progress or Progress()
         store = open_blob_store(directory)
-        log = StreamLog(store)
-        directory = os.fspath(directory)
-        return cls(source, encoder, directory, settings, storage, execution, progress, store, log, maker)
+        job = cls(source, encoder, os.fspath(directory), settings, execution, progress, store, StreamLog(store))
+        _ = job.attached  # now, so that settings are refused before any work
+        return job
+
+    @cached_property
+    def attached(self) -> Any:
+        """The attachments of the samples (``media.job.job.MediaJob``); None if the encoder takes none."""
+        return attachment_jobs().job_of(self)
 
     @cached_property
     def samples(self) -> EncodedSamples:
@@ -108,62 +101,37 @@ class PackJob:
             "packs_per_shard": per_shard,
         }
 
-    def claim(self, plan: Plan, layout: MediaLayout | None) -> int:
+    def claim(self, plan: Plan) -> int:
         """Claim the directory for the packs of a plan, and return its packs per shard.
 
         Raises:
-            StoreMismatchError: it holds packs of another job, or of media in another directory.
+            StoreMismatchError: it holds packs of another job, or of attachments in another directory.
         """
         per_shard = packs_per_shard(plan, self.settings.shard_bytes)
-        notes = dict(self.settings.notes or {})
-        if layout is None:
+        notes, attached = dict(self.settings.notes or {}), self.attached
+        if attached is None:
             self.log.begin(self.identity(plan, per_shard), notes)
             return per_shard
-        per_shard = layout.packs_per_shard(per_shard, plan.num_packs)
-        note = root_note(self.store, media_root_of(self.source)) if layout.num_references else {}
-        media: dict[str, Any] = {
-            "storage": layout.storage.value,
-            "fingerprint": layout.fingerprint,
-            "shards": MEDIA_VERSION,
-        }
-        if layout.features is not None:
-            media["features"] = dict(layout.features)
-        self.log.begin({**self.identity(plan, per_shard), "media": media}, {**notes, **note})
-        # References are relative to the root of the job that began the store, which may have been moved with its media.
-        begun = self.log.header()["notes"]
-        for name, root in note.items():
-            if not set(root.items()) & set(begun.get(name, {}).items()):
-                raise StoreMismatchError(
-                    f"{self.store.url} names media in {begun.get(name, {}).get('path')!r} and the job has them in "
-                    f"{root['path']!r}: choose another {setting('directory')}, or {setting('media_dir')} as before"
-                )
+        per_shard = int(attached.packs_per_shard(per_shard, plan.num_packs))
+        self.log.begin({**self.identity(plan, per_shard), "media": attached.identity}, {**notes, **attached.notes})
+        attached.check_notes(self.log.header()["notes"])
         return per_shard
 
     def expect(self, identity: Mapping[str, Any]) -> None:
-        """Check that a store was made by this job, with this storage of media; does not read the media.
+        """Check that a store was made by this job, with this storage of attachments; does not read them.
 
         Raises:
             StoreMismatchError: it holds packs of another job.
         """
         expected = dict(identity)
-        if self.encoder.takes_media:
-            expected.pop("packs_per_shard", None)  # useless without the sizes of media
+        if self.attached is not None:
+            expected.pop("packs_per_shard", None)  # useless without the sizes of attachments
             media = self.log.header()["identity"].get("media", {})
             if media:
-                features = {} if self.maker is None else {"features": feature_facts(self.maker)}
-                expected["media"] = {**media, "storage": self.storage.value, **features}
+                expected["media"] = self.attached.expected(media)
         self.log.expect(expected)
 
 
 def packs_per_shard(plan: Plan, shard_bytes: int) -> int:
     """Return the number of packs in one shard, at 4 bytes a token; at least one."""
     return max(1, min(shard_bytes // (4 * plan.capacity), plan.num_packs))
-
-
-def media_root_of(source: Source) -> str:
-    """Return the common directory of all media of a source, as its rows are placed; empty if it is only the root."""
-    try:
-        root = os.path.commonpath(source.media_directories)
-    except ValueError:  # none, or on several drives
-        return ""
-    return "" if os.path.dirname(root) == root else root

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from brimful.arguments import CAPACITY_NAMES, understands
+from brimful.attachment import attachment_store
 from brimful.cache import exclusive
 from brimful.encode.augmentation import check_augmentation
 from brimful.encode.encoder import Encoder
@@ -26,17 +27,14 @@ from brimful.errors import (
 from brimful.execute import as_execution
 from brimful.fingerprint import fingerprint_array
 from brimful.lengths.table import LengthTable
-from brimful.materialize.changed_media import explained_changes_of_media
 from brimful.materialize.claim import PackJob
 from brimful.materialize.dropped import write_dropped
 from brimful.materialize.home import JobHome
-from brimful.materialize.oversized_media import check_media_fit, remedy_of
 from brimful.materialize.settings import JobSettings
 from brimful.materialize.summary import PackSummary
-from brimful.materialize.write import layout_of, survey_of, write_plan
+from brimful.materialize.write import write_plan
 from brimful.measure.filters import Filter, as_filters
 from brimful.measure.job import measure_and_keep
-from brimful.media.store import MediaCensus, recorded_root
 from brimful.messages import setting
 from brimful.plan import Plan, PlanSettings
 from brimful.plan.planner import plan_with
@@ -141,11 +139,12 @@ def pack_dataset(
             raise SourceError(
                 f"no row of {source.title} can be packed; the first is {_first_rejected(source, encoder, table)}"
             )
-        check_media_fit(table, settings, source, encoder)
-        survey = None
-        if encoder.takes_media and not is_finished:
-            with explained_changes_of_media(is_measured_now=True):
-                survey = survey_of(pack_job, table.tokens > 0)
+        attached = pack_job.attached
+        if attached is not None:
+            attached.check_fit(table, settings)
+            if not is_finished:
+                with attached.explained(is_measured_now=True):
+                    attached.survey(table.tokens > 0)
         plan_path = home.path("plan.arrow")
         # Of two concurrent jobs one plans, and the other takes its plan: a search may not find the same plan again.
         with ExitStack() as lock:
@@ -160,14 +159,15 @@ def pack_dataset(
                 if saved_plan is None and not is_claimed:
                     plan.save(plan_path)
                     home.publish(plan_path.name)
-            layout = None if survey is None else layout_of(pack_job, plan, survey, measurement.encoded)
-            if layout is not None or not encoder.takes_media:
-                pack_job.claim(plan, layout)
+            if attached is not None and not is_finished:
+                attached.lay_out(plan, measurement.encoded)
+            if attached is None or not is_finished:
+                pack_job.claim(plan)
             # In a claimed directory the header is checked first: the plan of another job must not be overwritten.
             if saved_plan is None and is_claimed:
                 plan.save(plan_path)
                 home.publish(plan_path.name)
-        num_written = write_plan(pack_job, plan, measurement.encoded, layout)
+        num_written = write_plan(pack_job, plan, measurement.encoded)
         write_dropped(home.path("dropped.jsonl"), plan, table, source)
         home.publish("lengths.arrow", "rejects.jsonl", "dropped.jsonl")
         records, _ = log.records()
@@ -183,9 +183,7 @@ def pack_dataset(
             table=table,
             shards=len(records),
             seconds=seconds if num_written or not is_finished else {},
-            media=MediaCensus.of(
-                records, directory=pack_job.directory, root=recorded_root(store, log.header()["notes"])
-            ),
+            media=attachment_store().files_of(store, records, log.header()["notes"]).census(pack_job.directory),
         )
         store.put_atomic("summary.json", json.dumps(summary.as_dict(), indent=1).encode())
     return summary
@@ -241,11 +239,9 @@ def _make_plan(
         raise error.located(source.where(error.sample_id)) from error
     if plan.num_packs == 0:
         longest = int(np.argmax(table.tokens))
-        # A sample with media is not cut.
-        has_media = any(
-            name in table.budgets and table.budgets[name][longest] > 0 for name in ("patches", "audio_frames")
-        )
-        split = remedy_of(source, job.encoder, longest) if has_media else f"{setting('overflow', 'split')}, "
+        # A sample with attachments is not cut.
+        remedy = None if job.attached is None else job.attached.remedy(table, longest)
+        split = f"{setting('overflow', 'split')}, " if remedy is None else remedy
         hint = (
             f", or {setting('text_unit', 'line')} if each line is a document" if source.unit == TextFiles.unit else ""
         )

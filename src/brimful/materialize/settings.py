@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from brimful.attachment import AttachmentStorage
 from brimful.execute import LOCAL, ExecutionLike
 from brimful.measure.filters import FILTERS, Filter
 from brimful.measure.job import OnBadSample
-from brimful.media.storage import MediaStorage
 from brimful.progress import Progress
 from brimful.settings import option
 
@@ -45,8 +45,8 @@ class JobSettings:
         "NAME[=VALUE]",
         "--filter",
     )
-    media_storage: MediaStorage | str = option(
-        MediaStorage.REFERENCES,
+    media_storage: AttachmentStorage | str = option(
+        AttachmentStorage.REFERENCES,
         "What packs hold of media in files: path and fingerprint; their bytes; or the processor's features. Distinct "
         "bytes and features are stored once.",
         None,

@@ -4,18 +4,17 @@ import functools
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from brimful.attachment import attachment_jobs
 from brimful.blobs import BlobGroup, BlobStore, crash_points, open_blob_store
 from brimful.encode import EncodedSample
 from brimful.encode.encoded_samples import EncodedSamples
 from brimful.encode.token_runs import StoredSamples
 from brimful.errors import PlanMismatchError
 from brimful.fingerprint import short
-from brimful.materialize.media import ShardMediaWriter
-from brimful.materialize.media_layout import MediaLayout, ShardMedia
-from brimful.media.features import FeatureMaker
 from brimful.plan import Plan
 from brimful.shards import (
     BATCH_ROWS,
@@ -39,7 +38,7 @@ class ShardContext:
     plan_path: str | None
     plan_fingerprint: Fingerprint
     samples: EncodedSamples
-    features: FeatureMaker | None
+    features: Any
     encoded: StoredSamples | None
     directory: str
     packs_per_shard: int
@@ -55,7 +54,7 @@ class ShardTask:
     """One shard to write, and the facts of the media of its samples."""
 
     seq: int
-    media: ShardMedia | None
+    media: Any
 
     def __str__(self) -> str:
         return f"shard {self.seq}"
@@ -64,7 +63,7 @@ class ShardTask:
 class ShardTasks(Sequence[ShardTask]):
     """Tasks of shards, made on access, so that the facts of all media are not copied at once."""
 
-    def __init__(self, pending: Sequence[int], plan: Plan, per_shard: int, layout: MediaLayout | None) -> None:
+    def __init__(self, pending: Sequence[int], plan: Plan, per_shard: int, layout: Any) -> None:
         self._pending, self._plan, self._per_shard, self._layout = pending, plan, per_shard, layout
 
     def __len__(self) -> int:
@@ -93,7 +92,9 @@ def write_shard(context: ShardContext, task: ShardTask) -> tuple[int, int]:
     with ExitStack() as stack, BlobGroup(store) as files:
         media = None
         if task.media is not None:
-            media = stack.enter_context(ShardMediaWriter(seq, task.media, context.samples, store, context.features))
+            media = stack.enter_context(
+                attachment_jobs().ShardMediaWriter(seq, task.media, context.samples, store, context.features)
+            )
         blob = files.blob(f"shards/{seq:08d}")
         version = SHARD_VERSION if media is None else MEDIA_VERSION
         writer = ShardWriter(blob, version=version, media_root=context.media_root)
@@ -153,9 +154,7 @@ def _open_plan(path: str | None, fingerprint: Fingerprint) -> Plan:
     return plan
 
 
-def _gather_rows(
-    context: ShardContext, plan: Plan, first: int, end: int, media: ShardMediaWriter | None = None
-) -> PackRows:
+def _gather_rows(context: ShardContext, plan: Plan, first: int, end: int, media: Any = None) -> PackRows:
     """Return the packs ``first … end - 1`` of the plan as flat columns; new media bytes go to their container."""
     rows = slice(int(plan.offsets[first]), int(plan.offsets[end]))
     sample_ids = plan.sample_ids[rows].astype(np.int64)

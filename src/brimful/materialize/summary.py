@@ -8,7 +8,6 @@ import numpy as np
 
 from brimful.encode.completions import BORROWED_REASON
 from brimful.lengths.table import LengthTable
-from brimful.media.store import MediaCensus
 from brimful.messages import counted, in_python
 from brimful.plan import Plan
 from brimful.plan.ledger import MUCH_LOST, drop_reason
@@ -32,7 +31,7 @@ class PackSummary:
         shards: number of files of packs.
         first_rejected: place and reason of the first skipped row, with settings marked (``brimful.messages``).
         seconds: of each stage that had something to do.
-        media: census of the media in the packs.
+        media: census of the media in the packs (``media.store.MediaCensus``).
     """
 
     source: str
@@ -45,7 +44,7 @@ class PackSummary:
     unit: str = ""
     first_rejected: str = ""
     seconds: dict[str, float] = field(default_factory=dict)
-    media: MediaCensus = field(default_factory=MediaCensus)
+    media: Any = None
 
     def lines(self) -> list[str]:
         """Return the summary as lines, with settings marked."""
@@ -64,7 +63,7 @@ class PackSummary:
             f"samples        {ledger.samples_in:,}{of_rows} in {self.source} (format {self.format}{unit})",
             f"tokens         {ledger.tokens_in:,}, {ledger.tokens_in / max(num_read, 1):,.0f} a sample",
             *(f"encoded by     {libraries}" for libraries in self.table.provenance.get("encoded_by", ())),
-            *self.media.lines(),
+            *(() if self.media is None else self.media.lines()),
             self._targets_line(),
             f"packs          {plan.num_packs:,} of {self.capacity:,} tokens in {counted(self.shards, 'shard')}",
             f"fill           {100 * plan.fill_ratio:.2f} %",
@@ -160,7 +159,7 @@ class PackSummary:
             "settings": self.plan.record,
             "account": self.table.account.as_dict(),
             "seconds": self.seconds,
-            **({"media": self.media.as_dict()} if self.media.kinds else {}),
+            **({"media": self.media.as_dict()} if self.media is not None and self.media.kinds else {}),
             **self.plan.ledger.as_dict(),
         }
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.media.store.test_files import written
 
 from brimful.blobs import open_blob_store
 from brimful.errors import CorruptFileError
@@ -19,6 +18,7 @@ from brimful.media.store.columns import MediaCells, cells_of
 from brimful.media.store.stored import StoredFacts, StoredMedia
 from brimful.ragged import offsets_of
 from brimful.shards import MEDIA_VERSION, PackRows, ShardReader, ShardWriter
+from tests.media.store.test_files import written
 
 CONTENTS = (b"abc", b"defg", b"x" * 600)
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
+from brimful.attachment import attachment_jobs
 from brimful.blobs import BlobGroup, BlobStore, crash_points
 from brimful.materialize.carry_over import ReadyPack, write_packs_to
-from brimful.materialize.producer.media_container import ShardContainer
 from brimful.materialize.producer.records import SeenRecords
 from brimful.shards import ShardRecord, shard_key
 
@@ -30,7 +30,7 @@ def write_shard(
         BadSampleError: a medium was changed after intake, or is gone.
     """
     seq, (num_packs, num_tokens) = len(records), records.sums
-    container = ShardContainer(files, seq)
+    container = attachment_jobs().ShardContainer(files, seq)
     media = [container.add(pack) for pack in packs] if with_media else None
     media_facts = container.close()
     crash_points.reach("after-media")

@@ -4,11 +4,11 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from brimful.attachment import attachment_jobs
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoded_samples import compare_share
 from brimful.encode.encoder import Encoder
 from brimful.errors import BadSampleError, NoTargetError
-from brimful.materialize.producer.arrived_media import ArrivedMedia
 from brimful.materialize.producer.settings import ProducerSettings
 from brimful.messages import setting
 from brimful.plan import NoTarget, Overflow
@@ -45,7 +45,7 @@ class Intake:
 
     def __init__(self, encoder: Encoder, settings: ProducerSettings, title: str) -> None:
         self._encoder, self._settings, self._title = encoder, settings, title
-        self._media = ArrivedMedia(encoder, title) if encoder.takes_media else None
+        self._media = attachment_jobs().ArrivedMedia(encoder, title) if encoder.takes_media else None
         self._num_shown = 0
 
     def take(self, samples: Sequence[Sample | BadSampleError], first_id: int) -> TakenSamples:

@@ -11,6 +11,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from brimful.arguments import CAPACITY_NAMES, understands
+from brimful.attachment import attachment_jobs
 from brimful.blobs import BlobGroup, crash_points, open_blob_store
 from brimful.checks import path_of
 from brimful.encode.choose import EncoderSettings, encoder_for
@@ -18,7 +19,6 @@ from brimful.encode.encoder import Encoder
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import StoreMismatchError
 from brimful.materialize.back_pressure import BackPressure, Clock
-from brimful.materialize.carried_media import CarriedMedia
 from brimful.materialize.carry_over import save_carry_over
 from brimful.materialize.producer.begin import check_apart, claim_stream, mode_of_arrivals
 from brimful.materialize.producer.commit import remove_carry_over, write_shard
@@ -105,7 +105,7 @@ class PackingProducer:
         self._given_encoder, self._encoder_settings = encoder, encoder_options
         self._encoder = encoder if isinstance(encoder, Encoder) else None
         takes_media = encoder_options.media is not None if self._encoder is None else self._encoder.takes_media
-        self._carried_media = CarriedMedia(self._store) if takes_media else None
+        self._carried_media = attachment_jobs().CarriedMedia(self._store) if takes_media else None
         rows = {item.name: getattr(self._settings, item.name) for item in fields(RowSettings)}
         self._feed: Feed = open_feed(source, **rows, media=takes_media, cache_dir=self._settings.cache_dir)
         check_apart(source, self.directory)

@@ -7,7 +7,6 @@ from typing import Any
 from brimful.blobs import BlobStore
 from brimful.errors import CorruptFileError, StateError
 from brimful.materialize.back_pressure import Clock
-from brimful.materialize.carried_media import CarriedMedia
 from brimful.materialize.carry_over import load_carry_over
 from brimful.materialize.producer.records import SeenRecords
 from brimful.materialize.producer.settings import ProducerSettings
@@ -47,7 +46,7 @@ def recover(
     settings: ProducerSettings,
     name: str,
     clock: Clock,
-    carried_media: CarriedMedia | None,
+    carried_media: Any,
 ) -> Recovered:
     """Return the state in the last record of a producer.
 
@@ -77,9 +76,7 @@ def recover(
     )
 
 
-def _load(
-    window: PackingWindow, store: BlobStore, name: str, state: dict[str, Any], carried_media: CarriedMedia | None
-) -> None:
+def _load(window: PackingWindow, store: BlobStore, name: str, state: dict[str, Any], carried_media: Any) -> None:
     if state.get("version") != STATE_VERSION:
         raise StateError(
             f"{store.url}: producer {name} has state of version {state.get('version')!r}; this brimful reads "

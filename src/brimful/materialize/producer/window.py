@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from brimful.attachment import CONTAINER_BYTES
 from brimful.materialize.carry_over import ReadyPack, WaitingSamples
-from brimful.materialize.media_layout import CONTAINER_BYTES
 from brimful.materialize.producer.intake import TakenSamples
 from brimful.materialize.producer.settings import ProducerSettings
 from brimful.materialize.producer.statistics import ProducerStatistics

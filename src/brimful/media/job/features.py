@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from brimful.attachment import AttachmentStorage
 from brimful.encode.encoded_samples import EncodedSamples
 from brimful.encode.encoder import Encoder
 from brimful.encode.token_runs import StoredSamples
 from brimful.errors import SettingsError
 from brimful.execute import LOCAL, Execution, available_cores, run_tasks
-from brimful.materialize.media_layout import MediaLayout
 from brimful.media.encode.chat import MediaChatEncoder
 from brimful.media.features import FeatureMaker
+from brimful.media.job.layout import MediaLayout
 from brimful.media.rope_rules import rope_rule
-from brimful.media.storage import MediaStorage
 from brimful.messages import setting
 from brimful.progress import Progress
 from brimful.typing import Int64Array
@@ -25,13 +25,13 @@ _TASK_MEDIA = 4096
 """Media that one task measures: enough to outweigh the start of a task, few enough to show progress."""
 
 
-def feature_maker(encoder: Encoder, storage: MediaStorage) -> FeatureMaker | None:
+def feature_maker(encoder: Encoder, storage: AttachmentStorage) -> FeatureMaker | None:
     """Return the maker of the features of a store; None for other storages.
 
     Raises:
         SettingsError: an encoder without processor files.
     """
-    if storage is not MediaStorage.FEATURES:
+    if storage is not AttachmentStorage.FEATURES:
         return None
     family = encoder.family if isinstance(encoder, MediaChatEncoder) else None
     if family is None or family.directory is None:

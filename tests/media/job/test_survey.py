@@ -7,9 +7,9 @@ import pytest
 
 from brimful.errors import BadSampleError
 from brimful.fingerprint import fingerprint_bytes
-from brimful.materialize import media_survey
-from brimful.materialize.media_survey import fingerprint_of_digest, survey_media
 from brimful.media import Medium
+from brimful.media.job import survey as media_survey
+from brimful.media.job.survey import fingerprint_of_digest, survey_media
 from brimful.progress import Progress
 from brimful.sources import open_source
 from tests.materialize.pictures import chat, picture, write_pictures

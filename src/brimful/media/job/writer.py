@@ -12,9 +12,9 @@ from brimful.blobs import Blob, BlobStore
 from brimful.encode.encoded_samples import EncodedSamples
 from brimful.errors import BadSampleError, OversizedSampleError, SettingsError, StoreFullError
 from brimful.fingerprint import fingerprint_bytes
-from brimful.materialize.media_layout import ShardMedia
 from brimful.media import BadMediumError, PlacedMedium
 from brimful.media.features import FeatureMaker
+from brimful.media.job.layout import ShardMedia
 from brimful.media.store import ContainerWriter, KindCounter, container_key
 from brimful.messages import setting
 from brimful.ragged import offsets_of

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful.materialize.media_layout import MediaLayout
-from brimful.materialize.media_survey import MediaSurvey
+from brimful.attachment import AttachmentStorage
 from brimful.media import MediaKind, Medium, PlacedMedium
-from brimful.media.storage import MediaStorage
+from brimful.media.job.layout import MediaLayout
+from brimful.media.job.survey import MediaSurvey
 from brimful.plan import plan_packs
 from brimful.ragged import offsets_of
 
@@ -44,7 +44,7 @@ def plan_of(*packs):
 def test_each_medium_goes_to_the_shard_that_uses_it_first():
     """Samples 0 … 4 have the media ab, c, b, (none) and da; packs are 2·0, 1·3 and 4, one a shard."""
     survey = survey_of(["ab", "c", "b", "", "da"])
-    layout = MediaLayout.of(plan_of([2, 0], [1, 3], [4]), survey, MediaStorage.BYTES)
+    layout = MediaLayout.of(plan_of([2, 0], [1, 3], [4]), survey, AttachmentStorage.BYTES)
     assert [survey.sizes[row] for row in layout.first_uses] == [2, 1, 3, 4]  # b a c d
     placed = replace(layout, packs_of_shard=1)
     assert placed.shards.tolist() == [0, 0, 1, 2]
@@ -58,7 +58,7 @@ def test_each_medium_goes_to_the_shard_that_uses_it_first():
 
 def test_references_store_only_what_is_in_no_file():
     """A file stays where it is; bytes of a row are in no other place."""
-    layout = MediaLayout.of(plan_of([0, 1]), survey_of(["ab", "b"], in_row="b"), MediaStorage.REFERENCES)
+    layout = MediaLayout.of(plan_of([0, 1]), survey_of(["ab", "b"], in_row="b"), AttachmentStorage.REFERENCES)
     assert layout.stored_index.tolist() == [-1, 0, 0]
     assert (layout.num_stored, layout.num_references) == (1, 1)
 
@@ -67,7 +67,7 @@ def test_references_store_only_what_is_in_no_file():
 def test_distinct_media_are_counted_where_they_are_used_first(storage, num_stored):
     """Stored or not; a film whose sound is a medium too is one of each kind, and its bytes are stored once."""
     survey = survey_of(["ab", "ca", "Aa", "d"], in_row="b")
-    layout = MediaLayout.of(plan_of([1], [0, 2]), survey, MediaStorage(storage))
+    layout = MediaLayout.of(plan_of([1], [0, 2]), survey, AttachmentStorage(storage))
     assert layout.first_use_packs.tolist() == [-1, 1, 0, 0, 1, -1, -1]
     assert layout.num_stored == num_stored
     placed = replace(layout, packs_of_shard=1)
@@ -77,7 +77,7 @@ def test_distinct_media_are_counted_where_they_are_used_first(storage, num_store
 
 def test_a_sample_that_is_drawn_again_brings_no_distinct_medium():
     """A mixture repeats samples, in the same pack, shard or a later one."""
-    layout = MediaLayout.of(plan_of([0, 0], [1], [0, 1]), survey_of(["ab", "c"]), MediaStorage.REFERENCES)
+    layout = MediaLayout.of(plan_of([0, 0], [1], [0, 1]), survey_of(["ab", "c"]), AttachmentStorage.REFERENCES)
     samples = [np.array([0]), np.array([1]), np.array([0, 1])]
     assert [
         int(replace(layout, packs_of_shard=1).of_samples(n, ids).is_first_use.sum()) for n, ids in enumerate(samples)
@@ -86,14 +86,14 @@ def test_a_sample_that_is_drawn_again_brings_no_distinct_medium():
 
 def test_media_of_dropped_samples_are_not_stored():
     """Sample 1 is in no pack."""
-    layout = MediaLayout.of(plan_of([0, 2]), survey_of(["a", "b", "a"]), MediaStorage.BYTES)
+    layout = MediaLayout.of(plan_of([0, 2]), survey_of(["a", "b", "a"]), AttachmentStorage.BYTES)
     assert (layout.num_stored, layout.stored_index.tolist()) == (1, [0, -1, 0])
 
 
 def test_a_container_keeps_its_size(monkeypatch):
     """Large media make shards of fewer packs: what a killed job loses stays small."""
-    monkeypatch.setattr("brimful.materialize.media_layout.CONTAINER_BYTES", 2048)
-    layout = MediaLayout.of(plan_of([0], [1], [2], [3]), survey_of(["a", "b", "c", "d"]), MediaStorage.BYTES)
+    monkeypatch.setattr("brimful.media.job.layout.CONTAINER_BYTES", 2048)
+    layout = MediaLayout.of(plan_of([0], [1], [2], [3]), survey_of(["a", "b", "c", "d"]), AttachmentStorage.BYTES)
     assert layout.packs_per_shard(100, 4) == 2
 
 
@@ -110,7 +110,7 @@ def test_every_distinct_medium_is_stored_once(case):
     contents, num_distinct = "".join(media).lower(), 0
     packs = [order[begin : begin + samples_a_pack] for begin in range(0, len(order), samples_a_pack)]
     survey, plan = survey_of(media), plan_of(*packs)
-    placed = replace(MediaLayout.of(plan, survey, MediaStorage.BYTES), packs_of_shard=packs_a_shard)
+    placed = replace(MediaLayout.of(plan, survey, AttachmentStorage.BYTES), packs_of_shard=packs_a_shard)
     new, uses = {}, []
     for shard, begin in enumerate(range(0, len(packs), packs_a_shard)):
         samples = [sample for pack in packs[begin : begin + packs_a_shard] for sample in pack]
@@ -135,12 +135,12 @@ def test_every_distinct_medium_is_stored_once(case):
 def test_another_picture_is_another_job():
     """A job that goes on with other pictures would mix two layouts in one store."""
     plan = plan_of([0, 1])
-    one, other = (MediaLayout.of(plan, survey_of(media), MediaStorage.BYTES) for media in (["a", "b"], ["a", "c"]))
+    one, other = (MediaLayout.of(plan, survey_of(media), AttachmentStorage.BYTES) for media in (["a", "b"], ["a", "c"]))
     assert one.fingerprint != other.fingerprint
-    assert one.fingerprint != MediaLayout.of(plan, survey_of(["a", "b"]), MediaStorage.REFERENCES).fingerprint
+    assert one.fingerprint != MediaLayout.of(plan, survey_of(["a", "b"]), AttachmentStorage.REFERENCES).fingerprint
 
 
-@pytest.mark.parametrize("storage", MediaStorage)
+@pytest.mark.parametrize("storage", AttachmentStorage)
 def test_no_media_at_all(storage):
     """Texts through an encoder of pictures."""
     layout = MediaLayout.of(plan_of([0, 1]), survey_of(["", ""]), storage)
@@ -158,7 +158,7 @@ def test_facts_of_a_shard_are_numbers_in_arrays():
         np.ones(num_samples, dtype=np.int64),
         np.zeros(num_samples, dtype=np.int8),
     )
-    layout = MediaLayout.of(plan_of([*range(num_samples)]), survey, MediaStorage.BYTES)
+    layout = MediaLayout.of(plan_of([*range(num_samples)]), survey, AttachmentStorage.BYTES)
     facts = replace(layout, packs_of_shard=1).of_samples(0, np.arange(num_samples))
     assert sum(np.asarray(value).nbytes for value in vars(facts).values()) <= 80 * num_samples
     assert all(isinstance(value, np.ndarray) for value in vars(facts).values())
@@ -170,7 +170,7 @@ def test_facts_of_a_shard_are_numbers_in_arrays():
 )
 def test_random_layouts_are_what_they_were(storage, expected, monkeypatch):
     """Every number of a layout and of the writers of its shards: another place would be another store."""
-    monkeypatch.setattr("brimful.materialize.media_layout.CONTAINER_BYTES", 4096)
+    monkeypatch.setattr("brimful.media.job.layout.CONTAINER_BYTES", 4096)
     digest = hashlib.sha256()
     for seed in range(100):
         generator = np.random.default_rng([22, seed])
@@ -179,7 +179,7 @@ def test_random_layouts_are_what_they_were(storage, expected, monkeypatch):
         order = generator.permutation(num_samples)[: max(1, num_samples - seed % 3)].tolist()
         packs = [order[begin : begin + 2] for begin in range(0, len(order), 2)]
         survey = survey_of(media, in_row="bc")
-        layout = MediaLayout.of(plan_of(*packs), survey, MediaStorage(storage))
+        layout = MediaLayout.of(plan_of(*packs), survey, AttachmentStorage(storage))
         if storage == "features":
             layout = replace(layout, stored_sizes=layout.stored_sizes * 700, features={"settings": "x"})
         per_shard = layout.packs_per_shard(3, len(packs))

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from brimful.attachment import AttachmentStorage
 from brimful.blobs import LocalBlobStore
 from brimful.errors import StoreFullError
-from brimful.materialize.write import _announce_media, _check_space
-from brimful.media.storage import MediaStorage
+from brimful.media.job.job import _announce_media, _check_space, media_root_of
 
 Stub: Any = SimpleNamespace
 """An object of which only some attributes are asked."""
@@ -18,7 +18,7 @@ Stub: Any = SimpleNamespace
 PLAN = Stub(ledger=Stub(tokens_packed=1000), num_packs=10)
 
 
-def layout(storage=MediaStorage.BYTES):
+def layout(storage=AttachmentStorage.BYTES):
     """Three media in the containers of shards 0, 0 and 1."""
     sizes = np.array([100, 200, 400])
     return Stub(stored_sizes=sizes, storage=storage, shards=np.array([0, 0, 1]), packs_of_shard=5)
@@ -44,7 +44,7 @@ def test_media_of_pending_shards_need_room(tmp_path, monkeypatch, pending, num_b
         f"{store.url} needs {needed}, most of them for media, and {free} are free: free some space, or choose "
     )
     with pytest.raises(StoreFullError) as refused:
-        _check_space(store, PLAN, layout(MediaStorage.REFERENCES), pending)
+        _check_space(store, PLAN, layout(AttachmentStorage.REFERENCES), pending)
     assert refused.value.message.endswith(": free some space")
 
 
@@ -80,3 +80,12 @@ def test_sizes_are_said():
         "1 referenced in /data"
     ]
     assert said(is_used=np.array([False] * 3)) == []
+
+
+@pytest.mark.parametrize(
+    ("directories", "root"),
+    [(["/data/a", "/data/b"], "/data"), (["/data/a"], "/data/a"), (["/a", "/b"], ""), ([], ""), (["/"], "")],
+)
+def test_the_root_of_media(directories, root):
+    """The directory that holds all of them; none where that is the whole file system."""
+    assert media_root_of(Stub(media_directories=directories)) == root

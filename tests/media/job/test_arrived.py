@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from brimful.errors import BadSampleError, ProcessorDiffersError
-from brimful.materialize.producer.arrived_media import ArrivedMedia, read_again
 from brimful.media import MediaKind, Medium, PlacedMedium
+from brimful.media.job.arrived import ArrivedMedia, read_again
 
 Stub: Any = SimpleNamespace
 """An object of which only some attributes are asked."""

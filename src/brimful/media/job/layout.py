@@ -11,17 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from brimful.attachment import CONTAINER_BYTES, AttachmentStorage
 from brimful.fingerprint import fingerprint_array, fingerprint_of
-from brimful.materialize.media_survey import Digests, MediaSurvey, fingerprint_of_digest
 from brimful.media import PlacedMedium
-from brimful.media.storage import MediaStorage
+from brimful.media.job.survey import Digests, MediaSurvey, fingerprint_of_digest
 from brimful.media.store import container_ends, padded
 from brimful.plan import Plan
 from brimful.ragged import offsets_of, ranges
 from brimful.typing import BoolArray, Fingerprint, Int64Array, Offsets
-
-CONTAINER_BYTES = 256 << 20
-"""Target size of a container of media: a killed job rewrites at most one for each process."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +41,7 @@ class MediaLayout:
     """
 
     survey: MediaSurvey
-    storage: MediaStorage
+    storage: AttachmentStorage
     is_used: BoolArray
     first_uses: Int64Array
     stored_index: Int64Array
@@ -55,7 +52,7 @@ class MediaLayout:
     packs_of_shard: int = 0
 
     @classmethod
-    def of(cls, plan: Plan, survey: MediaSurvey, storage: MediaStorage) -> "MediaLayout":
+    def of(cls, plan: Plan, survey: MediaSurvey, storage: AttachmentStorage) -> "MediaLayout":
         """Find the first use of every distinct medium.
 
         ::
@@ -71,7 +68,7 @@ class MediaLayout:
         first_segments[sample_ids[::-1]] = np.arange(num_segments - 1, -1, -1)
         segments = np.repeat(first_segments, np.diff(survey.offsets))
         is_used = segments >= 0
-        is_stored = is_used & survey.is_in_row if storage is MediaStorage.REFERENCES else is_used
+        is_stored = is_used & survey.is_in_row if storage is AttachmentStorage.REFERENCES else is_used
         # Uses in the order of packs: a stable sort keeps the order of media within a sample.
         rows = np.flatnonzero(is_used)
         rows = rows[np.argsort(segments[rows], kind="stable")]
@@ -85,7 +82,7 @@ class MediaLayout:
             firsts = of_kind[_is_first_of_group(survey.digests[of_kind])]
             first_use_packs[firsts] = packs[firsts]
         contents = survey.digests
-        if storage is MediaStorage.FEATURES:
+        if storage is AttachmentStorage.FEATURES:
             # A film used as both video and audio has different features: equal contents are distinguished by their
             # kind.
             contents = np.column_stack([survey.digests, survey.kinds.astype(np.uint64)])

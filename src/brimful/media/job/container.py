@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from brimful.blobs import Blob, BlobGroup
-from brimful.materialize.carry_over import ReadyPack
-from brimful.materialize.producer.arrived_media import read_again
 from brimful.media import PlacedMedium
+from brimful.media.job.arrived import read_again
 from brimful.media.store import ContainerWriter, KindCounter, container_key
 
 
@@ -27,7 +26,7 @@ class ShardContainer:
         self._counts: dict[str, KindCounter] = {}
         self._kinds_seen: set[tuple[str, str]] = set()
 
-    def add(self, pack: ReadyPack) -> list[PlacedMedium]:
+    def add(self, pack: Any) -> list[PlacedMedium]:
         """Store the media of a pack, and return them with their places.
 
         Raises:
