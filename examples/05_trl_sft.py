@@ -17,9 +17,9 @@ from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM, set_seed
 from brimful import ChatEncoder, PackedDataset, measure_lengths, open_source, plan_packs
 from brimful.demo import make_chats, train_tokenizer
 from brimful.errors import missing_extra
-from brimful.trainers import collator_for, evaluate_samples, one_by_one
-from brimful.trainers.transformers import log_packing
-from brimful.trainers.trl import SFTPacks, for_packs
+from brimful.integrations.trainers import collator_for, evaluate_samples, one_by_one
+from brimful.integrations.trainers.transformers import log_packing
+from brimful.integrations.trainers.trl import SFTPacks, for_packs
 
 try:
     from trl import SFTConfig, SFTTrainer

@@ -16,10 +16,10 @@ from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 from brimful import ChatEncoder, PackedDataset, measure_lengths, open_source, plan_packs
 from brimful.demo import make_chats, train_tokenizer
 from brimful.errors import MissingExtraError
-from brimful.trainers import collator_for
+from brimful.integrations.trainers import collator_for
 
 try:
-    from brimful.trainers.lightning import PackDataModule, pl
+    from brimful.integrations.trainers.lightning import PackDataModule, pl
 except MissingExtraError as error:
     sys.exit(str(error))
 

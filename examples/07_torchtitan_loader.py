@@ -12,7 +12,7 @@ import tempfile
 
 from brimful import PackedDataset, measure_lengths, open_source, plan_packs
 from brimful.demo import make_chats, train_tokenizer
-from brimful.trainers.torchtitan import TorchtitanLoader
+from brimful.integrations.trainers.torchtitan import TorchtitanLoader
 
 
 def main() -> None:

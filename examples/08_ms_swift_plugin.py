@@ -20,7 +20,7 @@ from pathlib import Path
 
 from brimful.demo import make_chats, train_tokenizer
 
-PLUGIN = "from brimful.trainers.ms_swift import install\ninstall()\n"
+PLUGIN = "from brimful.integrations.trainers.ms_swift import install\ninstall()\n"
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from brimful import ChatEncoder, PackLoader, PlanSettings, shared_plan
 from brimful.demo import make_chats, make_model, train_tokenizer
-from brimful.trainers import collator_for
+from brimful.integrations.trainers import collator_for
 
 EPOCHS, SAVE_STEPS = 2, 3
 

@@ -5,6 +5,7 @@ import functools
 import importlib
 import inspect
 import pkgutil
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -191,9 +192,19 @@ def test_an_unknown_name_is_an_attribute_error():
         brimful.nonsense  # noqa: B018
 
 
-MODULES = sorted(
-    info.name for info in pkgutil.walk_packages(brimful.__path__, "brimful.") if not info.name.endswith("__main__")
-)
+FORMER_PLACES = {"brimful.trainers": "brimful.integrations.trainers", "brimful.export": "brimful.integrations.export"}
+"""Former place of some public names, and the place where they are now."""
+
+
+def names_of_modules():
+    """Every module, without the former places: they warn, and show modules that are elsewhere."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        names = [info.name for info in pkgutil.walk_packages(brimful.__path__, "brimful.")]
+    return sorted(name for name in names if not name.endswith("__main__") and not name.startswith((*FORMER_PLACES,)))
+
+
+MODULES = names_of_modules()
 
 
 def has_prompts(name):
@@ -201,6 +212,17 @@ def has_prompts(name):
     path = Path(brimful.__path__[0], *name.split(".")[1:])
     file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     return ">>> " in file.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("former", "present"), FORMER_PLACES.items())
+def test_names_that_moved_work_from_their_former_place(former, present):
+    """Without it a script of yesterday ends with an ImportError, or goes on without a word until the next release."""
+    with pytest.deprecated_call(match=f"{former} is {present} now"):
+        place = importlib.reload(importlib.import_module(former))
+    module = importlib.import_module(present)
+    assert all(getattr(place, name) is getattr(module, name) for name in module.__all__)
+    some_module = {"brimful.trainers": "refusals", "brimful.export": "layouts"}[former]
+    assert importlib.import_module(f"{former}.{some_module}").__file__.startswith(module.__path__[0])
 
 
 MODULES_WITH_EXAMPLES = [name for name in MODULES if has_prompts(name)]

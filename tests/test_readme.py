@@ -1,4 +1,4 @@
-"""What the README and the docs show runs as shown. Pages of docs/trainers are run in tests/trainers/test_pages.py."""
+"""What the README and the docs show runs as shown. Pages of docs/trainers are run in tests/integrations/trainers/test_pages.py."""
 
 import ast
 import contextlib
@@ -41,7 +41,7 @@ GIVEN = {
 
 
 def _model():
-    from tests.trainers import tiny
+    from tests.integrations.trainers import tiny
 
     return tiny.model()
 

@@ -80,12 +80,12 @@ _MODULE_OF = {
     "split_for_context_parallel": "brimful.rl",
     "Normaliser": "brimful.collate",
     "per_sample_loss": "brimful.collate.loss_torch",
-    "collator_for": "brimful.trainers",
-    "choose_attention": "brimful.trainers",
-    "evaluate_samples": "brimful.trainers",
-    "one_by_one": "brimful.trainers",
-    "export_packs": "brimful.export",
-    "check_export": "brimful.export",
+    "collator_for": "brimful.integrations.trainers",
+    "choose_attention": "brimful.integrations.trainers",
+    "evaluate_samples": "brimful.integrations.trainers",
+    "one_by_one": "brimful.integrations.trainers",
+    "export_packs": "brimful.integrations.export",
+    "check_export": "brimful.integrations.export",
     "verify_packing": "brimful.verify",
     "verify_context_parallel": "brimful.verify",
     "VerifyReport": "brimful.verify",
@@ -111,8 +111,12 @@ if TYPE_CHECKING:
     from brimful.encode import TrainOn as TrainOn
     from brimful.encode import encoder_for as encoder_for
     from brimful.errors import BrimfulError as BrimfulError
-    from brimful.export import check_export as check_export
-    from brimful.export import export_packs as export_packs
+    from brimful.integrations.export import check_export as check_export
+    from brimful.integrations.export import export_packs as export_packs
+    from brimful.integrations.trainers import choose_attention as choose_attention
+    from brimful.integrations.trainers import collator_for as collator_for
+    from brimful.integrations.trainers import evaluate_samples as evaluate_samples
+    from brimful.integrations.trainers import one_by_one as one_by_one
     from brimful.materialize import PackSummary as PackSummary
     from brimful.materialize import check_store as check_store
     from brimful.materialize import pack_dataset as pack_dataset
@@ -157,10 +161,6 @@ if TYPE_CHECKING:
     from brimful.stream import LazyShardedDataset as LazyShardedDataset
     from brimful.stream import StreamLoader as StreamLoader
     from brimful.stream.dataset import StreamDataset as StreamDataset
-    from brimful.trainers import choose_attention as choose_attention
-    from brimful.trainers import collator_for as collator_for
-    from brimful.trainers import evaluate_samples as evaluate_samples
-    from brimful.trainers import one_by_one as one_by_one
     from brimful.verify import VerifyReport as VerifyReport
     from brimful.verify import verify_context_parallel as verify_context_parallel
     from brimful.verify import verify_packing as verify_packing

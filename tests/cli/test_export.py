@@ -5,9 +5,9 @@ import json
 import pytest
 
 from brimful import open_source
-from brimful.export import LAYOUTS
+from brimful.integrations.export import LAYOUTS
 from tests.cli.tools import refused, result_of, shown
-from tests.export.stores import tree
+from tests.integrations.export.stores import tree
 from tests.materialize.stores import written
 
 

@@ -24,7 +24,7 @@ SPEAKS_FLAGS = (
         "measure/length_cache.py",
         "measure/shares.py",
     ),
-    "trainers/ms_swift",
+    "integrations/trainers/ms_swift",
 )
 """The command line, what shows a command to run, and the plugins whose users set ms-swift's own flags."""
 

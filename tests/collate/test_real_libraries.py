@@ -16,7 +16,7 @@ from brimful.collate.layout import indexed_mask  # noqa: E402
 from brimful.media.collate import MediaFeatures  # noqa: E402
 from brimful.media.families import open_family  # noqa: E402
 from brimful.testing.toys import toy_pack  # noqa: E402
-from tests.trainers import tiny  # noqa: E402
+from tests.integrations.trainers import tiny  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries
 

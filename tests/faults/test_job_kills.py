@@ -37,8 +37,9 @@ from brimful import (
 from brimful.blobs import crash_points
 from brimful.errors import UnfinishedSharesError
 from brimful.execute import Execution
-from brimful.export import LAYOUTS, export_packs
 from brimful.fingerprint import fingerprint_of
+from brimful.integrations.export import LAYOUTS, export_packs
+from brimful.integrations.trainers import references
 from brimful.media.collate import MediaFeatures
 from brimful.media.encode.chat import MediaChatEncoder
 from brimful.media.families import open_family
@@ -46,7 +47,6 @@ from brimful.plan import Plan, PlanSettings
 from brimful.preferences import PreferenceCollator, ReferenceLogps, compute_references
 from brimful.shards import Pack
 from brimful.testing.toys import toy_chat_encoder
-from brimful.trainers import references
 from tests.faults.planted import die_at
 from tests.faults.processes import forked
 from tests.faults.test_stream_kills import batches_of_one_run, train

@@ -8,8 +8,8 @@ import pytest
 from brimful import export_packs, open_packs, pack_dataset
 from brimful.plan import PlanSettings
 from brimful.sources import open_source
-from tests.export.stores import as_rows, content, run_with
 from tests.flow.test_media import CAPACITY, encoder_of, rows
+from tests.integrations.export.stores import as_rows, content, run_with
 
 
 @pytest.fixture(scope="module")

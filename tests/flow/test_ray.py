@@ -15,14 +15,14 @@ import pytest
 
 from brimful import PlanSettings, measure_lengths, open_source
 from brimful.errors import BadSampleError, SettingsError, TaskFailedError
-from brimful.export import export_packs
+from brimful.integrations.export import export_packs
 from brimful.materialize import pack_dataset
 from brimful.media.encode.processor import ProcessorReference
 from brimful.progress import Progress
 from brimful.sources import line_index
 from brimful.testing.toys import toy_chat_encoder
-from tests.export.stores import tree as exported
 from tests.flow.slow_encoder import Slow
+from tests.integrations.export.stores import tree as exported
 from tests.materialize.stores import tree
 
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]

@@ -10,13 +10,13 @@ from brimful import LengthTable, measure_lengths, open_source, plan_packs, write
 from brimful.blobs import open_blob_store
 from brimful.errors import BadSampleError, SettingsError, UnfinishedSharesError
 from brimful.execute import Execution
-from brimful.export import export_packs
+from brimful.integrations.export import export_packs
 from brimful.materialize import pack_dataset
 from brimful.shards import StreamLog
 from brimful.sources import line_index
 from brimful.testing.toys import toy_chat_encoder
 from tests.cli.tools import outcome
-from tests.export.stores import tree as exported
+from tests.integrations.export.stores import tree as exported
 from tests.materialize.stores import tree
 
 LENGTHS = [3, 9, 2, 4, 8, 8, 2, 6, 7, 5, 3]

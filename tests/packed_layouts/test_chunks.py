@@ -7,7 +7,7 @@ import pytest
 
 from brimful import open_packs, open_source, pack_dataset
 from brimful.errors import BadSampleError
-from brimful.export import export_packs
+from brimful.integrations.export import export_packs
 from brimful.packed_layouts.chunks import rows_of_pack
 from brimful.plan import PlanSettings
 from brimful.testing.toys import toy_chat_encoder

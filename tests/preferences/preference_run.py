@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from brimful import PackCollator
-from brimful.trainers import evaluate_samples
+from brimful.integrations.trainers import evaluate_samples
 from tests.preferences import preference_pairs as tiny
 from tests.preferences.test_dpo import trained
 

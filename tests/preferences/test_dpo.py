@@ -14,6 +14,7 @@ pytest.importorskip("transformers")
 from brimful import ChatEncoder, CompletionEncoder, PackCollator, open_source  # noqa: E402
 from brimful.collate.loss_torch import scale_for_ddp  # noqa: E402
 from brimful.errors import PlanMismatchError, SettingsError, SourceNotFoundError  # noqa: E402
+from brimful.integrations.trainers import evaluate_samples  # noqa: E402
 from brimful.preferences.dpo import (  # noqa: E402
     PreferenceCollator,
     packed_preference_loss,
@@ -22,7 +23,6 @@ from brimful.preferences.dpo import (  # noqa: E402
 from brimful.preferences.pair_loss import PAIR_LOSSES  # noqa: E402
 from brimful.preferences.references import ReferenceLogps, compute_references  # noqa: E402
 from brimful.serve.rank_loader import without_loss  # noqa: E402
-from brimful.trainers import evaluate_samples  # noqa: E402
 from tests.preferences import preference_pairs as tiny  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")

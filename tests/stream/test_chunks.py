@@ -19,7 +19,7 @@ from brimful.errors import (
     UnfinishedStoreError,
     WrongTypeError,
 )
-from brimful.export import export_packs
+from brimful.integrations.export import export_packs
 from brimful.testing.toys import toy_stream
 from tests.materialize.streams import append, samples_of
 

@@ -17,8 +17,8 @@ from brimful.cli.options import (
 )
 from brimful.cli.terminal import show
 from brimful.execute import Execution
-from brimful.export import LAYOUTS, check_export, export_packs
-from brimful.export.whole_samples import open_as_packed
+from brimful.integrations.export import LAYOUTS, check_export, export_packs
+from brimful.integrations.export.whole_samples import open_as_packed
 from brimful.serve import open_packs
 from brimful.settings import settings_from
 from brimful.sources.settings import SourceSettings

@@ -161,7 +161,7 @@ def _collator(name: str | None, samples: list[Any], model: Any, media: Any = Non
     """Import ``module:name``, a collator or its class. None gives a PackCollator for this model."""
     if name is None:
         from brimful import PackCollator
-        from brimful.trainers.model_facts import facts_of
+        from brimful.integrations.trainers.model_facts import facts_of
 
         # One token more than the samples have, rounded up to 16, so that every batch has padding to check.
         facts = facts_of(model)

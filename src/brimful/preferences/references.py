@@ -14,11 +14,11 @@ from brimful.checks import setting_number
 from brimful.collate.torch import PackCollator
 from brimful.errors import CorruptFileError, PlanMismatchError, SettingsError, SourceNotFoundError
 from brimful.fingerprint import fingerprint_array, fingerprint_of, fingerprint_stream, short_digest
+from brimful.integrations.trainers.evaluation import evaluate_samples
 from brimful.messages import setting
 from brimful.progress import Progress
 from brimful.shards import Pack, PackSequence
 from brimful.tables import Table, open_table, write_table
-from brimful.trainers.evaluation import evaluate_samples
 from brimful.typing import AnyIntArray, Fingerprint, Float32Array, Int64Array
 
 __all__ = ["ReferenceLogps", "compute_references", "model_fingerprint"]

@@ -1,47 +1,17 @@
-"""Packs for each trainer: attention that isolates samples, settings to refuse, loaders that the trainer resumes.
+"""The former place of ``brimful.integrations.trainers``, for one release."""
 
-Plain PyTorch, Transformers and VeOmni take ``PackedDataset`` and ``PackCollator`` unchanged; everything else for a
-trainer is in the file named after it. Pages: ``docs/trainers``.
-"""
+import warnings
+from typing import Any
 
-from __future__ import annotations
+from brimful.integrations import trainers
 
-from typing import TYPE_CHECKING, Any
-
-from brimful.optional import public_name
-
-__all__ = [
-    "AttentionChoice",
-    "SampleLosses",
-    "check_arguments",
-    "choose_attention",
-    "collator_for",
-    "evaluate_samples",
-    "one_by_one",
-    "packed_for_lightning",
-    "packed_for_transformers",
-    "packed_for_trl",
-]
-
-_NAMES_OF = {
-    "attention": ("AttentionChoice", "choose_attention", "collator_for"),
-    "evaluation": ("SampleLosses", "evaluate_samples", "one_by_one"),
-    "lightning": ("packed_for_lightning",),
-    "refusals": ("check_arguments",),
-    "transformers": ("packed_for_transformers",),
-    "trl": ("packed_for_trl",),
-}
-_MODULE_OF = {name: f"{__name__}.{module}" for module, names in _NAMES_OF.items() for name in names}
-"""Module of each name; it is imported when the name is used, since most modules need torch."""
-
-if TYPE_CHECKING:
-    from brimful.trainers.attention import AttentionChoice, choose_attention, collator_for
-    from brimful.trainers.evaluation import SampleLosses, evaluate_samples, one_by_one
-    from brimful.trainers.lightning import packed_for_lightning
-    from brimful.trainers.refusals import check_arguments
-    from brimful.trainers.transformers import packed_for_transformers
-    from brimful.trainers.trl import packed_for_trl
+__path__ = [*__path__, *trainers.__path__]
+warnings.warn(
+    "brimful.trainers is brimful.integrations.trainers now: import names and modules from there",
+    DeprecationWarning,
+    stacklevel=2,
+)
 
 
 def __getattr__(name: str) -> Any:
-    return public_name(__name__, _MODULE_OF.get(name), name)
+    return getattr(trainers, name)

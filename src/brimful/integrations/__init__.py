@@ -1,0 +1,1 @@
+"""Other projects: their trainers, and the layouts of their data."""

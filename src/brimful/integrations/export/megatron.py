@@ -1,0 +1,139 @@
+"""Indexed data set of Megatron-Core: tokens in ``packs.bin``, their offsets in ``packs.idx``.
+
+One sequence is one segment, and one document is one pack: ``document_indices`` are the boundaries of packs, and
+``sequence_lengths`` are the lengths of segments, so that nothing of a plan is lost. The format has no place for target
+masks: ``packs_loss_mask.bin`` and ``.idx`` hold them, as a data set of ``uint8`` of the same shape.
+"""
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any, ClassVar
+
+import numpy as np
+
+from brimful.blobs import BlobStore
+from brimful.integrations.export.layout import (
+    ExportPlan,
+    Layout,
+    ReadPack,
+    Shard,
+    ShardOutcome,
+    chunks_of_file,
+    write_blob,
+)
+from brimful.ragged import offsets_of
+
+_PARTS = ".brimful/parts"
+"""Folder of the parts of each shard, which become one file at the end."""
+
+_CODES = {"uint8": 1, "int32": 4}
+"""Numbers of types in the header of an index."""
+
+FILES = {"packs": "int32", "packs_loss_mask": "uint8"}
+"""Data sets of an export, and the type of their values."""
+
+_PART_NAMES = (*FILES, "lengths", "segments")
+"""Parts of a shard."""
+
+
+class MegatronLayout(Layout):
+    """``IndexedDataset`` of Megatron-Core, and a second one with the loss mask."""
+
+    name = "megatron"
+    summary = "Megatron-Core: packs.bin and packs.idx, one sequence a segment, one document a pack"
+    joins_shards = True
+    reader: ClassVar[tuple[str, str]] = ("megatron.core.datasets.indexed_dataset", "megatron-core")
+
+    def write_shard(self, shard: Shard) -> ShardOutcome:
+        store, keys = shard.store, {name: _part(name, shard.number) for name in _PART_NAMES}
+        lengths, num_segments = [], []
+        with store.blob(keys["packs"]) as tokens, store.blob(keys["packs_loss_mask"]) as masks:
+            for _, pack in shard:
+                tokens.write(np.ascontiguousarray(pack.input_ids, dtype="<i4").data)
+                masks.write(pack.loss_mask.astype(np.uint8).data)
+                lengths.append(np.diff(pack.cu_seqlens))
+                num_segments.append(pack.num_segments)
+            tokens.publish(keys["packs"])
+            masks.publish(keys["packs_loss_mask"])
+        sizes = {"packs": tokens.size, "packs_loss_mask": masks.size}
+        numbers = {"lengths": np.concatenate(lengths), "segments": np.array(num_segments)}
+        for name, values in numbers.items():
+            sizes[name] = write_blob(store, keys[name], [values.astype("<i4").tobytes()])
+        return shard.outcome({keys[name]: size for name, size in sizes.items()})
+
+    def finish(self, outcomes: Sequence[ShardOutcome], plan: ExportPlan, store: BlobStore) -> list[str]:
+        files = []
+        for name, kind in FILES.items():
+            values = (_chunks(store, _part(name, shard)) for shard in range(len(outcomes)))
+            write_blob(store, f"{name}.bin", chain.from_iterable(values))
+            write_blob(store, f"{name}.idx", _index(outcomes, store, kind))
+            files += [f"{name}.bin", f"{name}.idx"]
+        return files
+
+    def clear(self, outcomes: Sequence[ShardOutcome], store: BlobStore) -> None:
+        for outcome in outcomes:
+            for key in outcome.files:
+                store.delete(key)
+
+    def advice(self, directory: str) -> str:
+        return f"IndexedDataset({directory + '/packs'!r}): get_document_idx() are packs, sequence_lengths segments"
+
+    def read(self, directory: str, outcomes: Sequence[ShardOutcome]) -> Iterator[ReadPack]:
+        from megatron.core.datasets.indexed_dataset import IndexedDataset
+
+        tokens, masks = IndexedDataset(f"{directory}/packs"), IndexedDataset(f"{directory}/packs_loss_mask")
+        edges = tokens.document_indices
+        for begin, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+            segments = tokens[begin:end]
+            yield ReadPack(
+                input_ids=np.concatenate(segments).tolist(),
+                loss_mask=np.concatenate(masks[begin:end]).astype(bool).tolist(),
+                cu_seqlens=offsets_of([len(segment) for segment in segments]).tolist(),
+            )
+
+
+def header(kind: str, num_sequences: int, num_documents: int) -> bytes:
+    """Return the first 34 bytes of an index.
+
+    Args:
+        kind: type of the values.
+        num_sequences: that follow: their lengths (``int32``), then their first bytes (``int64``).
+        num_documents: after the sequences, the first sequence of each and the end (``int64[num_documents + 1]``).
+
+    >>> len(header("int32", 3, 2)), header("int32", 3, 2)[:9]
+    (34, b'MMIDIDX\\x00\\x00')
+    """
+    return b"MMIDIDX\x00\x00" + struct.pack("<QBQQ", 1, _CODES[kind], num_sequences, num_documents + 1)
+
+
+def _index(outcomes: Sequence[ShardOutcome], store: BlobStore, kind: str) -> Iterator[bytes]:
+    """Yield an index in pieces of one shard each, so that it is never in memory."""
+    shards = range(len(outcomes))
+    yield header(kind, sum(outcome.segments for outcome in outcomes), sum(outcome.packs for outcome in outcomes))
+    for shard in shards:
+        yield store.get(_part("lengths", shard))
+    first_byte, size = 0, np.dtype(kind).itemsize
+    for shard in shards:
+        offsets = offsets_of(_numbers("lengths", shard, store)) * size
+        yield (first_byte + offsets[:-1]).astype("<i8").tobytes()
+        first_byte += int(offsets[-1])
+    first_segment = 0
+    for shard in shards:
+        offsets = offsets_of(_numbers("segments", shard, store))
+        yield (first_segment + offsets[:-1]).astype("<i8").tobytes()
+        first_segment += int(offsets[-1])
+    yield struct.pack("<q", first_segment)
+
+
+def _numbers(name: str, shard: int, store: BlobStore) -> Any:
+    return np.frombuffer(store.get(_part(name, shard)), dtype="<i4")
+
+
+def _part(name: str, shard: int) -> str:
+    return f"{_PARTS}/{name}-{shard:08d}"
+
+
+def _chunks(store: BlobStore, key: str) -> Iterable[bytes]:
+    path = store.local_path(key)
+    return [store.get(key)] if path is None else chunks_of_file(path)

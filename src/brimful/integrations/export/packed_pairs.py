@@ -1,0 +1,231 @@
+"""The layouts after packing of LLaVA-OneVision-1.5: images by their position in the pack, questions and answers.
+
+A tar is a WebDataset whose members are the files of the layout; unpacked, they lie in one directory as its tools expect
+them. ``.nv-meta`` names the classes of its trainer, so that its loader takes the directory as it is.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from brimful.blobs import BlobStore
+from brimful.errors import BadSampleError, CorruptFileError
+from brimful.integrations.export.energon import META, write_metadata
+from brimful.integrations.export.layout import ExportPlan, Layout, ReadPack, Shard, ShardOutcome
+from brimful.integrations.export.medium_bytes import suffix_of
+from brimful.integrations.export.tar import shard_name, write_tar
+from brimful.integrations.export.whole_samples import check_whole, source_of_packs
+from brimful.media import BadMediumError, MediaKind, Medium
+from brimful.messages import setting
+from brimful.packed_layouts.pairs import samples_of
+from brimful.progress import Progress
+from brimful.shards.pack import FingerprintedPacks
+from brimful.sources.media import MARK
+from brimful.sources.sample import Sample
+
+DATASET = """\
+sample_type:
+  __module__: aiak_training_llm.data.multimodal
+  __class__: PackedCaptioningSample
+part_filter: sample_loader.py:part_filter
+sample_loader: sample_loader.py:sample_loader
+"""
+"""Contents of ``dataset.yaml``: the sample class of the trainer of LLaVA-OneVision-1.5."""
+
+SAMPLE_LOADER = '''\
+"""Loads one pack: an image for each sample, None for a text, a list for several."""
+
+
+def sample_loader(sample):
+    pack = sample["json"]
+    return {
+        "__key__": sample["__key__"],
+        "__restore_key__": sample["__restore_key__"],
+        "images": [pictures(sample, names) for names in pack["images"]],
+        "prompts": pack["prompts"],
+        "captions": pack["captions"],
+    }
+
+
+def pictures(sample, names):
+    found = [sample[name] for name in ([names] if isinstance(names, str) else names)]
+    return None if not found else found[0] if len(found) == 1 else found
+
+
+def part_filter(part):
+    return True
+'''
+"""Contents of ``sample_loader.py``, which ``dataset.yaml`` names."""
+
+
+class PackedChatsLayout(Layout):
+    """Packs of conversations of any number of turns, with or without images: nested lists."""
+
+    name = "packed-chats"
+    summary = "LLaVA-OneVision-1.5: packs ps_00000000 of conversations with images, or without"
+    takes_media = True
+    takes_source = True
+    reader: ClassVar[tuple[str, str]] = ("webdataset", "webdataset")
+
+    is_flat: ClassVar[bool] = False
+    """True if each sample is one image, one question and one answer."""
+
+    def write_shard(self, shard: Shard) -> ShardOutcome:
+        def samples() -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
+            for index, pack in shard:
+                check_whole(pack, index)
+                sample_ids = pack.sample_ids.tolist()
+                members = self._members([shard.plan.source[sample_id] for sample_id in sample_ids])
+                # Packs of tokens may name no media; the samples do.
+                shard.num_media += len(members) - 1 - len(pack.media)
+                yield f"ps_{index:08d}", members
+
+        name = shard_name(shard.number)
+        return shard.outcome(write_tar(samples(), name, shard.store, with_index=True))
+
+    def finish(self, outcomes: Sequence[ShardOutcome], plan: ExportPlan, store: BlobStore) -> list[str]:
+        files = write_metadata([outcome.packs for outcome in outcomes], "packs", store, DATASET)
+        store.put_atomic(f"{META}/sample_loader.py", SAMPLE_LOADER.encode())
+        return [*files, f"{META}/sample_loader.py"]
+
+    def advice(self, directory: str) -> str:
+        variable = "VQA" if self.is_flat else "BMR"
+        # Both on one line without `&`: the first export of `export A=1 & export B=1` runs in another shell.
+        return f"export OFFLINE_PACKED_DATA=1 OFFLINE_PACKING_{variable}=1"
+
+    def read(self, directory: str, outcomes: Sequence[ShardOutcome]) -> Iterator[ReadPack]:
+        raise AssertionError("texts are compared with samples, not with packs")
+
+    def compare_texts(
+        self,
+        directory: str,
+        outcomes: Sequence[ShardOutcome],
+        packs: FingerprintedPacks,
+        source: Any,
+        progress: Progress,
+    ) -> tuple[str, ...]:
+        """Read all packs with webdataset, and compare their samples with the source's.
+
+        Raises:
+            CorruptFileError: a sample differs.
+        """
+        import webdataset
+
+        samples = source_of_packs(source, packs)
+        tars = [str(Path(directory) / shard_name(shard)) for shard in range(len(outcomes))]
+        count = 0
+        for sample in webdataset.WebDataset(tars, shardshuffle=False):
+            count += 1
+            index = int(sample["__key__"].removeprefix("ps_"))
+            rows = samples_of(json.loads(sample["json"]), sample)
+            own_rows = [comparable(samples[sample_id]) for sample_id in packs[index].sample_ids.tolist()]
+            if [_comparable_row(row) for row in rows] != own_rows:
+                raise CorruptFileError(f"{directory}: pack {index} has other samples than the source: export it again")
+            progress.advance(1, tokens=len(packs[index]))
+        if count != len(packs):
+            raise CorruptFileError(f"{directory} has {count:,} packs, and {len(packs):,} are due")
+        return ("messages", "media")
+
+    def _members(self, samples: Sequence[Sample]) -> list[tuple[str, bytes]]:
+        """Return ending and content of each member of a pack."""
+        columns: dict[str, list[Any]] = {"images": [], "prompts": [], "captions": []}
+        members = []
+        for position, sample in enumerate(samples):
+            questions, answers = turns_of(sample)
+            images = []
+            for number, medium in enumerate(sample.media):
+                images.append(_name(position, number, sample, medium))
+                members.append((images[-1], _read(sample, medium)))
+            if self.is_flat and (len(questions), len(images)) != (1, 1):
+                raise BadSampleError(
+                    f"has {len(questions):,} questions and {len(images):,} images, and {self.name} "
+                    f"holds one of each: choose {setting('to', PackedChatsLayout.name)}",
+                    sample_id=sample.sample_id,
+                )
+            for column, values in zip(columns.values(), (images, questions, answers), strict=True):
+                column.append(values[0] if self.is_flat else values)
+        pack = {**columns, "sample_ids": [sample.sample_id for sample in samples]}
+        return [("json", json.dumps(pack, ensure_ascii=True).encode()), *members]
+
+
+class PackedCaptionsLayout(PackedChatsLayout):
+    """Packs of captions, or of one question and answer on each image: flat lists."""
+
+    name = "packed-captions"
+    summary = "LLaVA-OneVision-1.5: packs ps_00000000 of captions, or single questions and answers on images"
+    is_flat = True
+
+
+def turns_of(sample: Sample) -> tuple[list[str], list[str]]:
+    """Return questions and answers of a chat; marks ``<image>`` stay in them except at the very beginning.
+
+    Raises:
+        BadSampleError: the layout has no place for something in the sample.
+
+    >>> picture = {"type": "image"}
+    >>> turns_of(Sample(0, messages=[{"role": "user", "content": [picture, {"type": "text", "text": "\\nwho?"}]},
+    ...                              {"role": "assistant", "content": "Ann"}], media=(None,)))
+    (['who?'], ['Ann'])
+    """
+    messages = sample.messages or ()
+    roles = [message.get("role") for message in messages]
+    extra_keys = {key for message in messages for key, value in message.items() if value} - {"role", "content"}
+    if not messages or roles != ["user", "assistant"] * (len(roles) // 2) or extra_keys or sample.tools:
+        reason = ", ".join(sorted(extra_keys)) or (
+            "tools" if sample.tools else "turns of " + ", ".join(map(str, roles))
+        )
+        raise BadSampleError(
+            f"has {reason if messages else 'no turns'}, and the layout holds only alternating questions and answers",
+            sample_id=sample.sample_id,
+        )
+    texts = [_text(message.get("content"), sample) for message in messages]
+    marks = "<image>" * len(sample.media)
+    # Marks before the first question only repeat the list of images.
+    if marks and texts[0] == marks:
+        texts[0] = ""
+    elif marks and texts[0].startswith(f"{marks}\n") and len(texts[0]) > len(marks) + 1:
+        texts[0] = texts[0][len(marks) + 1 :]
+    return texts[::2], texts[1::2]
+
+
+def _text(content: Any, sample: Sample) -> str:
+    """Return a content with a mark for each image."""
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content or []
+    for part in parts:
+        if part["type"] not in ("text", "image"):
+            raise BadSampleError(f"has {part['type']}, and the layout holds images", sample_id=sample.sample_id)
+        if mark := MARK.search(part.get("text") or ""):
+            raise BadSampleError(
+                f"has {mark[0]} as plain text, which would be read as an image",
+                sample_id=sample.sample_id,
+            )
+    return "".join(part["text"] if part["type"] == "text" else "<image>" for part in parts)
+
+
+def _name(position: int, number: int, sample: Sample, medium: Medium) -> str:
+    if medium.kind is not MediaKind.IMAGE:
+        raise BadSampleError(f"has {medium.kind.value}, and the layout holds images", sample_id=sample.sample_id)
+    ending = suffix_of(medium.name, "jpg")
+    sub = f"_sub{number:03d}" if len(sample.media) > 1 else ""
+    return f"img{position:03d}{sub}.{ending}"
+
+
+def _read(sample: Sample, medium: Medium) -> bytes:
+    try:
+        return medium.read()
+    except BadMediumError as error:
+        raise BadSampleError(f"image {medium.name[:200]!r} {error}", sample_id=sample.sample_id) from error
+
+
+def comparable(sample: Sample) -> Any:
+    """Return what the layout keeps of a sample: roles and texts with marks, and the bytes of its images."""
+    turns = [(message["role"], _text(message.get("content"), sample)) for message in sample.messages or ()]
+    return turns, [medium.read() for medium in sample.media]
+
+
+def _comparable_row(row: Any) -> Any:
+    if not isinstance(row, Mapping):
+        return str(row)
+    turns = [(message["role"], message["content"]) for message in row["messages"]]
+    return turns, [image["bytes"] for image in row.get("images", ())]

@@ -1,0 +1,126 @@
+"""Records of an export in its folder ``.brimful``: whose packs, and which shards are finished.
+
+::
+
+    .brimful/export.json      the header: layout and packs; written once
+    .brimful/00000000.json    one record a shard, written after its files: THE commit point
+    .brimful/finished.json    nothing is missing
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from brimful.blobs import BlobStore
+from brimful.errors import CorruptFileError, NotAPackStoreError, StoreMismatchError, UnfinishedStoreError
+from brimful.fingerprint import differing_keys
+from brimful.integrations.export.layout import ShardOutcome
+from brimful.messages import setting
+
+_FOLDER = ".brimful"
+_HEADER = f"{_FOLDER}/export.json"
+_END = f"{_FOLDER}/finished.json"
+_RECORD = re.compile(rf"{re.escape(_FOLDER)}/(\d{{8}})\.json")
+_FORMAT, _VERSION = "brimful.export", 1
+
+
+class ExportRecords:
+    """Header and records of one export, for reading and writing."""
+
+    def __init__(self, store: BlobStore) -> None:
+        self.store = store
+
+    def begin(self, identity: dict[str, Any]) -> None:
+        """Claim the directory for this export, or check that it already is this one.
+
+        Raises:
+            StoreMismatchError: the directory holds another export; names the differences.
+        """
+        header = {"format": _FORMAT, "version": _VERSION, "identity": identity}
+        if self.store.put_if_absent(_HEADER, _json(header)):
+            return
+        known_identity = self.identity()
+        keys = differing_keys(known_identity, identity)
+        if keys:
+            text = ", ".join(f"{key} ({known_identity.get(key)!r} there, {identity.get(key)!r} now)" for key in keys)
+            raise StoreMismatchError(
+                f"{self.store.url} already holds another export: {text}. Choose another {setting('directory')}, or "
+                f"delete that one"
+            )
+
+    def identity(self) -> dict[str, Any]:
+        """Return the settings of the export.
+
+        Raises:
+            NotAPackStoreError: the directory holds none.
+            CorruptFileError: the header cannot be read.
+        """
+        try:
+            header = json.loads(self.store.get(_HEADER))
+            if (header["format"], header["version"]) != (_FORMAT, _VERSION):
+                raise ValueError(f"format {header['format']!r} version {header['version']!r}")
+            identity: dict[str, Any] = header["identity"]
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise NotAPackStoreError(f"{self.store.url} holds no export of brimful: {_HEADER} is missing") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptFileError(f"{self.store.url}/{_HEADER} cannot be read: {error}") from error
+        return identity
+
+    def commit(self, shard: int, outcome: ShardOutcome) -> None:
+        """Record a shard whose files are published."""
+        self.store.put_atomic(_key(shard), _json(asdict(outcome)))
+
+    def outcomes(self, *, trusts_records: bool = False) -> dict[int, ShardOutcome]:
+        """Return the finished shards: all whose files still have their recorded sizes, or all with a record."""
+        outcomes = {}
+        for key in self.store.list(f"{_FOLDER}/"):
+            if match := _RECORD.fullmatch(key):
+                outcome = self._read(key)
+                if trusts_records or self._are_there(outcome.files):
+                    outcomes[int(match[1])] = outcome
+        return outcomes
+
+    def _read(self, key: str) -> ShardOutcome:
+        try:
+            return ShardOutcome(**json.loads(self.store.get(key)))
+        except (ValueError, TypeError) as error:
+            raise CorruptFileError(f"{self.store.url}/{key} is not a record of a shard: delete it ({error})") from error
+
+    def _are_there(self, files: Mapping[str, int]) -> bool:
+        return all(self.store.size(file) == size for file, size in files.items())
+
+    def is_finished(self) -> bool:
+        """Return true if the files next to the shards were written and still exist."""
+        if self.store.size(_END) is None:
+            return False
+        try:
+            return self._are_there(json.loads(self.store.get(_END))["files"])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CorruptFileError(f"{self.store.url}/{_END} cannot be read: delete it ({error})") from error
+
+    def end(self, files: Mapping[str, int]) -> None:
+        """Mark the export as finished; ``files`` are next to its shards."""
+        self.store.put_atomic(_END, _json({"files": dict(files)}))
+
+    def finished_outcomes(self, num_shards: int, *, trusts_records: bool) -> list[ShardOutcome]:
+        """Return all shards of a finished export, in order.
+
+        Raises:
+            UnfinishedStoreError: the export is not finished, or files of it are missing.
+        """
+        outcomes = self.outcomes(trusts_records=trusts_records) if self.is_finished() else {}
+        if len(outcomes) != num_shards:
+            raise UnfinishedStoreError(
+                f"{self.store.url} is not a finished export: run the command that writes it again to resume"
+            )
+        return [outcomes[shard] for shard in range(num_shards)]
+
+
+def _key(shard: int) -> str:
+    return f"{_FOLDER}/{shard:08d}.json"
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, indent=1, sort_keys=True).encode() + b"\n"

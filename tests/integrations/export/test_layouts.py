@@ -1,0 +1,185 @@
+"""Layouts of tokens: whole files of six integers, and what each project's own reader gives."""
+
+import json
+import struct
+from itertools import accumulate, pairwise
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from brimful.collate.layout import lay_out
+from brimful.integrations.export import LAYOUTS, check_export, export_packs
+from brimful.integrations.export.bridge import mask_of_labels
+from brimful.shards import assemble_pack
+from brimful.testing.toys import ToyPacks
+from tests.integrations.export.stores import as_rows, run_with, some_packs, tree
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries
+
+
+def six_tokens():
+    """Two packs: segments of three tokens and one, and one of two."""
+    first = assemble_pack(
+        [np.array([5, 6, 7], np.int32), np.array([8], np.int32)],
+        [np.array([False, True, True]), np.array([True])],
+        [4, 2],
+    )
+    return ToyPacks([first, assemble_pack([np.array([9, 10], np.int32)], [np.array([False, True])], [0])])
+
+
+def test_json_lines(tmp_path):
+    """The rows of the first seed, and what they are of."""
+    export_packs(six_tokens(), to="jsonl", directory=tmp_path, packs_per_shard=1)
+    assert json.loads((tmp_path / "chunk_00000.jsonl").read_text()) == {
+        "input_ids": [5, 6, 7, 8],
+        "labels": [-100, 6, 7, -100],
+        "position_ids": [0, 1, 2, 0],
+        "lengths": [3, 1],
+        "pack_length": 4,
+        "num_samples": 2,
+        "sample_ids": [4, 2],
+        "starts": [0, 0],
+    }
+    assert json.loads((tmp_path / "chunk_00001.jsonl").read_text())["lengths"] == [2]
+
+
+def test_indexed_dataset(tmp_path):
+    """Every byte: header, lengths, pointers, documents."""
+    export_packs(six_tokens(), to="megatron", directory=tmp_path, packs_per_shard=1)
+    header = b"MMIDIDX\x00\x00" + struct.pack("<QB", 1, 4) + struct.pack("<QQ", 3, 3)
+    expected = header + struct.pack("<3i", 3, 1, 2) + struct.pack("<3q", 0, 12, 16) + struct.pack("<3q", 0, 2, 3)
+    assert (tmp_path / "packs.idx").read_bytes() == expected
+    assert (tmp_path / "packs.bin").read_bytes() == struct.pack("<6i", 5, 6, 7, 8, 9, 10)
+    assert (tmp_path / "packs_loss_mask.bin").read_bytes() == bytes([0, 1, 1, 0, 0, 1])
+    assert (tmp_path / "packs_loss_mask.idx").read_bytes()[17] == 1
+    assert not (tmp_path / ".brimful" / "parts").exists() or not list((tmp_path / ".brimful" / "parts").iterdir())
+
+
+def test_megatron_core_reads_it(tmp_path):
+    """Sequences are segments and documents packs, by Megatron's own class."""
+    packs = some_packs(9)
+    export_packs(packs, to="megatron", directory=tmp_path, packs_per_shard=4)
+    found = json.loads(run_with("BRIMFUL_MEGATRON", "megatron_reader.py", tmp_path))
+    segments = [pack.segment(number).tolist() for pack in packs for number in range(3)]
+    assert found["tokens"] == segments
+    assert found["documents"] == list(range(0, 28, 3))
+    assert found["lengths"] == list(map(len, segments))
+    assert found["dtypes"] == ["int32", "uint8"]
+    assert [flag for mask in found["masks"] for flag in mask] == [
+        int(flag) for pack in packs for flag in pack.loss_mask
+    ]
+    assert found["last_two"] == segments[-1][1:3]
+
+
+def bridge_batch(row):
+    """Inputs, labels and mask as Megatron-Bridge makes them of a row: each segment without its last, or first, token."""
+    edges = [*row["seq_start_id"], len(row["input_ids"])]
+    spans = list(pairwise(edges))
+    parts = [
+        [token for begin, end in spans for token in values[begin + first : end - 1 + first]]
+        for values, first in ((row["input_ids"], 0), (row["input_ids"], 1), (row["loss_mask"], 0))
+    ]
+    return [label if mask else -100 for label, mask in zip(*parts[1:], strict=True)], parts[0]
+
+
+def test_bridge(tmp_path):
+    """The targets that Bridge computes of a row are those of the pack: the same tokens from the same prefixes."""
+    packs = some_packs(7)
+    export_packs(packs, to="bridge", directory=tmp_path, packs_per_shard=3)
+    rows = [row for path in sorted(tmp_path.glob("*.idx.parquet")) for row in pq.read_table(path).to_pylist()]
+    assert len(rows) == 7
+    for row, pack in zip(rows, packs, strict=True):
+        labels, inputs = bridge_batch(row)
+        assert [label for label in labels if label != -100] == pack.input_ids[pack.loss_mask].tolist()
+        ends = set((pack.cu_seqlens[1:] - 1).tolist())
+        assert inputs == [token for place, token in enumerate(pack.input_ids.tolist()) if place not in ends]
+    schema = pq.read_schema(tmp_path / "packs-000000.idx.parquet")
+    types = {name: str(schema.field(name).type.value_type) for name in ("input_ids", "seq_start_id", "loss_mask")}
+    assert types == {"input_ids": "int32", "seq_start_id": "int32", "loss_mask": "int8"}
+    (facts,) = json.loads((tmp_path / "packing_metadata.json").read_text())
+    assert facts["max_samples_per_bin"] == 3
+    assert facts["dataset_max_seqlen"] == max(int(np.diff(pack.cu_seqlens).max()) for pack in packs) - 1
+    assert facts["min_packed_seqlen"] == min(len(pack) for pack in packs) - 3
+
+
+def test_megatron_bridge_reads_it(tmp_path):
+    """Its own data set and collation, padded for CUDA graphs by our extremes: every target from its own prefix."""
+    packs = some_packs(7)
+    export_packs(packs, to="bridge", directory=tmp_path, packs_per_shard=3)
+    capacity = max(map(len, packs))
+    pattern, metadata = f"{tmp_path}/*.idx.parquet", tmp_path / "packing_metadata.json"
+    batches = json.loads(run_with("BRIMFUL_BRIDGE", "bridge_reader.py", pattern, metadata, capacity))
+    assert len(batches) == 7
+    for batch, pack in zip(batches, packs, strict=True):
+        segments = [pack.segment(number).tolist() for number in range(3)]
+        inputs = [token for segment in segments for token in segment[:-1]]
+        pad = capacity - len(inputs)
+        assert batch["count"] == [len(inputs)]
+        assert batch["tokens"] == [inputs + [0] * pad]
+        targets = zip(batch["labels"][0], batch["loss_mask"][0], strict=True)
+        assert [label for label, flag in targets if flag] == pack.input_ids[pack.loss_mask].tolist()
+        assert batch["position_ids"] == [
+            [place for segment in segments for place in range(len(segment) - 1)] + [0] * pad
+        ]
+        edges = [0, *accumulate(len(segment) - 1 for segment in segments)]
+        assert batch["cu_seqlens"] == [*edges, capacity]
+
+
+def test_the_mask_of_labels_stays_in_its_segment():
+    """A shift over the whole pack would let the end of one sample predict the begin of the next."""
+    pack = six_tokens()[0]
+    assert mask_of_labels(pack.loss_mask).tolist() == [True, True, False, False]
+
+
+def test_row_groups_are_small(tmp_path):
+    """A reader that shuffles reads a whole group for one row."""
+    export_packs(some_packs(150), to="huggingface", directory=tmp_path)
+    file = pq.ParquetFile(tmp_path / "data" / "train-00000-of-00001.parquet")
+    assert [file.metadata.row_group(number).num_rows for number in range(3)] == [64, 64, 22]
+
+
+def test_datasets_and_trl_read_it(tmp_path):
+    """One row of TRL's own collator is our batch, and media come back."""
+    datasets = pytest.importorskip("datasets")
+    packs = some_packs(6, with_media=True)
+    export_packs(packs, to="huggingface", directory=tmp_path, packs_per_shard=4)
+    data = datasets.load_dataset(str(tmp_path), split="train", cache_dir=tmp_path / "cache")
+    assert len(data) == 6
+    assert data.column_names == ["input_ids", "labels", "seq_lengths", "sample_ids", "starts", "media", "media_bytes"]
+    trl = pytest.importorskip("trl.trainer.sft_trainer")
+    collator = trl.DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True)
+    for number in range(6):
+        batch = collator([data[number]])
+        ours = lay_out([packs[number]])
+        assert batch["input_ids"][0].tolist() == ours.input_ids.tolist()
+        assert batch["labels"][0].tolist() == ours.labels.tolist()
+        assert batch["position_ids"][0].tolist() == ours.position_ids.tolist()
+
+
+@pytest.mark.parametrize("name", [name for name, layout in LAYOUTS.items() if not layout.takes_source])
+def test_the_check_reads_every_pack_back(name, tmp_path):
+    """By the other project's reader, where it is installed."""
+    if name in ("energon", "megatron"):
+        pytest.skip("read in processes of their own")
+    layout = LAYOUTS[name]
+    pytest.importorskip(layout.reader[0])
+    packs = some_packs(9, with_media=layout.takes_media)
+    export_packs(packs, to=name, directory=tmp_path, packs_per_shard=4)
+    outcome = check_export(tmp_path, packs)
+    assert outcome.packs == 9
+    assert {"input_ids", "loss_mask", "cu_seqlens", "sample_ids", "starts"} <= set(outcome.fields)
+
+
+def test_webdataset_gives_media_with_their_endings(tmp_path):
+    """``decode("pil")`` looks at the ending alone."""
+    webdataset = pytest.importorskip("webdataset")
+    packs = some_packs(8, with_media=True)
+    export_packs(packs, to="webdataset", directory=tmp_path, packs_per_shard=4)
+    samples = list(webdataset.WebDataset([str(path) for path in sorted(tmp_path.glob("*.tar"))], shardshuffle=False))
+    rows = as_rows(packs)
+    for sample, row in zip(samples, rows, strict=True):
+        assert [sample[item["part"]].hex() for item in json.loads(sample["json"])["media"]] == row["media"]
+    endings = {item["part"].partition(".")[2] for sample in samples for item in json.loads(sample["json"])["media"]}
+    assert endings == {"png", "jpg", "webp", "image", "audio"}
+    assert not [name for name in tree(tmp_path) if name.endswith(".idx")]

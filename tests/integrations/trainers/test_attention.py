@@ -1,0 +1,163 @@
+"""Which attention is chosen on which machine, and which models are refused; what is chosen isolates."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers", minversion="5.20")
+
+from brimful import PackCollator  # noqa: E402
+from brimful.errors import SettingsError  # noqa: E402
+from brimful.integrations.trainers import attention  # noqa: E402
+from brimful.integrations.trainers.attention import Machine, choose_attention, collator_for  # noqa: E402
+from brimful.verify import verify_packing  # noqa: E402
+from brimful.verify.models import tiny_model  # noqa: E402
+from brimful.verify.samples import random_samples  # noqa: E402
+from tests.integrations.trainers.tiny import model as tiny  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+FLASH = frozenset({"flash_attn", "triton"})
+MACHINES = [
+    (Machine("cuda", (9, 0), FLASH | {"flash_attn_interface"}), "flash_attention_3", "no mask is needed"),
+    (Machine("cuda", (9, 0), FLASH), "flash_attention_2", "no mask is needed"),
+    (Machine("cuda", (8, 0), FLASH), "flash_attention_2", "no mask is needed"),
+    (Machine("cuda", (8, 0), FLASH | {"flash_attn_interface"}), "flash_attention_2", "no mask is needed"),
+    (Machine("cuda", (8, 0), frozenset({"triton"})), "flex_attention", "a block mask"),
+    (Machine("cuda", (8, 0)), "sdpa", "flash-attn is not installed; triton is not installed"),
+    (Machine("cuda", (7, 5), FLASH), "sdpa", "CUDA 7.5"),
+    (Machine("cuda", (7, 0), FLASH), "sdpa", "CUDA 7.0"),
+    (Machine("mps"), "sdpa", "MPS"),
+    (Machine("npu", None, frozenset({"torch_npu"})), "flash_attention_2", "no mask is needed"),
+    (Machine("npu"), "sdpa", "torch_npu is not installed"),
+    (Machine("cpu", None, FLASH), "sdpa", "CPU"),
+]
+
+
+@pytest.mark.parametrize(("machine", "name", "words"), MACHINES, ids=lambda value: getattr(value, "title", None))
+def test_every_machine_gets_an_attention_that_runs_there(machine, name, words):
+    """V100, T4, MPS, NPU and CPU are not locked out, and no one is told to install anything."""
+    choice = choose_attention(transformers.LlamaConfig(), machine=machine)
+    assert (choice.name, choice.dialect) == (name, "transformers")
+    assert words in choice.reason
+    assert "\n" not in str(choice)
+
+
+def test_a_configuration_and_its_model_get_the_same():
+    machine = Machine("cpu")
+    assert choose_attention(tiny().config, machine=machine) == choose_attention(tiny(), machine=machine)
+
+
+@pytest.mark.parametrize(
+    ("wish", "machine", "words"),
+    [
+        ("flash_attention_2", Machine("cuda", (9, 0)), "flash-attn is not installed"),
+        ("flash_attention_2", Machine("cuda", (7, 0), FLASH), "needs CUDA 8.0 and this is CUDA 7.0"),
+        ("flash_attention_3", Machine("cuda", (8, 0), frozenset({"flash_attn_interface"})), "needs CUDA 9.0"),
+        ("flex_attention", Machine("cpu", None, FLASH), "trains on CUDA 8.0 and this is CPU"),
+    ],
+)
+def test_a_wish_that_cannot_be_met_is_refused_with_the_way_out(wish, machine, words):
+    """Replacing it silently would be another training than the one asked for."""
+    config = transformers.LlamaConfig()
+    config._attn_implementation = wish
+    for given in ({"model": config}, {"model": transformers.LlamaConfig(), "attention": wish}):
+        with pytest.raises(SettingsError, match=f"{wish}.* cannot run here: .*{words}.*leave attn_implementation out"):
+            choose_attention(machine=machine, **given)
+
+
+def test_a_wish_that_can_be_met_is_met():
+    assert choose_attention(transformers.LlamaConfig(), attention="eager", machine=Machine("cpu")).name == "eager"
+    modern = Machine("cuda", (9, 0), FLASH)
+    assert choose_attention(transformers.LlamaConfig(), attention="sdpa", machine=modern).name == "sdpa"
+
+
+@pytest.mark.parametrize(
+    ("name", "implementation", "dialect"),
+    [
+        ("qwen2", "sdpa", "transformers"),
+        ("mistral", "sdpa", "transformers"),
+        ("gemma2", "eager", "transformers"),
+        ("opt", "sdpa", "dense_mask"),
+        ("qwen2_vl", "sdpa", "transformers"),
+    ],
+)
+def test_what_is_chosen_keeps_samples_apart(name, implementation, dialect):
+    """The choice is only worth something if the checks pass with it: windows, masks without positions, mRoPE."""
+    model = tiny_model(name)
+    collator = collator_for(model, device="cpu", quiet=True)
+    assert (model.config._attn_implementation, collator.dialect.name) == (implementation, dialect)
+    report = verify_packing(model, collator, random_samples(128), attention=implementation, gradients=False)
+    assert report.ok, str(report)
+
+
+def test_the_plain_collator_would_leak_where_the_choice_brings_a_mask():
+    """Else the test above could pass whatever the dialect."""
+    model = tiny_model("opt")
+    report = verify_packing(model, PackCollator(), random_samples(128), attention="sdpa", gradients=False)
+    assert "isolation" in {finding.check for finding in report.failures}
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("mamba2", "Mamba2ForCausalLM carries the state .* into the next"),
+        ("qwen3_next", "causal-conv1d and flash-linear-attention not installed"),
+        ("bamba", "causal-conv1d and mamba-ssm not installed"),
+        ("lfm2", "pip install causal-conv1d and run on CUDA"),
+        ("gpt_oss", "would replace its windows: use flash attention"),
+        ("bloom", "its biases need a mask of rows"),
+        ("bert", "attends in both directions"),
+    ],
+)
+def test_a_model_that_would_leak_is_refused_by_name(name, words):
+    """Each of these trains without a word, and wrongly, with packs and no kernels (docs/verify.md)."""
+    with pytest.raises(SettingsError, match=f"{words}.*PackCollator\\(dialect='plain'\\)"):
+        choose_attention(tiny_model(name), machine=Machine("cpu"))
+
+
+def test_kernels_make_recurrent_models_possible():
+    everything = Machine("cuda", (9, 0), FLASH | {"causal_conv1d", "fla", "mamba_ssm"})
+    for name in ("qwen3_next", "bamba", "lfm2"):
+        assert choose_attention(tiny_model(name), machine=everything).name == "flash_attention_2"
+    with pytest.raises(SettingsError, match="not on this device"):
+        choose_attention(tiny_model("bamba"), machine=Machine("cpu", None, everything.packages))
+
+
+def test_positions_begin_behind_the_padding_where_the_model_wants_it():
+    """RoBERTa learned that the first token is at 2."""
+    modern = Machine("cuda", (9, 0), FLASH)
+    assert choose_attention(transformers.RobertaConfig(is_decoder=True), machine=modern).position_start == 2
+    assert choose_attention(transformers.LlamaConfig(), machine=modern).position_start == 0
+
+
+def test_code_of_its_own_gets_a_mask():
+    """Nothing is known of it: a mask of all pairs is the one thing that does not depend on positions."""
+
+    class Own(transformers.LlamaForCausalLM):  # type: ignore[name-defined]
+        pass
+
+    Own.__module__ = "transformers_modules.someone.modeling"
+    choice = choose_attention(Own(tiny_model("llama").config), machine=Machine("cpu"))
+    assert choice.dialect == "dense_mask"
+    assert "has custom code" in choice.reason
+
+
+def test_the_choice_is_told_once_and_by_the_first_rank(capsys, monkeypatch):
+    """512 ranks that say the same would hide everything else."""
+    attention._tell.cache_clear()
+    monkeypatch.setenv("RANK", "3")
+    collator_for(tiny(), device="cpu")
+    assert capsys.readouterr().err == ""
+    monkeypatch.setenv("RANK", "0")
+    for _ in range(2):
+        collator_for(tiny(), device="cpu")
+    err = capsys.readouterr().err
+    assert err.startswith("brimful: attention sdpa, batches as transformers: ")
+    assert err.count("\n") == 1
+
+
+def test_options_reach_the_collator():
+    collator = collator_for(tiny(), device="cpu", pad_to=32, pad_token_id=7, quiet=True)
+    assert (collator.pad_to, collator.pad_token_id) == (32, 7)
+    with pytest.raises(SettingsError, match="vocabulary"):
+        collator_for(tiny(), device="cpu", pad_token_id=5000, quiet=True)
