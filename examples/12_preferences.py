@@ -15,8 +15,8 @@ from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM, Trainer, 
 
 from brimful import PackedDataset, PlanSettings, pack_dataset
 from brimful.demo import make_chats, train_tokenizer
-from brimful.preferences import PreferenceCollator, ReferenceLogps, compute_references, train_on_preferences
 from brimful.integrations.trainers import collator_for
+from brimful.preferences import PreferenceCollator, ReferenceLogps, compute_references, train_on_preferences
 
 
 def main() -> None:

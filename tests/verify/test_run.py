@@ -246,7 +246,7 @@ def test_boundaries_without_an_entry_are_wrong_boundaries(model):
 def test_arrays_are_compared_without_a_run_of_the_model():
     """Without it a batch can only be looked at on a machine that runs its model."""
 
-    class NeverRun(torch.nn.Linear):
+    class NeverRun(torch.nn.Linear):  # type: ignore[name-defined]
         def forward(self, input_ids=None, position_ids=None, labels=None):
             raise AssertionError("the model was run")
 

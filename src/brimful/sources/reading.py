@@ -211,7 +211,7 @@ class Reading:
             self._place_media(row, media_columns, content, self.media)
         messages = content.get("messages")
         if messages is None:
-            texts = [content.get("text")]
+            texts: list[Any] = [content.get("text")]
         elif (plain := messages if type(messages) is PlainMessages else PlainMessages.of(messages)) is not None:
             content["messages"], texts = plain, plain.texts  # text parts have been joined since
         else:
