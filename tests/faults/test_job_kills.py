@@ -39,12 +39,11 @@ from brimful.errors import UnfinishedSharesError
 from brimful.execute import Execution
 from brimful.fingerprint import fingerprint_of
 from brimful.integrations.export import LAYOUTS, export_packs
-from brimful.integrations.trainers import references
 from brimful.media.collate import MediaFeatures
 from brimful.media.encode.chat import MediaChatEncoder
 from brimful.media.families import open_family
 from brimful.plan import Plan, PlanSettings
-from brimful.preferences import PreferenceCollator, ReferenceLogps, compute_references
+from brimful.preferences import PreferenceCollator, ReferenceLogps, compute_references, references
 from brimful.shards import Pack
 from brimful.testing.toys import toy_chat_encoder
 from tests.faults.planted import die_at
