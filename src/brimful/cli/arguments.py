@@ -104,7 +104,8 @@ def open_job(data: Sequence[str], options: Mapping[str, Any]) -> Job:
         source, sources = _open_mixture(data, mixture, settings)
     else:
         source = open_source(one_or_all(data), **settings)
-    source = source.augmented(_transforms(options.get("transforms", ())))
+    example = "augment:half for half in augment.py"
+    source = source.augmented([imported("--transform", text, example) for text in options.get("transforms", ())])
     encoder = encoder_for(
         source,
         options["tokenizer"] or media.processor,
@@ -164,22 +165,18 @@ def one_or_all(paths: Sequence[str]) -> str | list[Path]:
     return paths[0] if len(paths) == 1 else [Path(path) for path in paths]
 
 
-def _transforms(texts: Sequence[str]) -> list[Any]:
-    """Import the functions that ``--transform`` names, also from the working directory."""
-    functions = []
-    for text in texts:
-        module, _, name = text.partition(":")
-        if not module or not name:
-            raise SettingsError(
-                f"--transform {text!r} must be MODULE:NAME, such as augment:half for half in augment.py"
-            )
-        if os.getcwd() not in sys.path:
-            sys.path.insert(0, os.getcwd())
-        try:
-            functions.append(getattr(importlib.import_module(module), name))
-        except (ImportError, AttributeError) as error:
-            raise SettingsError(f"--transform {text}: {error}") from error
-    return functions
+def imported(flag: str, text: str, example: str) -> Any:
+    """Import the object that a flag names as ``MODULE:NAME``, also from the working directory."""
+    module, _, name = text.partition(":")
+    if not module or not name:
+        raise SettingsError(f"{flag} {text!r} must be MODULE:NAME, such as {example}")
+    # Unlike `python -m`, a program does not search the working directory for modules.
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise SettingsError(f"{flag} {text}: {error}") from error
 
 
 def plan_settings(options: Mapping[str, Any]) -> PlanSettings:

@@ -8,10 +8,10 @@ from brimful.cli.arguments import one_or_all, output_directory, progress_of, req
 from brimful.cli.options import (
     GroupedCommand,
     execution_options,
+    file_options,
     grouped,
     job_options,
     media_place_options,
-    source_options,
     store_options,
     value_option,
 )
@@ -40,7 +40,7 @@ from brimful.sources.settings import SourceSettings
     ),
     click.option("--check", is_flag=True, help="Read the export back with the reader of its project, and compare."),
 )
-@source_options
+@file_options
 @media_place_options
 @store_options
 @execution_options

@@ -9,17 +9,14 @@ from brimful.cli.artefacts import lengths_as_dict
 from brimful.cli.config import SourceArgument
 from brimful.cli.options import (
     GroupedCommand,
-    bad_sample_option,
     config_option,
     encoder_options,
     execution_options,
-    filter_option,
     grouped,
     job_options,
-    media_options,
     pairs_of,
+    sample_options,
     source_options,
-    transform_option,
     value_option,
 )
 from brimful.cli.terminal import show
@@ -30,12 +27,9 @@ from brimful.report.text.lengths import describe_lengths
 @click.command(cls=GroupedCommand)
 @click.argument("source", nargs=-1, required=True, cls=SourceArgument)
 @source_options
-@transform_option
-@bad_sample_option
-@filter_option
+@sample_options
 @grouped("Source", value_option("--rejects", "FILE", "Where skipped rows are listed (default: next to the table)."))
 @encoder_options
-@media_options
 @grouped(
     "Lengths",
     value_option("--budget", "[loss_tokens]", "Also measure this budget, for plans.", "budgets", multiple=True),

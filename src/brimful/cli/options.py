@@ -218,11 +218,12 @@ def _record(ctx: click.Context, option: click.Option) -> tuple[str, str] | None:
 
 row_options = options_of(SourceSettings, "Source", "format", "fields", "ignore", "prompt")
 media_place_options = options_of(SourceSettings, "Media", "media_dir", "media_outside")
-source_options = grouped(
+file_options = grouped(
     "Source", row_options, options_of(SourceSettings, "Source", "text_unit", "split", "config", "max_samples")
 )
-transform_option = grouped(
+source_options = grouped(
     "Source",
+    file_options,
     value_option(
         "--transform",
         "MODULE:NAME",
@@ -231,15 +232,12 @@ transform_option = grouped(
         multiple=True,
     ),
 )
-tokenizer_option = value_option("--tokenizer", "DIR|ID", "Tokenizer: a directory or a hub id.")
-_of_text = [member.name for member in fields(EncoderSettings) if member.name != "compare_media"]
-encoder_options = grouped("Encoding", tokenizer_option, options_of(EncoderSettings, "Encoding", *_of_text))
-media_options = grouped(
-    "Media",
-    options_of(MediaSettings, "Media", "processor", "family"),
+encoder_options = grouped(
+    "Encoding",
+    value_option("--tokenizer", "DIR|ID", "Tokenizer: a directory or a hub id."),
+    options_of(EncoderSettings, "Encoding"),
+    options_of(MediaSettings, "Media"),
     media_place_options,
-    options_of(EncoderSettings, "Media", "compare_media"),
-    options_of(MediaSettings, "Media", *(member.name for member in fields(MediaSettings)[2:])),
 )
 media_storage_option = options_of(JobSettings, "Media", "media_storage")
 max_patches_option = grouped(
@@ -254,11 +252,7 @@ job_options = grouped("Output", json_option, quiet_option, options_of(JobSetting
 engine_option = options_of(Execution, "Job", "engine")
 execution_options = options_of(Execution, "Job")
 store_options = grouped("Output", value_option("-o", "DIR", "Directory of the packs.", "--output"))
-bad_sample_option = options_of(JobSettings, "Source", "on_bad_sample")
-filter_option = options_of(JobSettings, "Source", "filters")
-capacity_option = options_of(PlanSettings, "Packing", "capacity")
-overflow_option = options_of(PlanSettings, "Packing", "overflow")
-no_target_option = options_of(PlanSettings, "Packing", "no_target")
+sample_options = options_of(JobSettings, "Source", "on_bad_sample", "filters")
 plan_options = grouped(
     "Packing",
     options_of(PlanSettings, "Packing"),

@@ -10,19 +10,16 @@ from brimful.cli.artefacts import numbers_from_npy
 from brimful.cli.config import SourceArgument
 from brimful.cli.options import (
     GroupedCommand,
-    bad_sample_option,
     config_option,
     encoder_options,
     engine_option,
-    filter_option,
     job_options,
     max_patches_option,
-    media_options,
     media_storage_option,
     plan_options,
+    sample_options,
     source_options,
     store_options,
-    transform_option,
 )
 from brimful.cli.terminal import show
 from brimful.materialize import pack_dataset
@@ -32,11 +29,8 @@ from brimful.plan.optimal.master_problem import import_solver
 @click.command(cls=GroupedCommand)
 @click.argument("source", nargs=-1, required=True, cls=SourceArgument)
 @source_options
-@transform_option
-@bad_sample_option
-@filter_option
+@sample_options
 @encoder_options
-@media_options
 @max_patches_option
 @media_storage_option
 @plan_options

@@ -25,11 +25,9 @@ from brimful.cli.options import (
     grouped,
     job_options,
     max_patches_option,
-    media_options,
     plan_options,
     source_options,
     training_options,
-    transform_option,
     value_option,
 )
 from brimful.cli.terminal import show, show_lines
@@ -50,9 +48,7 @@ from brimful.report.text.table import draw_table
 @click.argument("lengths", nargs=-1, required=True, cls=SourceArgument)
 @plan_options
 @source_options
-@transform_option
 @encoder_options
-@media_options
 @max_patches_option
 @grouped(
     "Comparison",

@@ -15,7 +15,6 @@ from brimful.cli.options import (
     encoder_options,
     grouped,
     json_option,
-    media_options,
     options_of,
     quiet_option,
     row_options,
@@ -84,7 +83,6 @@ class _Warnings(logging.Handler):
 @row_options
 @options_of(ProducerSettings, "Source", "on_bad_sample")
 @encoder_options
-@media_options
 @options_of(ProducerSettings, "Packing", "capacity", "overflow", "no_target", "lookahead", "algorithm", "min_fill")
 @_stream_options
 @json_option

@@ -19,11 +19,9 @@ from brimful.cli.artefacts import (
 )
 from brimful.cli.options import (
     GroupedCommand,
-    capacity_option,
     grouped,
     json_option,
-    no_target_option,
-    overflow_option,
+    options_of,
     training_options,
     value_option,
 )
@@ -37,7 +35,7 @@ from brimful.errors import (
 )
 from brimful.fingerprint import short
 from brimful.measure import LengthTable
-from brimful.plan import Plan, plan_packs
+from brimful.plan import Plan, PlanSettings, plan_packs
 from brimful.report.analysis.facts import gather_facts
 from brimful.report.analysis.shown_packs import ShownPack, show_packs
 from brimful.report.html.page import DATA_ID, render_page
@@ -49,9 +47,7 @@ from brimful.typing import AnyIntArray
 
 @click.command(cls=GroupedCommand)
 @click.argument("path")
-@capacity_option
-@overflow_option
-@no_target_option
+@options_of(PlanSettings, "Packing", "capacity", "overflow", "no_target")
 @training_options
 @grouped(
     "Sources",

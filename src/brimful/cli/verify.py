@@ -1,13 +1,12 @@
 """``brimful verify``: a check that packing is right with a model and its packs."""
 
 import contextlib
-import sys
 from collections.abc import Iterator
-from importlib import import_module
 from typing import Any
 
 import click
 
+from brimful.cli.arguments import imported
 from brimful.cli.options import GroupedCommand, grouped, json_option, value_option
 from brimful.cli.terminal import show
 from brimful.errors import SettingsError
@@ -168,17 +167,7 @@ def _collator(name: str | None, samples: list[Any], model: Any, media: Any = Non
         total = sum(len(sample["input_ids"]) if isinstance(sample, dict) else len(sample) for sample in samples)
         size = -(-(total + 1) // 16) * 16
         return PackCollator(pad_to=size, position_start=facts.position_start, mrope=facts.mrope, media=media)
-    module, colon, attribute = name.partition(":")
-    if not (module and colon and attribute):
-        raise SettingsError(f"--collator {name!r} must be MODULE:NAME, such as my_project.data:collate")
-    # Unlike `python -m`, a program does not search the working directory for modules.
-    sys.path.insert(0, "")
-    try:
-        collator = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise SettingsError(f"--collator {name}: {error}") from error
-    finally:
-        sys.path.remove("")
+    collator = imported("--collator", name, "my_project.data:collate")
     return collator() if isinstance(collator, type) else collator
 
 

@@ -14,11 +14,9 @@ from brimful.cli.options import (
     execution_options,
     grouped,
     job_options,
-    media_options,
     media_storage_option,
     source_options,
     store_options,
-    transform_option,
 )
 from brimful.cli.terminal import show
 from brimful.errors import SettingsError, SourceNotFoundError
@@ -42,9 +40,7 @@ from brimful.serve import open_packs
         help="Accepted as for measure, without effect: the plan names the rows that were left out.",
     ),
 )
-@transform_option
 @encoder_options
-@media_options
 @media_storage_option
 @store_options
 @execution_options
