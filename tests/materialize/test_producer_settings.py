@@ -4,7 +4,7 @@ import pytest
 
 from brimful.errors import SettingsError
 from brimful.materialize.producer.settings import ProducerSettings
-from brimful.materialize.producer.statistics import ProducerStatistics
+from brimful.materialize.producer.window import ProducerStatistics
 from brimful.plan import NoTarget, Overflow
 
 

@@ -8,6 +8,6 @@ other discards its shard and resumes from that record.
 
 from brimful.materialize.producer.packing_producer import PackingProducer
 from brimful.materialize.producer.settings import ProducerSettings
-from brimful.materialize.producer.statistics import ProducerStatistics
+from brimful.materialize.producer.window import ProducerStatistics
 
 __all__ = ["PackingProducer", "ProducerSettings", "ProducerStatistics"]

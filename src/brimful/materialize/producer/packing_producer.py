@@ -21,13 +21,18 @@ from brimful.errors import StoreMismatchError
 from brimful.materialize.back_pressure import BackPressure, Clock
 from brimful.materialize.carry_over import save_carry_over
 from brimful.materialize.producer.begin import check_apart, claim_stream, mode_of_arrivals
-from brimful.materialize.producer.commit import remove_carry_over, write_shard
 from brimful.materialize.producer.intake import Intake
-from brimful.materialize.producer.records import SeenRecords
-from brimful.materialize.producer.recovery import FIRST_WAIT, STATE_VERSION, late_looks, recover
+from brimful.materialize.producer.records import (
+    FIRST_WAIT,
+    STATE_VERSION,
+    SeenRecords,
+    late_looks,
+    recover,
+    remove_carry_over,
+    write_shard,
+)
 from brimful.materialize.producer.settings import ProducerSettings
-from brimful.materialize.producer.statistics import ProducerStatistics
-from brimful.materialize.producer.window import PackingWindow
+from brimful.materialize.producer.window import PackingWindow, ProducerStatistics
 from brimful.materialize.registered import Producers, Registration
 from brimful.messages import counted, first_few, setting
 from brimful.settings import as_settings

@@ -3,7 +3,7 @@
 import pytest
 
 from brimful.errors import CorruptFileError, StateError
-from brimful.materialize.producer.recovery import late_looks
+from brimful.materialize.producer.records import late_looks
 from tests.materialize.streams import HandClock, producer, records_of, texts
 
 
@@ -41,6 +41,6 @@ def test_lost_samples_are_said_after_all_looks(tmp_path):
 
 def test_a_state_of_another_version_is_refused(tmp_path, monkeypatch):
     stopped(tmp_path)
-    monkeypatch.setattr("brimful.materialize.producer.recovery.STATE_VERSION", 2)
+    monkeypatch.setattr("brimful.materialize.producer.records.STATE_VERSION", 2)
     with pytest.raises(StateError, match="producer producer has state of version 1; this brimful reads 2"):
         producer(texts([7, 6, 5, 4, 3, 2] * 4), tmp_path, packs_per_shard=1).close()
