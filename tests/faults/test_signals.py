@@ -40,7 +40,7 @@ from brimful.__main__ import main
 from tests.faults.stalls import solve, stall, stalling
 
 import brimful.cli.arguments as arguments, brimful.cli.pack as command, brimful.materialize.job as job
-from brimful.encode.engine import Engine
+from brimful.encode.encoder import Engine
 from brimful.testing.toys import toy_chat_encoder
 
 class Libraries(Engine):
@@ -280,7 +280,7 @@ def test_a_signal_ends_the_program_at_every_stage_and_the_same_command_goes_on(
 SCRIPT = """
 import os, signal, sys
 from brimful import open_source, pack_dataset
-from brimful.encode.engine import Engine
+from brimful.encode.encoder import Engine
 from brimful.testing.toys import toy_chat_encoder
 from tests.faults.stalls import stall, stalling
 

@@ -27,7 +27,7 @@ from tests.faults.stalls import stall, stalling
 import brimful.cli.pack as command
 from brimful.media.job.writer import ShardMediaWriter
 from brimful.media.families import Qwen2VL
-command.pack_dataset = partial(command.pack_dataset, shard_bytes=1 << 12)
+command.pack_dataset = partial(command.pack_dataset, shard_bytes=1 << 11)
 
 def stalling_in(function, stage, occurrence):
     numbers = count(1)
@@ -44,7 +44,7 @@ if __name__ == "__main__":
     main()
 """
 
-SHARD_BYTES = 1 << 12
+SHARD_BYTES = 1 << 11
 
 
 def arguments(out: Path) -> list[str]:
