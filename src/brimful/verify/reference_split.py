@@ -6,8 +6,6 @@ from itertools import pairwise
 from brimful.rl.context_parallel_split import ContextParallelLayout
 from brimful.typing import CuSeqlens
 
-_Slices = Callable[[int, int], tuple[int, ...]]
-
 
 def reference_places(cu_seqlens: CuSeqlens, cp_size: int, layout: ContextParallelLayout) -> list[list[int]]:
     """Return where the tokens of each rank lie in the row.
@@ -16,10 +14,10 @@ def reference_places(cu_seqlens: CuSeqlens, cp_size: int, layout: ContextParalle
     >>> reference_places(np.array([0, 4, 8]), 2, ContextParallelLayout.ZIGZAG_SEGMENTS)
     [[0, 3, 4, 7], [1, 2, 5, 6]]
     """
-    if layout is ContextParallelLayout.ZIGZAG_SEGMENTS:
-        return _dealt(cu_seqlens.tolist(), cp_size, _early_and_late)
-    row = [0, int(cu_seqlens[-1])]
-    return _dealt(row, cp_size, _early_and_late if layout is ContextParallelLayout.ZIGZAG_ROW else _neighbours)
+    bounds = _bounds(cu_seqlens, layout)
+    if layout is ContextParallelLayout.CONTIGUOUS:
+        return _dealt(bounds, cp_size, lambda rank: (2 * rank, 2 * rank + 1))
+    return _dealt(bounds, cp_size, lambda rank: (rank, 2 * cp_size - 1 - rank))
 
 
 def wrong_places(
@@ -32,41 +30,32 @@ def wrong_places(
         ContextParallelLayout.CONTIGUOUS: "equal parts in order (contiguous)",
     }
     right = reference_places(cu_seqlens, cp_size, layout)
-    bounds = cu_seqlens.tolist() if layout is ContextParallelLayout.ZIGZAG_SEGMENTS else [0, int(cu_seqlens[-1])]
+    swapped = _dealt(_bounds(cu_seqlens, layout), cp_size, lambda rank: (2 * cp_size - 1 - rank, rank))
+    without_mirror = _dealt(_bounds(cu_seqlens, layout), cp_size, lambda rank: (rank, cp_size + rank))
     wrong = [
         (name, reference_places(cu_seqlens, cp_size, mistake)) for mistake, name in names.items() if mistake != layout
     ]
     wrong += [
-        ("the halves of the zigzag are swapped: the late slice comes before the early one", _dealt(bounds, cp_size, _late_and_early)),
-        ("the second half is not a mirror: slices r and cp + r instead of r and 2·cp − 1 − r", _dealt(bounds, cp_size, _without_mirror)),
+        ("the halves of the zigzag are swapped: the late slice comes before the early one", swapped),
+        ("the second half is not a mirror: slices r and cp + r instead of r and 2·cp − 1 − r", without_mirror),
         ("ranks are numbered backwards", right[::-1]),
         ("every rank holds what its neighbor should", right[1:] + right[:1]),
     ]  # fmt: skip
     return [(name, places) for name, places in wrong if places != right]
 
 
-def _dealt(bounds: list[int], cp_size: int, slices_of: _Slices) -> list[list[int]]:
+def _bounds(cu_seqlens: CuSeqlens, layout: ContextParallelLayout) -> list[int]:
+    """Return the bounds of what is cut: every segment, or the whole row."""
+    bounds: list[int] = cu_seqlens.tolist()
+    return bounds if layout is ContextParallelLayout.ZIGZAG_SEGMENTS else [0, bounds[-1]]
+
+
+def _dealt(bounds: list[int], cp_size: int, slices_of: Callable[[int], tuple[int, int]]) -> list[list[int]]:
     """Cut each part between two bounds into 2·cp slices and give each rank its own."""
     places: list[list[int]] = [[] for _ in range(cp_size)]
     for begin, end in pairwise(bounds):
         size = (end - begin) // (2 * cp_size)
         for rank in range(cp_size):
-            for number in slices_of(rank, cp_size):
+            for number in slices_of(rank):
                 places[rank] += range(begin + number * size, begin + (number + 1) * size)
     return places
-
-
-def _early_and_late(rank: int, cp_size: int) -> tuple[int, ...]:
-    return rank, 2 * cp_size - 1 - rank
-
-
-def _late_and_early(rank: int, cp_size: int) -> tuple[int, ...]:
-    return 2 * cp_size - 1 - rank, rank
-
-
-def _without_mirror(rank: int, cp_size: int) -> tuple[int, ...]:
-    return rank, cp_size + rank
-
-
-def _neighbours(rank: int, cp_size: int) -> tuple[int, ...]:
-    return 2 * rank, 2 * rank + 1
