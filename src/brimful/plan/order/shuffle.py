@@ -241,20 +241,11 @@ def _permute_in_blocks(
         for begin in range(0, count, _BLOCK):
             block = min(_BLOCK, count - begin)
             for i in range(block):
-                result[i] = np.uint32(begin) + ramp[i]
-            for turn in range(_ROUNDS):
-                factor, summand = keys[number, 2 * turn], keys[number, 2 * turn + 1]
-                for i in range(block):
-                    value = np.uint32(result[i] * factor + summand) & mask
-                    result[i] = value ^ (value >> (shift & np.uint32(31)))
-            # Invariant: slots[:num_outside] are the places of the block whose results are still outside the range.
-            num_outside = np.uint64(0)
-            for i in range(block):
-                slots[num_outside] = np.uint32(i)
-                num_outside += np.uint64(result[i] >= size)
+                values[i] = np.uint32(begin) + ramp[i]
+                slots[i] = ramp[i]
+            # Invariant: values[:num_outside] belong to slots[:num_outside], and are still outside the range.
+            num_outside = np.uint64(block)
             while num_outside > 0:
-                for i in range(num_outside):
-                    values[i] = result[slots[i]]
                 for turn in range(_ROUNDS):
                     factor, summand = keys[number, 2 * turn], keys[number, 2 * turn + 1]
                     for i in range(num_outside):
@@ -262,10 +253,11 @@ def _permute_in_blocks(
                         values[i] = value ^ (value >> (shift & np.uint32(31)))
                 num_still_outside = np.uint64(0)
                 for i in range(num_outside):
-                    slot = slots[i]
-                    result[slot] = values[i]
+                    value, slot = values[i], slots[i]
+                    result[slot] = value
+                    values[num_still_outside] = value
                     slots[num_still_outside] = slot
-                    num_still_outside += np.uint64(values[i] >= size)
+                    num_still_outside += np.uint64(value >= size)
                 num_outside = num_still_outside
             for i in range(block):
                 scratch[np.uint64(begin) + np.uint64(i)] = order[base + np.uint64(result[i])]
