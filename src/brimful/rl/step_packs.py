@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from brimful.checks import choice_of
+from brimful.checks import choice_of, position
 from brimful.collate.batch import PackedBatch
 from brimful.collate.columns import Column, ColumnPlace, check_column_name, check_fill
 from brimful.collate.extras import PackExtras
@@ -164,9 +164,7 @@ class RestoredTokens:
         return len(self.sample_ids)
 
     def __getitem__(self, index: int) -> npt.NDArray[Any]:
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"sample {index} is not in 0 … {len(self) - 1}")
-        index %= len(self)
+        index = position(index, len(self), "sample")
         return self.values[self.offsets[index] : self.offsets[index + 1]]
 
     def __iter__(self) -> Iterator[npt.NDArray[Any]]:

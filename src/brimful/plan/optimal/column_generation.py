@@ -64,11 +64,11 @@ class ColumnGeneration:
         self._add(list(dict.fromkeys(patterns)))
 
     def _add(self, patterns: list[Pattern]) -> None:
-        self.master.add([self._column(pattern) for pattern in patterns])
+        columns: list[Column] = []
+        for pattern in patterns:
+            columns.append(([self.position[length] for length, _ in pattern], [copies for _, copies in pattern]))
+        self.master.add(columns)
         self.columns.update(dict.fromkeys(patterns))
-
-    def _column(self, pattern: Pattern) -> Column:
-        return [self.position[length] for length, _ in pattern], [copies for _, copies in pattern]
 
     def solve_master(self) -> bool:
         """Solve the master problem; return false if the limit was exhausted or the solver gave up."""
