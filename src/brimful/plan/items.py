@@ -150,7 +150,9 @@ def prepare_items(
             has_rejected = shortest < 0 or len(left_out) > 0
             segments = _segments(table, settings, has_rejected=has_rejected)
             # No matrix, and no copy unless something is cut or aligned.
-            sizes = settings.row_alignment.rounded(segments.lengths)
+            sizes: AnyIntArray = segments.lengths
+            if settings.row_alignment.segment > 1:
+                sizes = settings.row_alignment.rounded(sizes)
             items = Items(segments, sizes, np.array([settings.longest_segment], dtype=np.int64))
     except OversizedSampleError as error:
         if fault is None:
