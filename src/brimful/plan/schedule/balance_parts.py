@@ -20,8 +20,6 @@ its ranks have equal sums. All decisions use whole numbers, stable sorts and fir
 platform.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from brimful.plan.schedule.balance import assign_to_ranks, in_random_order, windows_of
@@ -133,7 +131,6 @@ def _cut(loads: Int64Array, ranks: int) -> Int64Array:
     return min(choices, key=lambda choice: _time(loads, choice))
 
 
-@dataclass
 class _Barriers:
     """Bundles at barriers while they are exchanged; arrays by place, ``barrier · ranks + rank``.
 
@@ -145,14 +142,35 @@ class _Barriers:
         slowest: ``int64[num_barriers, num_parts]``, place of the largest load.
     """
 
-    places: Int64Array
-    loads: Int64Array
-    times: Int64Array
-    times_without: Int64Array
-    slowest: Int64Array
-    ranks: int
+    def __init__(self, loads: Int64Array, barriers: Int64Array) -> None:
+        self.ranks = barriers.shape[1]
+        self.places = barriers.reshape(-1).copy()
+        self.loads: Int64Array = loads[self.places]
+        self.times, self.times_without = np.empty_like(self.loads), np.empty_like(self.loads)
+        self.slowest: Int64Array = np.empty((len(barriers), loads.shape[1]), dtype=np.int64)
+        for barrier in range(len(barriers)):
+            self._update(barrier)
 
-    def update(self, barrier: int) -> None:
+    @property
+    def time(self) -> int:
+        """Time of all barriers, summed over parts."""
+        return int(self.times[:: self.ranks].sum())
+
+    def exchange_slowest(self, barrier: int, part: int) -> None:
+        """Exchange the slowest bundle of a barrier with the bundle that saves most time, if any saves time."""
+        place = int(self.slowest[barrier, part])
+        # Change in the times of both barriers if this place exchanged its bundle with each other place.
+        change = np.maximum(self.times_without[place], self.loads).sum(axis=1) - int(self.times[place].sum())
+        change += np.maximum(self.times_without, self.loads[place]).sum(axis=1) - self.times.sum(axis=1)
+        change[barrier * self.ranks : (barrier + 1) * self.ranks] = 0
+        partner = int(change.argmin())
+        if change[partner] < 0:
+            for array in (self.places, self.loads):
+                array[[place, partner]] = array[[partner, place]]
+            self._update(barrier)
+            self._update(partner // self.ranks)
+
+    def _update(self, barrier: int) -> None:
         """Recompute the times of one barrier."""
         rows = slice(barrier * self.ranks, (barrier + 1) * self.ranks)
         loads = self.loads[rows]
@@ -164,50 +182,19 @@ class _Barriers:
         remainder[first, parts] = 0
         self.times_without[rows][first, parts] = remainder.max(axis=0)
 
-    def exchange(self, one: int, other: int) -> None:
-        """Exchange the bundles of two places of different barriers."""
-        for array in (self.places, self.loads):
-            array[[one, other]] = array[[other, one]]
-        self.update(one // self.ranks)
-        self.update(other // self.ranks)
-
 
 def _exchanged(loads: Int64Array, barriers: Int64Array) -> Int64Array:
     """Exchange the slowest bundle of each barrier with a bundle of another barrier while this saves time."""
-    num_barriers, ranks = barriers.shape
+    num_barriers, num_parts = len(barriers), loads.shape[1]
     if num_barriers == 1:
         return barriers
-    places = barriers.reshape(-1).copy()
-    shape = (len(places), loads.shape[1])
-    state = _Barriers(
-        places,
-        loads[places],
-        np.empty(shape, dtype=np.int64),
-        np.empty(shape, dtype=np.int64),
-        np.empty((num_barriers, shape[1]), dtype=np.int64),
-        ranks,
-    )
-    for barrier in range(num_barriers):
-        state.update(barrier)
-    time = int(state.times[::ranks].sum())
+    state = _Barriers(loads, barriers)
     for _ in range(_MAX_PASSES):
+        time_before = state.time
         for barrier in range(num_barriers):
-            for part in range(shape[1]):
-                _exchange_slowest(state, barrier, int(state.slowest[barrier, part]))
+            for part in range(num_parts):
+                state.exchange_slowest(barrier, part)
         # Invariant: the time only falls, so the loop ends.
-        time_before, time = time, int(state.times[::ranks].sum())
-        if time_before - time < _LEAST_GAIN * time_before:
+        if time_before - state.time < _LEAST_GAIN * time_before:
             break
     return state.places.reshape(barriers.shape)
-
-
-def _exchange_slowest(state: _Barriers, barrier: int, place: int) -> None:
-    """Exchange the bundle of a place with the bundle in the window that saves most time, if any saves time."""
-    # Change in the times of both barriers if this place exchanged its bundle with each other place.
-    here = np.maximum(state.times_without[place], state.loads).sum(axis=1) - int(state.times[place].sum())
-    there = np.maximum(state.times_without, state.loads[place]).sum(axis=1) - state.times.sum(axis=1)
-    change = here + there
-    change[barrier * state.ranks : (barrier + 1) * state.ranks] = 0
-    partner = int(change.argmin())
-    if change[partner] < 0:
-        state.exchange(place, partner)
