@@ -45,7 +45,7 @@ def test_planning_needs_no_tokenizer_and_no_torch():
 def test_planning_loads_few_modules():
     """Each module costs a millisecond of every script that plans."""
     code = "import sys; from brimful import plan_packs; print(sum(name.startswith('brimful') for name in sys.modules))"
-    assert int(run(code)) <= 90
+    assert int(run(code)) <= 95
 
 
 def test_a_missing_extra_prints_the_line_that_installs_it():
