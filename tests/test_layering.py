@@ -3,6 +3,8 @@
 import ast
 import re
 
+import pytest
+
 from tests.library import ROOT, modules
 
 BASE = {
@@ -340,15 +342,26 @@ def test_modules_of_the_plan_import_in_one_direction():
     assert not modules_on_circles(arrows), "\n".join(modules_on_circles(arrows))
 
 
-def test_modules_that_serve_import_in_one_direction():
+@pytest.mark.parametrize(
+    ("rooms", "num_modules"), [(("serve/", "stream/", "shared/"), 30), (("encode/", "measure/", "execute/"), 50)]
+)
+def test_modules_that_serve_and_that_measure_import_in_one_direction(rooms, num_modules):
     """Types count too: two modules that name each other are one module in two files."""
     arrows = {}
     for module in modules():
-        if module.file.startswith(("serve/", "stream/", "shared/")):
+        if module.file.startswith(rooms):
             names = {f"{one.module}.{name}" for one in module.imports for name in one.names}
             arrows[module.name] = names | {name.rpartition(".")[0] for name in names}
-    assert len(arrows) > 30
+    assert len(arrows) > num_modules
     assert not modules_on_circles(arrows), "\n".join(modules_on_circles(arrows))
+
+
+def test_chats_know_no_fast_library():
+    """Chats render and tokenize; the libraries that do it, and why they are trusted, are the engine's matter."""
+    for module in modules():
+        if module.file in ("encode/chat.py", "encode/text.py", "encode/completion.py"):
+            names = {one.module for one in module.imports if one.module.startswith("brimful.encode.fast")}
+            assert names <= {"brimful.encode.fast.filling", "brimful.encode.fast.skeleton"}, module.file
 
 
 def test_the_plan_is_seen_at_a_glance():

@@ -58,11 +58,6 @@ def is_held(file: Any) -> bool:
     return False
 
 
-def lock_shared_instead(file: Any) -> bool:
-    """Turn an exclusive lock into a shared one. It may be free in between: check again that the file has its name."""
-    return _flock(file, "LOCK_SH")
-
-
 def _flock(file: Any, *flags: str) -> bool:
     try:
         import fcntl

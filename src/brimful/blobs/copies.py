@@ -27,7 +27,7 @@ from brimful.blobs.interface import BlobStore, PromisedBlobs
 from brimful.cache import cache_dir as default_cache_dir
 from brimful.checks import setting_number
 from brimful.errors import CorruptFileError, SettingsError
-from brimful.locks import lock, lock_shared_instead, try_lock
+from brimful.locks import lock, try_lock
 from brimful.messages import setting
 
 CACHE_BYTES = 64 << 30
@@ -180,7 +180,8 @@ class LocalCopies:
                     os.unlink(part)
                 raise
             self.num_downloads += 1
-            lock_shared_instead(descriptor)
+            # It may be free in between, so its name is checked again.
+            lock(descriptor, shared=True)
             if not _is_named(descriptor, path):
                 return None
             stack.pop_all()

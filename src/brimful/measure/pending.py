@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -89,63 +89,50 @@ def run_pending(
     changed_blocks = _changed_blocks(tasks, context, num_proc, execution, progress)
     with progress.stage(stage, total=num_earlier + sum(map(len, tasks)), unit="rows"):
         progress.advance(num_earlier, resumed=True)
-        _run_pending(context, tasks, num_proc, progress, execution, shared, changed_blocks)
-
-
-def _run_pending(
-    context: BlockContext,
-    tasks: list[BlockTask],
-    num_proc: int | None,
-    progress: Progress,
-    execution: Execution,
-    shared: Sequence[str | os.PathLike[str]],
-    changed_blocks: Set[int],
-) -> None:
-    pending_tasks, uncompared_tasks = [], []
-    comparison = MediaComparison(context, progress)
-    undecoded_tasks = []
-    for task in tasks:
-        is_current = task.start not in changed_blocks
-        if is_current and (task.encoded_path is None or has_tokens(task)) and has_lengths(task, context):
-            progress.advance(len(task), resumed=True)
-            if not is_compared(task):
-                uncompared_tasks.append(task)
-            if comparison.is_due(task):
-                undecoded_tasks.append(task)
-        else:
-            pending_tasks.append(task)
-    # Locally, this process compares for all workers; for a cluster it would be too slow.
-    compares_here = execution.is_local
-    if num_proc is None and compares_here:
-        num_proc = 1 if _is_for_one_process(context, pending_tasks) else available_cores()
-    engine = context.encoder.engine
-    if compares_here and pending_tasks and engine.id:
-        # Loading a library takes up to a second, mostly without the interpreter. No daemons: exit must wait for them.
-        threading.Thread(target=engine.reference.engine.load).start()
-        if num_proc == 1:
-            threading.Thread(target=engine.load).start()
-    tasks_done = run_tasks(
-        measure_block if compares_here else measure_and_compare,
-        pending_tasks,
-        context=context,
-        num_proc=num_proc,
-        preload={measure_block.__module__: {}, **engine.preload},
-        execution=execution,
-        shared=shared,
-        say=progress.say,
-    )
-    # Closed at once on an error or Ctrl-C, so that no worker goes on after it.
-    with closing(tasks_done) as results:
-        # Blocks of a job that was killed before it compared them.
-        for task in uncompared_tasks:
-            compare_block(context, task)
-        for task in undecoded_tasks:
-            comparison.compare(task)
-        for task, num_tokens in results:
-            if compares_here:
+        comparison = MediaComparison(context, progress)
+        pending_tasks, uncompared_tasks, undecoded_tasks = [], [], []
+        for task in tasks:
+            is_current = task.start not in changed_blocks
+            if is_current and (task.encoded_path is None or has_tokens(task)) and has_lengths(task, context):
+                progress.advance(len(task), resumed=True)
+                if not is_compared(task):
+                    uncompared_tasks.append(task)
+                if comparison.is_due(task):
+                    undecoded_tasks.append(task)
+            else:
+                pending_tasks.append(task)
+        # Locally, this process compares for all workers; for a cluster it would be too slow.
+        compares_here = execution.is_local
+        if num_proc is None and compares_here:
+            num_proc = 1 if _is_for_one_process(context, pending_tasks) else available_cores()
+        engine = context.encoder.engine
+        if compares_here and pending_tasks and engine.id:
+            # Loading a library takes up to a second, mostly without the interpreter. No daemons: exit must wait for them.
+            threading.Thread(target=engine.reference.engine.load).start()
+            if num_proc == 1:
+                threading.Thread(target=engine.load).start()
+        tasks_done = run_tasks(
+            measure_block if compares_here else measure_and_compare,
+            pending_tasks,
+            context=context,
+            num_proc=num_proc,
+            preload={measure_block.__module__: {}, **engine.preload},
+            execution=execution,
+            shared=shared,
+            say=progress.say,
+        )
+        # Closed at once on an error or Ctrl-C, so that no worker goes on after it.
+        with closing(tasks_done) as results:
+            # Blocks of a job that was killed before it compared them.
+            for task in uncompared_tasks:
                 compare_block(context, task)
-            comparison.compare(task)
-            progress.advance(len(task), tokens=num_tokens)
+            for task in undecoded_tasks:
+                comparison.compare(task)
+            for task, num_tokens in results:
+                if compares_here:
+                    compare_block(context, task)
+                comparison.compare(task)
+                progress.advance(len(task), tokens=num_tokens)
 
 
 def _is_for_one_process(context: BlockContext, tasks: Sequence[BlockTask]) -> bool:
@@ -187,18 +174,13 @@ def has_lengths(task: BlockTask, context: BlockContext) -> bool:
     try:
         part = open_table(task.part_path)
         # Reading a column verifies its checksum.
-        for name in context.budgets:
+        contents, states = CONTENT if context.needs_contents else (), (STATES,) if context.encoder.takes_media else ()
+        for name in (*context.budgets, *contents, *states):
             part.flat(name)
         if context.needs_runs:
             part.ragged(RUNS)
-        for name in CONTENT if context.needs_contents else ():
-            part.flat(name)
-        if context.encoder.takes_media:
-            part.flat(STATES)
     except (FileNotFoundError, KeyError, BrimfulError):
         return False
-    if len(part) != len(task):
-        return False
-    if not context.encoder.engine.trusts(part.description.get("engine", "")):
+    if len(part) != len(task) or not context.encoder.engine.trusts(part.description.get("engine", "")):
         return False
     return context.skip_bad or len(part.description["rejects"]) == len(part.description.get("filtered", ()))
