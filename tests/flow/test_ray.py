@@ -138,6 +138,8 @@ def test_media_are_measured_and_compared_as_here(cluster, pictures, tmp_path, mo
         return difference(self, sample, length)
 
     monkeypatch.setattr(ProcessorReference, "difference", record)
+    # Few rows are encoded by the reference alone: here faster libraries encode, and a share is encoded by both.
+    monkeypatch.setattr("brimful.measure.pending._SMALL_BYTES", 0)
     tables = {}
     for engine in ("local", "ray"):
         path, cache = tmp_path / f"{engine}.arrow", tmp_path / engine

@@ -9,10 +9,11 @@ import pytest
 pytest.importorskip("fastokens", reason="the fast tokenizer comes with brimful[fast]")
 
 from brimful.encode import ChatEncoder
+from brimful.encode.fast.proofs import remember
 from brimful.encode.fast.tokenizer import FastTokenizer
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import CacheMismatchError, EncodersDifferError
-from brimful.measure import LengthTable, comparison, measure_lengths
+from brimful.measure import LengthTable, comparison, measure_lengths, pending
 from brimful.measure.block import BlockContext, BlockTask, measure_block
 from brimful.sources import open_source
 from tests.measure.planted import chats, lose_tokens, shift_targets
@@ -20,7 +21,22 @@ from tests.measure.planted import chats, lose_tokens, shift_targets
 
 @pytest.fixture
 def source(put, fresh_cache, monkeypatch):
+    monkeypatch.setattr(pending, "_SMALL_BYTES", 0)  # however few, the fast library encodes them
     return open_source(put("chats.jsonl", chats()))
+
+
+def test_few_rows_are_encoded_by_the_reference(put, small_qwen, fresh_cache, monkeypatch, tmp_path):
+    """Loading a fast tokenizer takes more time than encoding a thousand rows without it."""
+    monkeypatch.setattr(FastTokenizer, "ids", lambda *_: pytest.fail("loaded"))
+    remember(Tokenizer(small_qwen)._proof_of(Tokenizer(small_qwen)._fast_id), {"reason": ""})
+    data = put("a.jsonl", chats())
+    table = measure_lengths(data, Tokenizer(small_qwen), path=tmp_path / "lengths.arrow")
+    assert [libraries.split()[0] for libraries in table.provenance["encoded_by"]] == ["tokenizers"]
+    monkeypatch.setattr(pending, "_SMALL_BYTES", 1000)  # few rows, and much text
+    with pytest.raises(pytest.fail.Exception, match="loaded"):
+        measure_lengths(
+            data, Tokenizer(small_qwen), path=tmp_path / "lengths again.arrow", cache_dir=tmp_path / "other"
+        )
 
 
 def test_a_difference_stops_the_job_and_is_remembered(source, small_qwen, monkeypatch, tmp_path):
@@ -62,6 +78,7 @@ def test_other_targets_are_found_where_no_tokens_are_kept(source, small_qwen, mo
 
 def test_long_documents_are_compared_up_to_their_characters(fresh_cache, small_qwen, monkeypatch):
     """Sixteen documents of a megabyte would keep the reference busy for longer than their whole block takes."""
+    monkeypatch.setattr(pending, "_SMALL_BYTES", 0)
     monkeypatch.setattr(comparison, "_CHARACTERS", 100)
     places = []
     few_of = comparison._few_of
@@ -75,6 +92,7 @@ def test_long_documents_are_compared_up_to_their_characters(fresh_cache, small_q
 
 def test_targets_without_the_fast_library_are_compared_too(put, fresh_cache, small_qwen, monkeypatch, tmp_path):
     """Tokens are the reference's, and the places of the targets are found by counting bytes."""
+    monkeypatch.setattr(pending, "_SMALL_BYTES", 0)
     from brimful.materialize import pack_dataset
 
     monkeypatch.setattr(FastTokenizer, "version", lambda: None)
@@ -91,6 +109,7 @@ def test_targets_without_the_fast_library_are_compared_too(put, fresh_cache, sma
 
 def test_rows_of_an_earlier_job_keep_their_library(put, fresh_cache, small_qwen, monkeypatch, tmp_path):
     """Without it appended rows would hide which library measured the rows before them."""
+    monkeypatch.setattr(pending, "_SMALL_BYTES", 0)
     path = tmp_path / "lengths.arrow"
     tokenizer = Tokenizer(small_qwen)
     measure_lengths(put("a.jsonl", chats(5)), tokenizer, path=path)
@@ -139,6 +158,7 @@ def compared(monkeypatch):
 
 def test_a_block_is_compared_once(put, fresh_cache, small_qwen, compared, monkeypatch):
     """Without a record each later job would compare all blocks anew; without the comparison old caches stay unproved."""
+    monkeypatch.setattr(pending, "_SMALL_BYTES", 0)
     encoder = ChatEncoder(small_qwen)
 
     def measured_again():

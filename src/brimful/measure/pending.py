@@ -4,6 +4,7 @@ import os
 import threading
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 from brimful.blobs import LocalBlobStore
@@ -19,6 +20,12 @@ from brimful.measure.shares import in_words, missing_shares, note_shares
 from brimful.progress import Progress
 from brimful.sources.rows import Block
 from brimful.tables import open_table
+
+_SMALL_BYTES = 5_500_000
+"""Bytes of text that the reference encodes in less processor time than the fast library takes to load."""
+
+_ROW_BYTES = 480
+"""Bytes of text that take the reference as long as the fixed cost of a row."""
 
 _ONE_PROCESS_BYTES = 24 << 20
 """Bytes of text that one process encodes with the fast library and its threads before other processes would start."""
@@ -105,7 +112,9 @@ def run_pending(
         compares_here = execution.is_local
         if num_proc is None and compares_here:
             num_proc = 1 if _is_for_one_process(context, pending_tasks) else available_cores()
-        engine = context.encoder.engine
+        is_small = _text_bytes(pending_tasks) + _ROW_BYTES * sum(map(len, pending_tasks)) < _SMALL_BYTES
+        encoder = context.encoder.engine.reference if is_small else context.encoder
+        engine = encoder.engine
         if compares_here and pending_tasks and engine.id:
             # Loading a library takes up to a second, mostly without the interpreter. No daemons: exit must wait for them.
             threading.Thread(target=engine.reference.engine.load).start()
@@ -114,7 +123,7 @@ def run_pending(
         tasks_done = run_tasks(
             measure_block if compares_here else measure_and_compare,
             pending_tasks,
-            context=context,
+            context=replace(context, encoder=encoder),
             num_proc=num_proc,
             preload={measure_block.__module__: {}, **engine.preload},
             execution=execution,
@@ -143,8 +152,11 @@ def _is_for_one_process(context: BlockContext, tasks: Sequence[BlockTask]) -> bo
         return True
     if context.encoder.takes_media or not context.encoder.engine.uses_threads:
         return False
-    sizes = (len(task) * _USUAL_ROW_BYTES if task.num_bytes is None else task.num_bytes for task in tasks)
-    return sum(sizes) < _ONE_PROCESS_BYTES
+    return _text_bytes(tasks) < _ONE_PROCESS_BYTES
+
+
+def _text_bytes(tasks: Sequence[BlockTask]) -> int:
+    return sum(len(task) * _USUAL_ROW_BYTES if task.num_bytes is None else task.num_bytes for task in tasks)
 
 
 def _changed_blocks(
