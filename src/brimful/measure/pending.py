@@ -1,5 +1,6 @@
 """Blocks of a job: which ones are measured already, and the run of the others."""
 
+import contextlib
 import os
 import threading
 from collections.abc import Sequence
@@ -8,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from brimful.blobs import LocalBlobStore
+from brimful.encode.encoder import Encoder
 from brimful.encode.token_runs import is_stored
 from brimful.errors import BrimfulError
 from brimful.execute import LOCAL, Execution, available_cores, run_tasks
@@ -117,9 +119,9 @@ def run_pending(
         engine = encoder.engine
         if compares_here and pending_tasks and engine.id:
             # Loading a library takes up to a second, mostly without the interpreter. No daemons: exit must wait for them.
-            threading.Thread(target=engine.reference.engine.load).start()
+            threading.Thread(target=_load, args=(engine.reference,)).start()
             if num_proc == 1:
-                threading.Thread(target=engine.load).start()
+                threading.Thread(target=_load, args=(encoder,)).start()
         tasks_done = run_tasks(
             measure_block if compares_here else measure_and_compare,
             pending_tasks,
@@ -142,6 +144,11 @@ def run_pending(
                     compare_block(context, task)
                 comparison.compare(task)
                 progress.advance(len(task), tokens=num_tokens)
+
+
+def _load(encoder: Encoder) -> None:
+    with contextlib.suppress(Exception):  # the job itself reports it
+        encoder.engine.load()
 
 
 def _is_for_one_process(context: BlockContext, tasks: Sequence[BlockTask]) -> bool:
