@@ -7,20 +7,18 @@ import io
 import re
 from collections import Counter
 
+import numpy as np
 import pytest
 
 from brimful.cli.terminal import fitted, show_lines
 from brimful.measure import LengthTable
 from brimful.messages import setting
 from brimful.plan import plan_packs
-from brimful.report.analysis.advise import advise
 from brimful.report.analysis.facts import gather_facts
 from brimful.report.analysis.training_run import TrainingRun
 from brimful.report.analysis.what_if import compare_plans
-from brimful.report.tables import comparison_table, sweep_table
-from brimful.report.text.facts import describe_advice, draw_choices, draw_histogram
-from brimful.report.text.lengths import describe_lengths
-from brimful.report.text.plan import describe_plan
+from brimful.report.tables import comparison_table
+from brimful.report.text.facts import describe_facts
 from brimful.report.text.table import draw_table
 
 WIDTHS = (60, 80)
@@ -31,16 +29,12 @@ def report() -> list[str]:
     """What plan --what-if and report print, with all its tables."""
     table = LengthTable.from_lengths([30, 400, 900, 1500, 60, 700] * 50)
     plan = plan_packs(table, capacity=1024, overflow="truncate")
-    run = TrainingRun()
-    advice = advise(
-        table, plan, dp_world_size=8, micro_batch_size=4, gradient_accumulation_steps=2, cost_model=run.cost_model
+    run = TrainingRun(dp_world_size=8, micro_batch_size=4, gradient_accumulation_steps=2)
+    facts = gather_facts(
+        "x", table=table, plan=plan, run=run, sources=(np.arange(300) % 2, ["chats", "books of long names"])
     )
-    facts = gather_facts("x", table=table, plan=plan, run=run)
-    return [
-        *describe_lengths(table), "", *draw_histogram(table), "", *describe_plan(plan), "",
-        *draw_table(comparison_table(compare_plans(table, plan, capacities=[], packs_per_step=8))), "",
-        *describe_advice(advice), "", *draw_choices(advice), "", *draw_table(sweep_table(facts.sweep)),
-    ]  # fmt: skip
+    comparison = comparison_table(compare_plans(table, plan, capacities=[], packs_per_step=8))
+    return [*describe_facts(facts), "", *draw_table(comparison)]
 
 
 def words(lines: list[str]) -> Counter[str]:
