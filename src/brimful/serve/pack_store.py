@@ -65,6 +65,13 @@ class PackStore(IndexedPacks):
         directory: path or URL of the packs.
         capacity: largest number of tokens in a pack.
         identity, notes: parts of the header.
+        fingerprint: fingerprint of the plan that the packs were written from.
+        alignment: alignment that the plan reserved room for: ``PackCollator(padding=Padding.of_alignment(…))``.
+        media_settings: settings that media were encoded with, for ``MediaFeatures.of_packs``; None for text.
+        media_features: settings of the features that the packs hold instead of media; None if they hold none.
+        num_shards: number of shard files.
+        num_tokens: number of tokens in all packs.
+        fill_ratio: real tokens ÷ (packs × capacity).
         facts: description of the packs, for the state of a loader.
         media_root: directory to which references to media are relative; empty in a store without references.
 
@@ -96,8 +103,15 @@ class PackStore(IndexedPacks):
                 f"{self.directory} is not finished: {counted(len(self._records), 'shard')} with "
                 f"{counted(num_packs, 'pack')} so far; run the command that writes it again"
             )
+        self.fingerprint: Fingerprint = self.identity["plan"]
+        self.alignment = Alignment(**self.identity.get("alignment", {}))
+        self.media_settings: dict[str, Any] | None = self.identity.get("media_settings")
+        self.media_features: dict[str, Any] | None = self.identity.get("media", {}).get("features")
         # Shard i holds the packs below _ends[i] that no earlier shard holds.
         self._ends = [record.cum_packs for record in self._records]
+        self.num_shards = len(self._records)
+        self.num_tokens = self._records[-1].cum_tokens if self._records else 0
+        self.fill_ratio = self.num_tokens / (len(self) * self.capacity) if len(self) else 1.0
         self.facts = {**facts_of_store(self.directory, self.identity), "packs": len(self)}
         self._given_root = None if media_root is None else path_of("media_root", media_root)
         self._attached = attachment_store().files_of(self._store, self._records, self.notes, self._given_root)
@@ -116,45 +130,9 @@ class PackStore(IndexedPacks):
         return self._ends[-1] if self._ends else 0
 
     @property
-    def num_tokens(self) -> int:
-        """Number of tokens in all packs."""
-        return self._records[-1].cum_tokens if self._records else 0
-
-    @property
-    def fill_ratio(self) -> float:
-        """Real tokens ÷ (packs × capacity)."""
-        return self.num_tokens / (len(self) * self.capacity) if len(self) else 1.0
-
-    @property
-    def alignment(self) -> Alignment:
-        """Alignment that the plan reserved room for: ``PackCollator(padding=Padding.of_alignment(…))``."""
-        return Alignment(**self.identity.get("alignment", {}))
-
-    @property
-    def media_settings(self) -> dict[str, Any] | None:
-        """Settings that media were encoded with, for ``MediaFeatures.of_packs``; None for text."""
-        return self.identity.get("media_settings")
-
-    @property
-    def media_features(self) -> dict[str, Any] | None:
-        """Settings of the features that the packs hold instead of media; None if they hold none."""
-        media: dict[str, Any] = self.identity.get("media", {})
-        return media.get("features")
-
-    @property
-    def num_shards(self) -> int:
-        """Number of shard files."""
-        return len(self._records)
-
-    @property
     def has_media(self) -> bool:
         """True if packs may hold media; all shards of a store agree in this."""
         return bool(self._records) and self._files.has_media(self._records[0])
-
-    @property
-    def fingerprint(self) -> Fingerprint:
-        """Fingerprint of the plan that the packs were written from."""
-        return str(self.identity["plan"])
 
     def _pack(self, index: int) -> Pack:
         record = self._records[bisect_right(self._ends, index)]

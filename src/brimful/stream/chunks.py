@@ -132,7 +132,7 @@ class ChunkLoader(StreamLoader):
         self._follow(self._chunks, None, settings)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return ChunkLoader, (self.directory, self._settings, self._convert)
+        return ChunkLoader, (self.directory, self.settings, self._convert)
 
     def make_batch(self, request: int) -> list[Any]:
         """Return the item at a position.

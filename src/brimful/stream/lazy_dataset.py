@@ -50,6 +50,9 @@ class LazyShardedDataset:
 
     Attributes:
         lanes: packs of one global batch.
+        fingerprint: fingerprint of the plan, or of the producer.
+        alignment: alignment that the packs reserve room for: ``PackCollator(padding=Padding.of_alignment(…))``.
+        media_settings: settings that media were encoded with, for ``MediaFeatures.of_packs``; None for packs of text.
 
     Raises:
         SettingsError: lanes that do not divide the declared length.
@@ -103,6 +106,10 @@ class LazyShardedDataset:
         else:
             self._loader = StreamLoader.with_settings(directory, None, settings, are_shards_shared=True)
         self.directory, self.lanes = self._loader.directory, self._loader.lanes
+        identity = self._loader.identity
+        self.fingerprint: Fingerprint = identity["plan"]
+        self.alignment = Alignment(**identity.get("alignment", {}))
+        self.media_settings: dict[str, Any] | None = identity.get("media_settings")
         self._num_packs = None if num_packs is None else setting_number("num_packs", num_packs, minimum=1)
         if num_packs is not None and num_packs % self.lanes:
             raise SettingsError(
@@ -184,22 +191,6 @@ class LazyShardedDataset:
     def num_skipped(self) -> int:
         """Number of damaged packs that this process has seen."""
         return self._loader.num_skipped
-
-    @property
-    def fingerprint(self) -> Fingerprint:
-        """Fingerprint of the plan, or of the producer."""
-        return str(self._loader.identity["plan"])
-
-    @property
-    def alignment(self) -> Alignment:
-        """Alignment that the packs reserve room for: ``PackCollator(padding=Padding.of_alignment(…))``."""
-        return Alignment(**self._loader.identity.get("alignment", {}))
-
-    @property
-    def media_settings(self) -> dict[str, Any] | None:
-        """Settings that media were encoded with, for ``MediaFeatures.of_packs``; None for packs of text."""
-        settings: dict[str, Any] | None = self._loader.identity.get("media_settings")
-        return settings
 
     def ack(self, step: int, group: str, *, checkpoint: str = "", in_order: bool = True) -> None:
         """Acknowledge the steps before a durable checkpoint of the model; called by one rank.

@@ -51,6 +51,10 @@ class StreamLoader(RankLoader):
         cache_dir, cache_bytes: see ``open_packs``.
 
     Attributes:
+        identity: settings that the packs were made with, from the header.
+        settings: settings of this loader, including values derived from the stream.
+        is_repeated: true if the stream begins again at its end.
+        packs_together: number of packs that all ranks take in one micro-batch.
         num_skipped: number of damaged packs.
 
     Raises:
@@ -156,10 +160,12 @@ class StreamLoader(RankLoader):
         """Take the order of this rank from a log, and begin at its beginning."""
         super().__init__(collate_fn, dp_rank=settings.dp_rank, dp_world_size=settings.dp_world_size, tail=settings.tail)
         self._log = log
-        self._settings = settings = settings.of_stream(log.header["identity"]["lanes"])
+        self.identity: dict[str, Any] = log.header["identity"]
+        self.settings = settings = settings.of_stream(self.identity["lanes"])
         assert settings.lanes is not None
         assert settings.packs_per_micro_batch is not None
         self.lanes, self._per_micro_batch = settings.lanes, settings.packs_per_micro_batch
+        self.packs_together, self.is_repeated = self._per_micro_batch * settings.dp_world_size, settings.repeat
         self._assignment = Assignment(settings.assign)
         self._order = order_of(self._assignment, log.shards, self.lanes)
         self._position = 0  # packs of all ranks that were delivered in this pass, including empty places
@@ -171,11 +177,6 @@ class StreamLoader(RankLoader):
         return self._collate
 
     @property
-    def settings(self) -> StreamSettings:
-        """Settings of this loader, including values derived from the stream."""
-        return self._settings
-
-    @property
     def steps_per_epoch(self) -> int | None:
         """Number of steps of one pass, the same on every rank; None while the stream grows."""
         return None if self._log.end is None else self._order.num_steps(is_full=self._tail is Tail.DROP)
@@ -185,24 +186,9 @@ class StreamLoader(RankLoader):
         self._epoch, self._position = int(epoch), 0
 
     @property
-    def is_repeated(self) -> bool:
-        """True if the stream begins again at its end."""
-        return self._settings.repeat
-
-    @property
-    def packs_together(self) -> int:
-        """Number of packs that all ranks take in one micro-batch."""
-        return self._per_micro_batch * self._dp_world_size
-
-    @property
     def packs_so_far(self) -> int:
         """Number of packs in the records read so far."""
         return self._log.num_packs
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """Settings that the packs were made with, from the header."""
-        return dict(self._log.header["identity"])
 
     @property
     def seconds_waited(self) -> float:
@@ -233,7 +219,7 @@ class StreamLoader(RankLoader):
 
     def __reduce__(self) -> tuple[object, ...]:
         # Each process follows the log itself and maps its own files.
-        make = partial(StreamLoader.with_settings, settings=self._settings, are_shards_shared=self._are_shards_shared)
+        make = partial(StreamLoader.with_settings, settings=self.settings, are_shards_shared=self._are_shards_shared)
         return make, (self.directory, self._collate), (self._epoch, self._position)
 
     def __setstate__(self, state: tuple[int, int]) -> None:
@@ -280,7 +266,7 @@ class StreamLoader(RankLoader):
                         f"{self.directory}: shard {record.seq} was removed, like all below {first_present}, after later "
                         f"checkpoints were acknowledged: resume from one of them, or let remove_acknowledged keep more"
                     ) from error
-                if self._settings.on_corrupt == "error":
+                if self.settings.on_corrupt == "error":
                     raise
                 self.num_skipped += 1
                 logging.getLogger("brimful").warning("skipped: %s (%d so far)", error.message, self.num_skipped)
@@ -305,7 +291,7 @@ class StreamLoader(RankLoader):
             "stream",
             self._log.header["checksum"],
             Position(epoch, *divmod(position, self.lanes)),
-            facts_of_store(self.directory, self._log.header["identity"]),
+            facts_of_store(self.directory, self.identity),
             lanes=self.lanes,
             assign=self._assignment.value,
             tail=self._tail.value,
@@ -326,7 +312,7 @@ class StreamLoader(RankLoader):
         """
         # A further pass needs all shards again.
         is_last_pass = self._epoch == 0 and not self.is_repeated
-        name = self._settings.group if group is None else group
+        name = self.settings.group if group is None else group
         if name is None:
             raise SettingsError(f'ack needs the name of the training: ack("run-1"), or {setting("group", "run-1")}')
         self.ack_position(name, self.state_dict(), checkpoint=checkpoint, is_last_pass=is_last_pass)
