@@ -16,6 +16,7 @@ from brimful.sources import Sample, Source, open_source, rows, source
 from brimful.sources import open as sources_open
 from brimful.sources.memory import MemoryRows
 from brimful.sources.rows import Block, ChainedRows
+from brimful.sources.stamp import Stamp
 
 ROWS = [{"text": text} for text in "abcdef"]
 
@@ -350,3 +351,22 @@ def test_blocks_that_do_not_cover_the_rows_are_refused(edges):
     source = Source(Holes([{"text": "a"}] * 3))
     with pytest.raises(SourceError, match=r"its blocks do not cover its 3 rows, each once and in order"):
         _ = source.blocks
+
+
+def test_samples_of_a_pack_are_read_in_one_trip(put, monkeypatch):
+    """In any order, from several files, each opened and checked once; else a pack costs as many trips as samples."""
+    rows = [{"text": "a"}, {"text": "b"}, {"question": "q", "answer": "r"}, {"text": 5}, {"text": "e"}]
+    paths = [
+        put(f"{number}.jsonl", "\n".join(map(json.dumps, part))) for number, part in enumerate((rows[:3], rows[3:]))
+    ]
+    source = open_source(paths, format="text")
+    stamps = []
+    monkeypatch.setattr(Stamp, "check", lambda self, path, title=None: stamps.append(path))
+    found = [str(sample) for sample in source.read_many([1, 0, 2, 4, 3])]
+    assert stamps == [os.path.realpath(path) for path in paths]
+    everything = [str(sample) for sample in source.read(0, 5)]
+    assert found == [everything[sample_id] for sample_id in (1, 0, 2, 4, 3)]
+    assert "field 'text' is missing" in found[2]
+    assert f"{paths[1]}:1 (sample 3): text must be text" in found[4]
+    with pytest.raises(IndexError, match="sample 5 is not in 0 … 4"):
+        source.read_many([0, 5])

@@ -85,6 +85,8 @@ class RowsContract(abc.ABC):
             found = [self.text_of(row) for row in rows.read(start, stop)]
             assert found == list(self.texts[start:stop]), (start, stop)
         assert [self.text_of(rows.get(index)) for index in range(len(rows))] == list(self.texts)
+        backwards = range(len(rows) - 1, -1, -1)
+        assert [self.text_of(row) for row in rows.read_many([*backwards, 0])] == [*self.texts[::-1], self.texts[0]]
 
     def test_two_readings_at_once_do_not_disturb_each_other(self, tmp_path: Path) -> None:
         """A reader that shares one position would skip rows as soon as two packs are built at once."""
