@@ -233,10 +233,12 @@ def test_rows_without_their_beginning_are_refused_before_any_work(tmp_path, monk
 def test_every_conversation_is_tokenized_once_on_the_way_to_packs(tmp_path, monkeypatch):
     """As an answer, for the prompt of its mismatch, and as the completion of another mismatch: three times otherwise."""
     texts = []
-    tokenize = Tokenizer.tokenize
-    monkeypatch.setattr(
-        Tokenizer, "tokenize", lambda self, some, **options: texts.extend(some) or tokenize(self, some, **options)
-    )
+
+    def counted(function):
+        return lambda self, some: texts.extend(some) or function(self, some)
+
+    for name in ("tokenize", "_align_by_reference"):  # ``align`` calls one of them
+        monkeypatch.setattr(Tokenizer, name, counted(getattr(Tokenizer, name)))
     encoder = CompletionEncoder(tiny.tokenizer())
     summary = pack_dataset(open_source(rows(), format="kto"), encoder, tmp_path, capacity=96, num_proc=1)
     whole = [row["prompt"] + row["completion"] for row in rows()]
