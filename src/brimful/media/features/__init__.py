@@ -2,7 +2,6 @@
 
 from brimful.media.features.block import Features
 from brimful.media.features.maker import FeatureMaker
-from brimful.media.features.stored import read_features
-from brimful.media.features.trimmed import shortened
+from brimful.media.features.stored import read_features, shortened
 
 __all__ = ["FeatureMaker", "Features", "read_features", "shortened"]

@@ -13,8 +13,7 @@ from brimful.media.families.processor_files import read_processor_files
 from brimful.media.features.block import Features, block_bytes, to_block
 from brimful.media.features.image import ImageFeatures
 from brimful.media.features.sound import SoundFeatures
-from brimful.media.features.stored import metadata_of
-from brimful.media.features.trimmed import restored, trimmed
+from brimful.media.features.stored import metadata_of, restored, trimmed
 from brimful.media.features.video import VideoFeatures
 from brimful.media.placed import PlacedMedium
 from brimful.media.reference import MediaKind, Medium

@@ -1,21 +1,21 @@
 """Media of the packs of a shard: their places, and their bytes in the container of the shard that uses them first."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from brimful.attachment import BadAttachmentError, attachments_of_segment
-from brimful.blobs import Blob, BlobStore
+from brimful.blobs import BlobStore
 from brimful.encode.encoded_samples import EncodedSamples
 from brimful.errors import BadSampleError, OversizedSampleError, SettingsError, StoreFullError
 from brimful.fingerprint import fingerprint_bytes
 from brimful.media import BadMediumError, PlacedMedium
 from brimful.media.features import FeatureMaker
 from brimful.media.job.layout import ShardMedia
-from brimful.media.store import ContainerWriter, KindCounter, container_key
+from brimful.media.store import CountedContainer
 from brimful.messages import setting
 from brimful.ragged import offsets_of
 from brimful.typing import Fingerprint, Int64Array, Lengths, Offsets
@@ -45,13 +45,10 @@ class ShardMediaWriter:
         store: BlobStore,
         features: FeatureMaker | None = None,
     ) -> None:
-        self._shard, self._media, self._samples, self._store = shard, media, samples, store
-        self._features = features
+        self._media, self._samples, self._features = media, samples, features
         self._stack = ExitStack()
-        self._blob: Blob | None = None
-        self._container: ContainerWriter | None = None
+        self._container = CountedContainer(shard, lambda prefix: self._stack.enter_context(store.blob(prefix)))
         self._is_written = np.zeros(len(media.sample_ids), dtype=bool)
-        self._counts: dict[str, KindCounter] = {}
 
     def __enter__(self) -> "ShardMediaWriter":
         return self
@@ -127,8 +124,8 @@ class ShardMediaWriter:
                     described = facts.described(row, item)
                     if self._features is not None and self._features.block_bytes(item) != facts.stored_sizes[row]:
                         raise self._error(sample_id, item, "has features of another shape than equal bytes before it")
-                    counter = self._counts.setdefault(described.medium.kind.value, KindCounter())
-                    counter.add(described, sample_id, is_first=not is_repeat and bool(facts.is_first_use[row]))
+                    is_first = not is_repeat and bool(facts.is_first_use[row])
+                    self._container.count(described, sample_id, is_first=is_first)
                     yield facts.stored(row, described)
             except BadAttachmentError as error:
                 raise OversizedSampleError(
@@ -152,8 +149,7 @@ class ShardMediaWriter:
                 if self._features is not None:
                     content, ending = self._block(sample_id, item, content, facts.fingerprint(row)), _ENDING
                 with _full_disk_explained():
-                    container = self._open_container()
-                    offset = container.add(item.medium.name, facts.fingerprint(row), content, ending=ending)
+                    offset = self._container.add(item.medium.name, facts.fingerprint(row), content, ending=ending)
                 assert offset == facts.positions[row], "the layout of a container is known before it is written"
 
     def _block(self, sample_id: int, item: PlacedMedium, content: bytes, fingerprint: Fingerprint) -> bytes:
@@ -182,28 +178,11 @@ class ShardMediaWriter:
             f"{item.title}: {reason}", sample_id=sample_id, where=self._samples.source.where(sample_id)
         )
 
-    def _open_container(self) -> ContainerWriter:
-        if self._container is None:
-            blob: AbstractContextManager[Blob] = self._store.blob(f"media/{self._shard:08d}")
-            self._blob = self._stack.enter_context(blob)
-            self._container = ContainerWriter(self._blob)
-        return self._container
-
     def publish(self) -> dict[str, Any] | None:
         """Publish the container, and return the log entry on the media of the shard; None without media."""
-        facts: dict[str, Any] = {
-            "items": {kind: counter.total().as_dict() for kind, counter in sorted(self._counts.items())}
-        }
-        if self._container is not None and self._blob is not None:
-            with _full_disk_explained():
-                self._container.close()
-                key = container_key(self._shard, self._blob.xxh3_128)
-                self._blob.publish(key)
-            facts |= {"file": key, "bytes": self._blob.size, "xxh3_128": self._blob.xxh3_128}
-            if self._features is not None:
-                facts["features"] = True
-            facts["stored"] = self._container.num_members
-        return facts if facts["items"] else None
+        features = {} if self._features is None else {"features": True}
+        with _full_disk_explained():
+            return self._container.close(lambda key, blob: blob.publish(key), **features)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from brimful.media.store.check import MediaCheck as check_of
 from brimful.media.store.columns import COLUMNS, cells_of, column_types, columns_of
 from brimful.media.store.files import (
     ContainerWriter,
+    CountedContainer,
     MediaFiles,
     container_ends,
     container_key,
@@ -22,6 +23,7 @@ from brimful.media.store.values import from_json, to_json
 __all__ = [
     "COLUMNS",
     "ContainerWriter",
+    "CountedContainer",
     "KindCount",
     "KindCounter",
     "LargestMedium",

@@ -15,6 +15,9 @@ _NOUNS = {MediaKind.IMAGE: "image", MediaKind.VIDEO: "video", MediaKind.AUDIO: "
 _NAME_CHARACTERS = 200
 """Maximum characters of a name in a record: a name may be a whole data URL."""
 
+_SUMS = ("count", "bytes", "distinct", "tokens", "patches", "frames", "mel_frames")
+"""Counts of ``KindCount`` that are sums, in its order."""
+
 
 @dataclass(frozen=True)
 class LargestMedium:
@@ -64,16 +67,8 @@ class KindCount:
 
     def __add__(self, later: KindCount) -> KindCount:
         """Return the counts of two parts of a store."""
-        return KindCount(
-            self.count + later.count,
-            self.bytes + later.bytes,
-            self.distinct + later.distinct,
-            self.tokens + later.tokens,
-            self.patches + later.patches,
-            self.frames + later.frames,
-            self.mel_frames + later.mel_frames,
-            self._larger(later),
-        )
+        sums = {name: getattr(self, name) + getattr(later, name) for name in _SUMS}
+        return KindCount(**sums, largest=self._larger(later))
 
     def _larger(self, later: KindCount) -> LargestMedium | None:
         if self.largest is None or later.largest is None:
@@ -85,8 +80,7 @@ class KindCounter:
     """Counter of the media of one kind while a shard is written."""
 
     def __init__(self) -> None:
-        self._count = self._bytes = self._distinct = 0
-        self._tokens = self._patches = self._frames = self._mel_frames = 0
+        self._sums = [0] * len(_SUMS)
         self._largest: tuple[PlacedMedium, int] | None = None
 
     def add(self, item: PlacedMedium, sample_id: int, *, is_first: bool) -> None:
@@ -97,13 +91,9 @@ class KindCounter:
             sample_id: its sample.
             is_first: true if no earlier pack of the store has the same content, as the same kind.
         """
-        self._count += 1
-        self._bytes += item.medium.num_bytes
-        self._distinct += is_first
-        self._tokens += item.num_tokens
-        self._patches += item.num_patches
-        self._frames += item.num_frames
-        self._mel_frames += item.num_mel_frames
+        sizes = item.num_tokens, item.num_patches, item.num_frames, item.num_mel_frames
+        own = (1, item.medium.num_bytes, is_first, *sizes)
+        self._sums = [total + size for total, size in zip(self._sums, own, strict=True)]
         if self._largest is None or item.num_tokens > self._largest[0].num_tokens:
             self._largest = item, sample_id
 
@@ -114,10 +104,7 @@ class KindCounter:
             item, sample_id = self._largest
             name = item.medium.name[:_NAME_CHARACTERS].encode("utf-8", "backslashreplace").decode()
             largest = LargestMedium(name, sample_id, item.num_tokens, item.num_patches)
-        return KindCount(
-            self._count, self._bytes, self._distinct,
-            self._tokens, self._patches, self._frames, self._mel_frames, largest,
-        )  # fmt: skip
+        return KindCount(**dict(zip(_SUMS, self._sums, strict=True)), largest=largest)
 
 
 @dataclass(frozen=True)

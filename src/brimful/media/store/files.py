@@ -2,16 +2,16 @@
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from brimful.blobs import Blob, BlobStore, PromisedBlobs
 from brimful.errors import CorruptFileError
-from brimful.media import MediaKind, Medium
+from brimful.media import MediaKind, Medium, PlacedMedium
 from brimful.media.container import MediaContainer
-from brimful.media.store.census import MediaCensus
+from brimful.media.store.census import KindCounter, MediaCensus
 from brimful.shards.log import ShardRecord
 from brimful.typing import Fingerprint, Int64Array
 
@@ -83,6 +83,51 @@ class ContainerWriter:
     def close(self) -> None:
         """Write the end of the tar."""
         self._blob.write(b"\0" * (2 * _BLOCK))
+
+
+class CountedContainer:
+    """Container of the new media of one shard, opened at the first of them, and the counts of all its media.
+
+    Args:
+        shard: number of the shard.
+        open_blob: makes the blob of a prefix.
+    """
+
+    def __init__(self, shard: int, open_blob: Callable[[str], Blob]) -> None:
+        self._shard, self._open_blob = shard, open_blob
+        self._opened: tuple[Blob, ContainerWriter] | None = None
+        self._counts: dict[str, KindCounter] = {}
+
+    def count(self, item: PlacedMedium, sample_id: int, *, is_first: bool) -> None:
+        """Count a medium of a pack (``KindCounter.add``)."""
+        counter = self._counts.setdefault(item.medium.kind.value, KindCounter())
+        counter.add(item, sample_id, is_first=is_first)
+
+    def add(self, name: str, fingerprint: Fingerprint, content: bytes, *, ending: str | None = None) -> int:
+        """Append a medium and return the place of its first byte (``ContainerWriter.add``)."""
+        if self._opened is None:
+            blob = self._open_blob(f"media/{self._shard:08d}")
+            self._opened = blob, ContainerWriter(blob)
+        return self._opened[1].add(name, fingerprint, content, ending=ending)
+
+    def close(self, publish: Callable[[str, Blob], None], **facts: Any) -> dict[str, Any] | None:
+        """Publish the container, if any, and return the log entry on the media; None without media.
+
+        Args:
+            publish: publishes a blob under a key.
+            facts: further facts of the container.
+        """
+        if not self._counts:
+            return None
+        items = {kind: counter.total().as_dict() for kind, counter in sorted(self._counts.items())}
+        if self._opened is None:
+            return {"items": items}
+        blob, container = self._opened
+        container.close()
+        key = container_key(self._shard, blob.xxh3_128)
+        publish(key, blob)
+        place = {"file": key, "bytes": blob.size, "xxh3_128": blob.xxh3_128}
+        return {"items": items, **place, **facts, "stored": container.num_members}
 
 
 class MediaFiles:
