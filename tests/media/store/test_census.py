@@ -21,7 +21,7 @@ def counted(*tokens: int) -> KindCount:
     """A shard with media of so many tokens, of sample 100 and the next; every other one is new."""
     counter = KindCounter()
     for number, size in enumerate(tokens):
-        counter.add(placed(f"p{number}", size), 100 + number, is_first=number % 2 == 0)
+        counter.add(placed(f"p{number}", size), 100 + number, 10 * size, is_first=number % 2 == 0)
     return counter.total()
 
 
@@ -40,7 +40,7 @@ def test_shards_sum_to_their_store(tokens: list[int], cut: int) -> None:
     cut -= cut % 2  # every other medium is new, in both parts
     counter = KindCounter()
     for number, size in enumerate(tokens[cut:], cut):
-        counter.add(placed(f"p{number}", size), 100 + number, is_first=number % 2 == 0)
+        counter.add(placed(f"p{number}", size), 100 + number, 10 * size, is_first=number % 2 == 0)
     parts = [counted(*tokens[:cut]), counter.total()]
     records = [record(image=json.loads(json.dumps(part.as_dict()))) for part in parts]
     assert MediaCensus.of(records).kinds == {"image": counted(*tokens)}
@@ -68,7 +68,7 @@ def test_packs_of_text_have_no_line() -> None:
 def test_a_name_that_is_no_unicode_can_be_written() -> None:
     """Without it a file name in Latin-1 ends the job at its summary; nor does a data URL fill the log."""
     counter = KindCounter()
-    counter.add(placed("\udce9" + 500 * "x", 3), 0, is_first=True)
+    counter.add(placed("\udce9" + 500 * "x", 3), 0, 30, is_first=True)
     census = MediaCensus.of([record(image=counter.total().as_dict())])
     text = "\n".join(census.lines())
     assert "\\udce9" in text

@@ -38,7 +38,8 @@ class ShardContainer:
                 content = read_again(item, sample_id)
                 offset = self._container.add(item.medium.name, item.fingerprint, content)
                 place = self._places[item.fingerprint] = offset, len(content)
-            self._container.count(item, sample_id, is_first=content_of_kind not in self._kinds_seen)
+            is_first = content_of_kind not in self._kinds_seen
+            self._container.count(item, sample_id, item.medium.num_bytes, is_first=is_first)
             self._kinds_seen.add(content_of_kind)
             media.append(item.in_container(self._seq, *place))
         return media

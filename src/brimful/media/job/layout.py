@@ -219,14 +219,9 @@ class ShardMedia:
         """Return the fingerprint of a medium."""
         return fingerprint_of_digest(self.digests[row].tolist())
 
-    def described(self, row: int, item: PlacedMedium) -> PlacedMedium:
-        """Return a placed medium with the fingerprint and the size of its bytes."""
-        medium = replace(item.medium, size=int(self.sizes[row]), data=None)
-        return replace(item, medium=medium, fingerprint=self.fingerprint(row))
-
     def stored(self, row: int, item: PlacedMedium) -> PlacedMedium:
-        """Return a placed medium with its place in the store; a reference as it is."""
-        container = int(self.containers[row])
-        if container < 0:
-            return item
-        return item.in_container(container, int(self.positions[row]), int(self.stored_sizes[row]))
+        """Return a placed medium with its fingerprint, and its place in the store or the size of its file."""
+        container, size = int(self.containers[row]), int(self.stored_sizes[row])
+        place: dict[str, Any] = {} if container < 0 else {"path": "", "offset": int(self.positions[row])}
+        medium = replace(item.medium, size=size, data=None, **place)
+        return replace(item, medium=medium, fingerprint=self.fingerprint(row), shard=container)

@@ -121,12 +121,11 @@ class ShardMediaWriter:
             try:
                 placed = attachments_of_segment([whole], start=start, length=length, segment=segment, offset=offset)
                 for item in placed:
-                    described = facts.described(row, item)
                     if self._features is not None and self._features.block_bytes(item) != facts.stored_sizes[row]:
                         raise self._error(sample_id, item, "has features of another shape than equal bytes before it")
                     is_first = not is_repeat and bool(facts.is_first_use[row])
-                    self._container.count(described, sample_id, is_first=is_first)
-                    yield facts.stored(row, described)
+                    self._container.count(item, sample_id, int(facts.sizes[row]), is_first=is_first)
+                    yield facts.stored(row, item)
             except BadAttachmentError as error:
                 raise OversizedSampleError(
                     f"{self._samples.source.where(sample_id)} (sample {sample_id}): {error}; choose "

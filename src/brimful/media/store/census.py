@@ -83,16 +83,17 @@ class KindCounter:
         self._sums = [0] * len(_SUMS)
         self._largest: tuple[PlacedMedium, int] | None = None
 
-    def add(self, item: PlacedMedium, sample_id: int, *, is_first: bool) -> None:
+    def add(self, item: PlacedMedium, sample_id: int, num_bytes: int, *, is_first: bool) -> None:
         """Count a medium.
 
         Args:
             item: the medium.
             sample_id: its sample.
+            num_bytes: its bytes, in its file or row.
             is_first: true if no earlier pack of the store has the same content, as the same kind.
         """
         sizes = item.num_tokens, item.num_patches, item.num_frames, item.num_mel_frames
-        own = (1, item.medium.num_bytes, is_first, *sizes)
+        own = (1, num_bytes, is_first, *sizes)
         self._sums = [total + size for total, size in zip(self._sums, own, strict=True)]
         if self._largest is None or item.num_tokens > self._largest[0].num_tokens:
             self._largest = item, sample_id

@@ -98,10 +98,10 @@ class CountedContainer:
         self._opened: tuple[Blob, ContainerWriter] | None = None
         self._counts: dict[str, KindCounter] = {}
 
-    def count(self, item: PlacedMedium, sample_id: int, *, is_first: bool) -> None:
+    def count(self, item: PlacedMedium, sample_id: int, num_bytes: int, *, is_first: bool) -> None:
         """Count a medium of a pack (``KindCounter.add``)."""
         counter = self._counts.setdefault(item.medium.kind.value, KindCounter())
-        counter.add(item, sample_id, is_first=is_first)
+        counter.add(item, sample_id, num_bytes, is_first=is_first)
 
     def add(self, name: str, fingerprint: Fingerprint, content: bytes, *, ending: str | None = None) -> int:
         """Append a medium and return the place of its first byte (``ContainerWriter.add``)."""
