@@ -57,13 +57,11 @@ class Attachment(Protocol):
 
 
 class AttachmentStore(Protocol):
-    """Attachments in the files of a pack store.
+    """Attachments in the files of a pack store."""
 
-    Attributes:
-        COLUMNS: names of their columns in a shard, in the order in which they enter the checksum of a row.
-    """
-
-    COLUMNS: tuple[str, ...]
+    @property
+    def COLUMNS(self) -> tuple[str, ...]:
+        """Names of their columns in a shard, in the order in which they enter the checksum of a row."""
 
     def column_types(self) -> dict[str, Any]:
         """Return the Arrow type of each column."""
