@@ -30,6 +30,7 @@ BASE = {
     "hub",
     "compiling",
     "stopping",
+    "preloading",
     "versions",
     "wings",
     "settings",

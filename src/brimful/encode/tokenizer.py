@@ -15,7 +15,7 @@ from brimful.encode.alignment import AlignedTexts, ByteAlignedTexts, aligned_by_
 from brimful.encode.fast.hard_texts import hard_texts
 from brimful.encode.fast.proofs import recall, remember
 from brimful.encode.fast.tokenizer import FastTokenizer, UnsupportedTokenizerError
-from brimful.encode.tokenizer_facts import TokenizerFacts
+from brimful.encode.tokenizer_facts import TokenizerFacts, state_path
 from brimful.encode.tokenizer_files import read_facts
 from brimful.errors import BadSampleError, SettingsError, TokenizerNotFoundError
 from brimful.hub import looks_like_hub_id, offline_if_unreachable, offline_snapshot
@@ -117,6 +117,12 @@ class Tokenizer:
             if self._files == (directory, hub_id):
                 facts.remember(directory, hub_id)
         return facts
+
+    @property
+    def state_path(self) -> str:
+        """File in the cache with the state that the fast library loads; empty if there is none."""
+        directory, hub_id = self._files
+        return state_path(directory, hub_id) if directory is not None and self.is_fast else ""
 
     @property
     def _files(self) -> tuple[str | None, str]:

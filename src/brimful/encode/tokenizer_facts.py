@@ -184,6 +184,11 @@ def _written(settings: Mapping[str, Any]) -> str:
     return json.dumps(settings, ensure_ascii=False, separators=(",", ":"))
 
 
+def state_path(directory: str, hub_id: str) -> str:
+    """Return the file in the cache with the state of the tokenizer in a directory, as ``recall`` reads it."""
+    return os.fspath(_folder(directory, hub_id).resolve() / "tokenizer.json")
+
+
 def _folder(directory: str, hub_id: str) -> Path:
     """Return the folder of the cache for a tokenizer's files and the versions of the libraries that read them."""
     versions = [_VERSION, *(version_of(name) for name in ("transformers", "tokenizers"))]

@@ -148,7 +148,7 @@ def fresh_processes(preload: Mapping[str, Mapping[str, str]]) -> Any:
     from multiprocessing import forkserver
 
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["brimful.execute.preload", *preload])
+    context.set_forkserver_preload(["brimful.preloading", "brimful.execute.preload", *preload])
     variables = {name: value for environment in preload.values() for name, value in environment.items()}
     with starting_a_process(), _start_lock, _server_shielded(), _environment(variables):
         forkserver.ensure_running()

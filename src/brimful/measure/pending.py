@@ -127,7 +127,7 @@ def run_pending(
             pending_tasks,
             context=replace(context, encoder=encoder),
             num_proc=num_proc,
-            preload={measure_block.__module__: {}, **engine.preload},
+            preload={**engine.preload, measure_block.__module__: {}},
             execution=execution,
             shared=shared,
             say=progress.say,

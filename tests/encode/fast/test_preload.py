@@ -18,7 +18,7 @@ print(sum(name.startswith(("fastokens", "rayon")) for name in threads))
 sys.stdout.flush()
 child = os.fork()
 if child == 0:
-    from brimful.encode.fast.tokenizer import _tokenizers
+    from brimful.preloading import _tokenizers
     print(len(_tokenizers), "transformers" in sys.modules, flush=True)
     os._exit(0)
 os.waitpid(child, 0)

@@ -5,9 +5,12 @@ import os
 
 from brimful.encode.chat import ChatEncoder
 from brimful.encode.fast.engines import TOKENIZER
+from brimful.preloading import loading_thread
 
 if os.environ.get(TOKENIZER):
-    # Not in a thread: no process is forked until this is loaded, so a fork never inherits a lock held here. A tokenizer
-    # that cannot be loaded, or has no template, is not an error here: the job reports it.
+    # No process is forked until all threads have ended, so a fork never inherits a lock held here. A tokenizer that
+    # cannot be loaded, or has no template, is not an error here: the job reports it.
     with contextlib.suppress(Exception):
         ChatEncoder(os.environ[TOKENIZER]).engine.load()
+    if loading_thread.ident is not None:
+        loading_thread.join()

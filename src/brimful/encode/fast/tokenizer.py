@@ -4,19 +4,13 @@
 """
 
 import importlib.metadata
-import threading
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from brimful.preloading import fast_tokenizer
 from brimful.tables import Ragged
 from brimful.versions import version_of
-
-_tokenizers: dict[str, Any] = {}
-"""The tokenizer of this process by its state, inherited by the processes forked from it."""
-
-_lock = threading.Lock()
 
 
 class UnsupportedTokenizerError(Exception):
@@ -36,17 +30,10 @@ class FastTokenizer:
     """
 
     def __init__(self, state: str, *, split_special_tokens: bool = False) -> None:
-        from fastokens._native import Tokenizer
-
-        with _lock:
-            if state not in _tokenizers:
-                # One takes a second and some hundred megabytes, and a job has only one.
-                _tokenizers.clear()
-                try:
-                    _tokenizers[state] = Tokenizer.from_json_str(state)
-                except ValueError as error:
-                    raise UnsupportedTokenizerError(str(error).splitlines()[0]) from error
-            self._tokenizer = _tokenizers[state]
+        try:
+            self._tokenizer = fast_tokenizer(state)
+        except ValueError as error:
+            raise UnsupportedTokenizerError(str(error).splitlines()[0]) from error
         self._split_special_tokens = split_special_tokens
 
     @staticmethod
