@@ -30,7 +30,7 @@ def _two_rows_a_block(monkeypatch):
 @pytest.fixture(autouse=True)
 def _one_process(monkeypatch):
     """Shares are divided the same way in any number of processes, and each start of some takes seconds."""
-    for module in ("measure.pending", "materialize.write", "export.job"):
+    for module in ("measure.pending", "materialize.write", "integrations.export.job"):
         monkeypatch.setattr(f"brimful.{module}.available_cores", lambda: 1)
 
 
