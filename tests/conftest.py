@@ -32,6 +32,7 @@ from hypothesis import settings
 
 from brimful.blobs import interface
 from brimful.locks import lock, try_lock
+from tests.contract import CONTRACT
 
 interface._LATE_PAUSES = (0.001, 0.001)  # no test waits half a minute for a file that it has deleted
 
@@ -122,6 +123,14 @@ def pytest_collection() -> Generator[None, object, object]:
 _MANY_MODULES = 100
 """Modules that a library brings along."""
 _num_modules = 0
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that explain the product."""
+    names = {name for group in CONTRACT.values() for name in group}
+    for item in items:
+        if getattr(item, "originalname", None) in names:
+            item.add_marker(pytest.mark.contract)
 
 
 def pytest_collection_finish() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from brimful.plan import ALGORITHMS
 from brimful.testing import contracts
+from tests.contract import CONTRACT
 from tests.library import ROOT as SOURCE
 from tests.library import modules
 from tests.test_layering import ANYTHING, BASE, MAY_IMPORT, PLAN_MAY_IMPORT
@@ -180,3 +181,17 @@ def test_the_page_on_choosing_knows_every_algorithm():
     """Help and settings read the table of algorithms by themselves; a page is forgotten."""
     said = set(quoted(page("docs/choosing.md")))
     assert sorted({name for entry in ALGORITHMS.values() for name in (entry.name, *entry.aliases)} - said) == []
+
+
+def test_every_test_of_the_contract_exists():
+    """A name that was changed would leave the list in silence."""
+    tests = ROOT / "tests"
+    names = {
+        node.name
+        for path in tests.rglob("test_*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef)
+    }
+    listed = [name for group in CONTRACT.values() for name in group]
+    assert len(listed) == len(set(listed)) > 110
+    assert sorted(set(listed) - names) == []
