@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from brimful.attachment import attachment_jobs
+from brimful.attachment import AttachmentStorage, attachment_jobs
 from brimful.blobs import BlobStore, open_blob_store
 from brimful.encode.choose import as_encoder
 from brimful.encode.encoded_samples import EncodedSamples
@@ -67,6 +67,9 @@ class PackJob:
     @cached_property
     def attached(self) -> Any:
         """The attachments of the samples (``media.job.job.MediaJob``); None if the encoder takes none."""
+        storage = self.settings.media_storage
+        if storage == AttachmentStorage.REFERENCES and not self.encoder.takes_media:
+            return None  # a job of texts loads nothing of attachments
         return attachment_jobs().job_of(self)
 
     @cached_property

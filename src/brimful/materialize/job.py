@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from brimful.arguments import CAPACITY_NAMES, understands
-from brimful.attachment import attachment_store
 from brimful.cache import exclusive
 from brimful.encode.augmentation import check_augmentation
 from brimful.encode.encoder import Encoder
@@ -183,7 +182,7 @@ def pack_dataset(
             table=table,
             shards=len(records),
             seconds=seconds if num_written or not is_finished else {},
-            media=attachment_store().files_of(store, records, log.header()["notes"]).census(pack_job.directory),
+            media=None if attached is None else attached.census(records),
         )
         store.put_atomic("summary.json", json.dumps(summary.as_dict(), indent=1).encode())
     return summary

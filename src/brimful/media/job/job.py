@@ -24,11 +24,11 @@ from brimful.media.job.features import feature_facts, feature_maker, with_featur
 from brimful.media.job.layout import MediaLayout
 from brimful.media.job.oversized import check_media_fit, remedy_of
 from brimful.media.job.survey import MediaSurvey, survey_media
-from brimful.media.store import root_note
+from brimful.media.store import MediaCensus, files_of, root_note
 from brimful.messages import setting, size_of
 from brimful.plan import Plan, PlanSettings
 from brimful.progress import Progress
-from brimful.shards import MEDIA_VERSION
+from brimful.shards import MEDIA_VERSION, ShardRecord
 from brimful.sources.source import Source
 from brimful.typing import BoolArray
 
@@ -125,6 +125,11 @@ class MediaJob:
                     f"{self._job.store.url} names media in {known.get('path')!r} and the job has them in "
                     f"{root['path']!r}: choose another {setting('directory')}, or {setting('media_dir')} as before"
                 )
+
+    def census(self, records: Sequence[ShardRecord]) -> MediaCensus:
+        """Return the numbers of the media in the packs, from the log."""
+        files = files_of(self._job.store, records, self._job.log.header()["notes"])
+        return files.census(self._job.directory)
 
     @property
     def is_small(self) -> bool:
