@@ -11,6 +11,7 @@
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,9 +21,10 @@ from brimful.errors import BrimfulError
 from brimful.typing import Int64Array
 from brimful.verify.attention import first_sentence
 from brimful.verify.batch import CollatedBatch
-from brimful.verify.checks.isolation import Leak, compare_logits
+from brimful.verify.checks.isolation import Leak, measure_leaks
 from brimful.verify.checks.positions import check_positions, position_rows
 from brimful.verify.modes import in_float32
+from brimful.verify.reference_samples import Change
 from brimful.verify.report import Diagnosis
 from brimful.verify.setup import PackingSetup
 
@@ -31,8 +33,8 @@ _ONE_PER_ROW = "one sample per row (no packing) with this model"
 _RECURRENT_LAYER_TYPES = ("linear_attention", "conv", "mamba", "recurrent")
 _RECURRENT_MODULES = ("mamba", "deltanet", "rwkv", "shortconv")
 
-_Repair: TypeAlias = Callable[[dict[str, Any], CollatedBatch], dict[str, Any]]
-"""From keyword arguments of the model, and the batch that they belong to, to repaired ones."""
+_Repair: TypeAlias = Callable[[CollatedBatch], dict[str, Any]]
+"""From a batch to the keyword arguments of the model that a repair replaces."""
 
 
 def diagnose_leak(setup: PackingSetup, leak: Leak) -> Diagnosis:
@@ -76,23 +78,21 @@ def is_recurrent(setup: PackingSetup) -> bool:
 
 def _stops(setup: PackingSetup, leak: Leak, repairs: list[_Repair]) -> bool:
     """Return true if the leak is gone in the repaired batch."""
-    batch, changed_batch = setup.batch, setup.collate(leak.change)
 
-    def repaired_logits(batch: CollatedBatch) -> torch.Tensor:
+    def repaired(change: Change) -> CollatedBatch:
+        batch = setup.collate(change)
         kwargs = dict(batch.kwargs)
         for repair in repairs:
-            kwargs = repair(kwargs, batch)
-        return setup.logits(kwargs)
+            kwargs |= repair(batch)
+        return replace(batch, kwargs=kwargs)
 
-    unmeasured_leak = Leak(leak.change, leak.changed)
-    logits, changed_logits = repaired_logits(batch), repaired_logits(changed_batch)
-    repaired_leak = compare_logits(unmeasured_leak, logits, changed_logits, batch, changed_batch)
+    (repaired_leak,) = measure_leaks(setup, repaired, [leak.change])
     # The changed sample must still move: a batch in which nothing does would look repaired.
     return repaired_leak.size <= leak.limit < repaired_leak.own
 
 
 def _repairs(setup: PackingSetup) -> list[tuple[_Repair, Diagnosis]]:
-    """Return the changes that are worth trying with this batch, likeliest first, and the cause if one stops the leak."""
+    """Return the repairs that are worth trying with this batch, likeliest first, and the cause if one stops the leak."""
     kwargs = setup.batch.kwargs
     repairs: list[tuple[_Repair, Diagnosis]] = []
     if kwargs.get("attention_mask") is not None:
@@ -100,16 +100,14 @@ def _repairs(setup: PackingSetup) -> list[tuple[_Repair, Diagnosis]]:
             "mask present: with an attention_mask Transformers ignores positions and boundaries",
             "leave attention_mask out of packed batches",
         )
-        repairs.append(
-            (lambda old, batch: {key: value for key, value in old.items() if key != "attention_mask"}, diagnosis)
-        )
+        repairs.append((lambda batch: {"attention_mask": None}, diagnosis))
     if setup.accepts("use_cache") and kwargs.get("use_cache") is not False:
         diagnosis = Diagnosis(
             "cache: with use_cache (the default of most configurations) Transformers makes an empty cache and no "
             "longer looks for packed samples",
             "put use_cache=False into the batch, or set model.config.use_cache = False",
         )
-        repairs.append((lambda old, batch: {**old, "use_cache": False}, diagnosis))
+        repairs.append((lambda batch: {"use_cache": False}, diagnosis))
     if setup.accepts("position_ids"):
         finding = check_positions(setup)
         diagnosis = Diagnosis(
@@ -121,7 +119,7 @@ def _repairs(setup: PackingSetup) -> list[tuple[_Repair, Diagnosis]]:
                 "mRoPE: boundaries are read from a row of text positions, and the batch has none",
                 "position_ids [4, B, T]: text positions first, then time, height and width, each sample's own",
             )
-        repairs.append((lambda old, batch: {**old, "position_ids": _right_positions(setup, batch)}, diagnosis))
+        repairs.append((lambda batch: {"position_ids": _right_positions(setup, batch)}, diagnosis))
     if len(setup.batch.ids) == 1:
         diagnosis = Diagnosis(
             "cu_seq_lens are missing or wrong, and this kernel reads nothing else",
@@ -134,7 +132,7 @@ def _repairs(setup: PackingSetup) -> list[tuple[_Repair, Diagnosis]]:
                 "emit seq_idx int32[1, T] and cu_seq_lens_q (DataCollatorWithFlattening: return_seq_idx=True, "
                 "return_flash_attn_kwargs=True)",
             )
-        repairs.append((lambda old, batch: {**old, **_right_boundaries(setup, batch)}, diagnosis))
+        repairs.append((lambda batch: _right_boundaries(setup, batch), diagnosis))
     return repairs
 
 
@@ -155,7 +153,7 @@ def _diagnosis_of_model(setup: PackingSetup, leak: Leak, refusal: str) -> Diagno
         )
     # A mask of all pairs leaves the model nothing to compute: if it stops the leak, the model's own mask is wrong.
     try:
-        stops = _stops(setup, leak, [lambda old, batch: {**old, "attention_mask": _block_mask(setup, batch)}])
+        stops = _stops(setup, leak, [lambda batch: {"attention_mask": _block_mask(setup, batch)}])
     except Exception:  # an experiment: a model that refuses the mask has answered
         stops = False
     if stops:

@@ -1,10 +1,9 @@
 """Isolation: the tokens of one sample do not move the logits of another."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 
 from brimful.typing import Int64Array
 from brimful.verify.batch import CollatedBatch
@@ -32,7 +31,7 @@ class Leak:
 
     Attributes:
         change: other tokens in the sample, or other media.
-        changed, moved: indices of segments; ``moved`` is the segment that moved most, -1 without another one.
+        moved: index of the segment that moved most, -1 without another one.
         size: largest relative difference in its logits.
         tokens: number of its tokens that moved.
         own: relative difference in the logits of the changed sample itself.
@@ -41,13 +40,17 @@ class Leak:
     """
 
     change: Change
-    changed: int
     moved: int = -1
     size: float = 0.0
     tokens: int = 0
     own: float = 0.0
     limit: float = 0.0
     precise: bool = False
+
+    @property
+    def changed(self) -> int:
+        """Index of the segment that is changed."""
+        return next(iter(self.change.media or self.change.ids))
 
 
 def check_isolation(setup: PackingSetup) -> tuple[Finding, Leak | None]:
@@ -62,7 +65,7 @@ def check_isolation(setup: PackingSetup) -> tuple[Finding, Leak | None]:
     leaks: list[Leak] = []
 
     def measure() -> float:
-        leaks[:] = _leaks(setup, setup.collate)
+        leaks[:] = measure_leaks(setup, setup.collate, _changes(setup))
         return max((leak.size for leak in leaks), default=0.0)
 
     movement = measure_movement(setup, measure, lambda: movement_in_rows(setup))
@@ -71,10 +74,9 @@ def check_isolation(setup: PackingSetup) -> tuple[Finding, Leak | None]:
         return not_supported("isolation", detail, "verify with at least two samples of several tokens"), None
     worst = max(leaks, key=lambda leak: leak.size)
     worst = replace(worst, limit=movement.limit, precise=movement.precise)
+    finding = Finding("isolation", Status.FAIL, "", movement.size, movement.limit)
     if not movement.passed:
-        finding = Finding(
-            "isolation", Status.FAIL, "", movement.size, movement.limit, _describe(setup, movement, worst, leaks)
-        )
+        finding = replace(finding, detail=_describe(setup, movement, worst, leaks))
         return (replace(finding, **_NOT_THE_PACKING._asdict()), None) if movement.without_packing else (finding, worst)
     # A model that does not look at its input moves nothing, and would pass with any mask.
     if max(leak.own for leak in leaks) <= movement.limit:
@@ -87,7 +89,7 @@ def check_isolation(setup: PackingSetup) -> tuple[Finding, Leak | None]:
     num_changed = f"{len(leaks) - len(with_media)} samples changed, one at a time"
     media_text = f"{len(with_media)} samples with other media" if with_media else ""
     detail = joined(num_changed, media_text, movement.remark)
-    return Finding("isolation", Status.PASS, "", movement.size, movement.limit, detail), worst
+    return replace(finding, status=Status.PASS, detail=detail), worst
 
 
 def _describe(setup: PackingSetup, movement: Movement, worst: Leak, leaks: list[Leak]) -> str:
@@ -107,32 +109,23 @@ def movement_in_rows(setup: PackingSetup) -> float:
 
     Several changes are tried, as some happen to leave groups of experts as large as they were.
     """
-    leaks = [leak for steps in _TOKEN_STEPS for leak in _leaks(setup, setup.in_rows, steps)]
-    return max((leak.size for leak in leaks), default=0.0)
+    changes = [change for steps in _TOKEN_STEPS for change in _changes(setup, steps)]
+    return max((leak.size for leak in measure_leaks(setup, setup.in_rows, changes)), default=0.0)
 
 
-def _leaks(setup: PackingSetup, lay_out: Callable[[Change], CollatedBatch], steps: int = 1) -> list[Leak]:
-    """Change each of some samples in a layout, and return the effects."""
-    batch = lay_out(UNCHANGED)
-    logits = setup.logits(batch.kwargs)
-    indices = [index for index, _ in batch.located]
+def _changes(setup: PackingSetup, steps: int = 1) -> list[Change]:
+    """Return the changes that are tried: other tokens or other media in one sample."""
+    indices = [index for index, _ in setup.batch.located]
     changes = [
-        (index, Change({index: ids}))
-        for index in _spread(indices)
-        if (ids := other_tokens(setup, index, steps)) is not None
+        Change({index: ids}) for index in _spread(indices) if (ids := other_tokens(setup, index, steps)) is not None
     ]
-    # In samples with media, the media alone are changed too: towers see all media together, regardless of tokens.
-    changes += [
-        (index, Change(media={index: media}))
-        for index in _spread([index for index in indices if setup.samples.segments[index].media])
+    # In samples with media, the media alone are changed too: towers see all media together.
+    with_media = [index for index in indices if setup.samples.segments[index].media]
+    return changes + [
+        Change(media={index: media})
+        for index in _spread(with_media)
         if (media := setup.samples.other_media(index)) is not None
     ]
-    leaks = []
-    for index, change in changes:
-        changed_batch = lay_out(change)
-        changed_logits = setup.logits(changed_batch.kwargs)
-        leaks.append(compare_logits(Leak(change, index), logits, changed_logits, batch, changed_batch))
-    return leaks
 
 
 def _spread(indices: list[int]) -> list[int]:
@@ -140,35 +133,38 @@ def _spread(indices: list[int]) -> list[int]:
     return indices[:: max(1, -(-len(indices) // _MAX_CHANGED_SAMPLES))]
 
 
-def compare_logits(
-    leak: Leak,
-    logits: torch.Tensor,
-    changed_logits: torch.Tensor,
-    batch: CollatedBatch,
-    changed_batch: CollatedBatch,
-) -> Leak:
-    """Return a leak with its sizes, from the logits of two batches that differ in one segment.
+def measure_leaks(
+    setup: PackingSetup, lay_out: Callable[[Change], CollatedBatch], changes: Iterable[Change]
+) -> list[Leak]:
+    """Measure the effect of each change.
 
     Args:
-        leak: the change, and the index of the segment.
-        logits, changed_logits: ``float[B, T, V]``.
-        batch, changed_batch: the batches.
+        setup: the model.
+        lay_out: from a change, or none, to the batch that the model is run on.
+        changes: each of one segment.
     """
-    if not changed_batch.layout.certain:
-        return leak
-    # Logits are compared by sample, not by column: a collator may order the changed samples differently.
-    changed_places = dict(changed_batch.located)
-    for index, place in batch.located:
-        if index not in changed_places:
-            continue
-        sample_logits, changed_sample_logits = logits[place.index], changed_logits[changed_places[index].index]
-        size = difference(sample_logits, changed_sample_logits)
-        if index == leak.changed:
-            leak = replace(leak, own=size)
-        elif size > leak.size or leak.moved < 0:
-            num_moved = int(((sample_logits - changed_sample_logits).abs() > 0).any(dim=-1).sum())
-            leak = replace(leak, moved=index, size=size, tokens=num_moved)
-    return leak
+    batch = lay_out(UNCHANGED)
+    logits = setup.logits(batch.kwargs)
+    leaks = []
+    for change in changes:
+        leak = Leak(change)
+        changed_batch = lay_out(change)
+        changed_logits = setup.logits(changed_batch.kwargs)
+        # Logits are compared by sample, not by column: a collator may order the changed samples
+        # differently.
+        changed_places = dict(changed_batch.located) if changed_batch.layout.certain else {}
+        for index, place in batch.located:
+            if index not in changed_places:
+                continue
+            before, after = logits[place.index], changed_logits[changed_places[index].index]
+            size = difference(before, after)
+            if index == leak.changed:
+                leak = replace(leak, own=size)
+            elif size > leak.size or leak.moved < 0:
+                num_moved = int((before != after).any(dim=-1).sum())
+                leak = replace(leak, moved=index, size=size, tokens=num_moved)
+        leaks.append(leak)
+    return leaks
 
 
 def other_tokens(setup: PackingSetup, index: int, steps: int = 1) -> Int64Array | None:
