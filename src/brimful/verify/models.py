@@ -73,6 +73,12 @@ _SPECIAL: dict[str, dict[str, Any]] = {
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     "qwen2_vl_text": _MROPE,
     "qwen2_5_vl_text": _MROPE,
+    "qwen2_5_vl_vision": {"fullatt_block_indexes": [1]},
+    "qwen2_5_omni_text": _MROPE,
+    "qwen2_5_omni_vision_encoder": {"fullatt_block_indexes": [1]},
+    "qwen2_5_omni_audio_encoder": {"output_dim": 64},
+    "qwen3_vl_text": _MROPE,
+    "qwen3_vl_vision": {"deepstack_visual_indexes": [0]},
     "qwen4_exp_text": {
         "indexer_n_heads": 4,
         "indexer_kv_heads": 1,
@@ -215,10 +221,10 @@ def _tiny_config(transformers: Any, model_type: str) -> Any:
         )
     text_type = f"{model_type}_text"
     has_text_model = text_type in mapping and text_type in _auto_names("CAUSAL_LM")
-    return _shrink(mapping[text_type if has_text_model else model_type])
+    return small_config(mapping[text_type if has_text_model else model_type])
 
 
-def _shrink(config_class: Any) -> Any:
+def small_config(config_class: Any) -> Any:
     """Return a configuration of this class with all its sizes made small, and every kind of layer once."""
 
     def is_property(name: str) -> bool:
@@ -252,7 +258,7 @@ def _shrink(config_class: Any) -> Any:
     # Configurations of parts (of vision, of experts) are made small in the same way.
     for name, part in vars(default).items():
         if getattr(part, "model_type", "") and hasattr(part, "to_dict"):
-            sizes[name] = _shrink(type(part)).to_dict()
+            sizes[name] = small_config(type(part)).to_dict()
     return config_class(**{**sizes, **_SPECIAL.get(config_class.model_type, {})})
 
 
