@@ -125,20 +125,20 @@ def locate_with_markers(rows: Int64Array, segments: Sequence[Segment], markers: 
         segments: of the samples in this batch.
         markers: layout of a batch of markers; None if the collator refuses them.
     """
-    is_believed = (
-        markers is not None
-        and markers.fragments.shape == rows.shape
-        and all(
-            place is None or np.array_equal(rows[place.index], segment.ids)
-            for place, segment in zip(markers.places, segments, strict=True)
-        )
-    )
-    if markers is not None and is_believed and None not in markers.places:
-        return markers
-    # Segments that differ in labels or positions alone are not interchangeable: the batch treats them differently.
-    identities = [(segment.ids.tobytes(), segment.labels.tobytes(), str(segment.positions)) for segment in segments]
-    search_layout = locate(rows, [segment.ids for segment in segments], identities)
-    return markers if markers is not None and is_believed and None in search_layout.places else search_layout
+
+    def search() -> SampleLayout:
+        # Segments that differ in labels or positions alone are not interchangeable: the batch treats them differently.
+        identities = [(segment.ids.tobytes(), segment.labels.tobytes(), str(segment.positions)) for segment in segments]
+        return locate(rows, [segment.ids for segment in segments], identities)
+
+    if markers is None or markers.fragments.shape != rows.shape:
+        return search()
+    pairs = zip(markers.places, segments, strict=True)
+    if not all(place is None or np.array_equal(rows[place.index], segment.ids) for place, segment in pairs):
+        return search()
+    if None in markers.places and None not in (layout := search()).places:
+        return layout
+    return markers
 
 
 def locate(

@@ -26,13 +26,15 @@ from brimful.verify.report import CHECKS, Finding, VerifyReport, joined, not_sup
 from brimful.verify.samples import long_samples
 from brimful.verify.setup import PackingSetup
 
+_LOSS_CAUSES = ("labels", "padding", "complete", "media", "isolation", "training", "logits")
+
 _CAUSED_BY = {
     "isolation": ("media",),
     "training": ("media", "isolation"),
     "logits": ("media", "isolation", "training", "positions"),
-    "loss": ("labels", "padding", "complete", "media", "isolation", "training", "logits"),
-    "gradients": ("labels", "padding", "complete", "media", "isolation", "training", "logits", "loss"),
-    "weights": ("labels", "padding", "complete", "media", "isolation", "training", "logits", "loss"),
+    "loss": _LOSS_CAUSES,
+    "gradients": (*_LOSS_CAUSES, "loss"),
+    "weights": (*_LOSS_CAUSES, "loss"),
 }
 """Checks whose failure explains another's: the first of them that failed too is named as its cause."""
 

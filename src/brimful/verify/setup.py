@@ -123,18 +123,16 @@ class PackingSetup:
             CollateError: the batch is not a mapping, has no ``input_ids``, or has labels of another shape.
         """
         kwargs, ids = self._call_collator(self.samples.copies(change))
-        layout = locate_with_markers(ids, self.samples.changed(change), self._markers)
-        batch = CollatedBatch(kwargs, ids, None, layout)
-        labels = kwargs.get("shift_labels" if batch.shifted else "labels")
-        if labels is None:
-            return batch
-        # The model compares the logits of each position with the label of the next one, unless the labels are shifted.
-        targets = as_rows(labels)
-        if not batch.shifted:
-            targets = np.pad(targets[:, 1:], ((0, 0), (0, 1)), constant_values=IGNORE_INDEX)
-        if targets.shape != ids.shape:
+        targets = None
+        if (labels := kwargs.get("shift_labels")) is not None:
+            targets = as_rows(labels)
+        elif (labels := kwargs.get("labels")) is not None:
+            # The model compares the logits of each position with the label of the next one.
+            targets = np.pad(as_rows(labels)[:, 1:], ((0, 0), (0, 1)), constant_values=IGNORE_INDEX)
+        if targets is not None and targets.shape != ids.shape:
             raise CollateError(f"labels of the batch have the shape {targets.shape} and input_ids {ids.shape}")
-        return replace(batch, targets=targets)
+        layout = locate_with_markers(ids, self.samples.changed(change), self._markers)
+        return CollatedBatch(kwargs, ids, targets, layout)
 
     def _call_collator(self, features: list[Any]) -> tuple[dict[str, Any], Int64Array]:
         """Return keyword arguments of the model from the collator, on its device, and their ``input_ids``: ``int64[B, T]``.
@@ -162,8 +160,7 @@ class PackingSetup:
         def collate_ids(features: list[Any]) -> Int64Array:
             return self._call_collator(features)[1]
 
-        special = [getattr(self.config, f"{name}_token_id", None) for name in ("pad", "bos", "eos", "unk", "mask")]
-        reserved_tokens = {value for value in special if isinstance(value, int)}
+        reserved_tokens = set(tokens_of_config(self.config, "pad", "bos", "eos", "unk", "mask"))
         reserved_tokens |= {*self.samples.token_ids.tolist(), *np.unique(collate_ids(self.samples.copies())).tolist()}
         return lay_out_markers(
             collate_ids, self.samples, media_ids=media_tokens(self.config), reserved_tokens=reserved_tokens
@@ -216,8 +213,9 @@ class PackingSetup:
         kwargs: dict[str, Any] = {name: torch.tensor(array).to(self.device) for name, array in arrays.items()}
         if self.accepts("use_cache"):
             kwargs["use_cache"] = False
-        layout = SampleLayout(tuple(places), (), np.zeros((len(rows), width), dtype=bool), True)
-        batch = CollatedBatch(kwargs, arrays["input_ids"], None, layout)
+        ids = arrays["input_ids"]
+        layout = SampleLayout(tuple(places), (), np.zeros(ids.shape, dtype=bool), True)
+        batch = CollatedBatch(kwargs, ids, None, layout)
         return replace(batch, targets=expected_targets(batch, segments))
 
     def accepts(self, name: str) -> bool:
@@ -235,17 +233,25 @@ class PackingSetup:
         return self.output({key: value for key, value in kwargs.items() if key not in _LABEL_KEYS}, seed).logits
 
     def output(self, kwargs: Mapping[str, Any], seed: int = 0) -> ModelOutput:
-        """Return logits, loss, and the other outputs that are called a loss; with gradients if enabled."""
+        """Return logits, loss, and the other outputs that are called a loss; with gradients if enabled.
+
+        Raises:
+            SettingsError: the output has no logits.
+        """
         with seeded(self.device, seed):
             output = self.model(**kwargs)
-        items = dict(output) if isinstance(output, Mapping) else {}
+        if not isinstance(output, Mapping):
+            output = {name: getattr(output, name, None) for name in ("logits", "loss")}
+        logits, loss = output.get("logits"), output.get("loss")
+        if logits is None:
+            raise SettingsError("the model returns no logits: give a causal language model (AutoModelForCausalLM)")
+        logits = at_least_float32(logits)
         other_losses = {
             name: float(value.detach())
-            for name, value in items.items()
+            for name, value in output.items()
             if name.endswith("loss") and name != "loss" and isinstance(value, torch.Tensor) and value.numel() == 1
         }
-        loss = items.get("loss") if items else getattr(output, "loss", None)
-        return ModelOutput(_logits(output), loss, other_losses)
+        return ModelOutput(logits if logits.ndim == 3 else logits[None], loss, other_losses)
 
     def per_sample_reference(self) -> PerSampleReference:
         """Run every sample alone: logits, loss, gradients of the mean over all targets."""
@@ -290,9 +296,13 @@ def targets_loss(logits: torch.Tensor, targets: Int64Array) -> torch.Tensor:
 
 def media_tokens(config: Any) -> list[int]:
     """Return the tokens that stand for images, videos and audio: they stay when tokens are changed."""
-    names = ("image", "video", "audio", "vision_start", "vision_end")
+    return tokens_of_config(config, "image", "video", "audio", "vision_start", "vision_end")
+
+
+def tokens_of_config(config: Any, *names: str) -> list[int]:
+    """Return the tokens that a configuration has under these names, such as ``pad`` for ``pad_token_id``."""
     values = [getattr(config, f"{name}_{kind}", None) for name in names for kind in ("token_id", "token_index")]
-    return [int(value) for value in values if isinstance(value, int)]
+    return [value for value in values if isinstance(value, int)]
 
 
 def difference(reference: torch.Tensor, actual: torch.Tensor) -> float:
@@ -312,16 +322,3 @@ def difference(reference: torch.Tensor, actual: torch.Tensor) -> float:
 def at_least_float32(tensor: torch.Tensor) -> torch.Tensor:
     """Convert a tensor to float32; float64 stays."""
     return tensor if tensor.dtype == torch.float64 else tensor.float()
-
-
-def _logits(output: Any) -> torch.Tensor:
-    """Return ``float[B, T, V]`` of a model's output.
-
-    Raises:
-        SettingsError: the output has no logits.
-    """
-    logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
-    if logits is None:
-        raise SettingsError("the model returns no logits: give a causal language model (AutoModelForCausalLM)")
-    logits = at_least_float32(logits)
-    return logits if logits.ndim == 3 else logits[None]
