@@ -92,7 +92,7 @@ def _stops(setup: PackingSetup, leak: Leak, repairs: list[_Repair]) -> bool:
 
 
 def _repairs(setup: PackingSetup) -> list[tuple[_Repair, Diagnosis]]:
-    """Return the repairs that are worth trying with this batch, likeliest first, and the cause if one stops the leak."""
+    """Return the repairs that are worth trying, likeliest first, with the cause if one stops the leak."""
     kwargs = setup.batch.kwargs
     repairs: list[tuple[_Repair, Diagnosis]] = []
     if kwargs.get("attention_mask") is not None:

@@ -127,14 +127,15 @@ def locate_with_markers(rows: Int64Array, segments: Sequence[Segment], markers: 
     """
 
     def search() -> SampleLayout:
-        # Segments that differ in labels or positions alone are not interchangeable: the batch treats them differently.
-        identities = [(segment.ids.tobytes(), segment.labels.tobytes(), str(segment.positions)) for segment in segments]
+        # Segments that differ in labels or positions alone are not interchangeable: the batch
+        # treats them differently.
+        identities = [(item.ids.tobytes(), item.labels.tobytes(), str(item.positions)) for item in segments]
         return locate(rows, [segment.ids for segment in segments], identities)
 
     if markers is None or markers.fragments.shape != rows.shape:
         return search()
     pairs = zip(markers.places, segments, strict=True)
-    if not all(place is None or np.array_equal(rows[place.index], segment.ids) for place, segment in pairs):
+    if any(place and not np.array_equal(rows[place.index], item.ids) for place, item in pairs):
         return search()
     if None in markers.places and None not in (layout := search()).places:
         return layout

@@ -19,7 +19,7 @@ _MODEL_TYPES = {
     "internvl": "internvl",
     "llava": "llava",
 }
-"""``model_type`` of the families with a small model; of Qwen2.5-Omni, the part that reads and does not speak."""
+"""``model_type`` of the families with a small model; of Qwen2.5-Omni, the part that reads."""
 
 _MAX_POSITIONS = 32_768
 """Tokens that a sample with media may have."""
@@ -65,7 +65,8 @@ def tiny_media_model(
             if hasattr(config, name):
                 setattr(config, name, token_ids.get(kind, vocab - 1 - number))
     if family == "qwen2.5-omni":
-        # Ids that begin a medium, by which the model finds media if positions are not given, are not in the vocabulary.
+        # Ids that begin a medium, by which the model finds media if positions are not given, are
+        # not in the vocabulary.
         config.audio_start_token_id, config.vision_start_token_id = vocab, vocab + 1
     if family == "qwen2-audio":
         audio = settings["audio"]
@@ -74,7 +75,8 @@ def tiny_media_model(
     else:
         _fit_vision(config, family, settings["image"])
         config.vision_config.tokens_per_second = tokens_per_second
-    model = with_random_weights(lambda: transformers.AutoModelForMultimodalLM.from_config(config), dtype, seed)
+    auto_class = transformers.AutoModelForMultimodalLM
+    model = with_random_weights(lambda: auto_class.from_config(config), dtype, seed)
     return model.to(torch_device).eval()
 
 
@@ -82,7 +84,8 @@ def _fit_vision(config: Any, family: str, image: Mapping[str, Any]) -> None:
     """Give the vision tower the sizes of a processor's images."""
     vision = config.vision_config
     if family == "internvl":
-        # Four patches are one token. The processor's files do not give the patch size; tiles and tokens leave one choice.
+        # Four patches are one token. The processor's files do not give the patch size; tiles and
+        # tokens leave one choice.
         width, height = int(image["width"]), int(image["height"])
         patch = math.isqrt(width * height // (4 * int(image["image_seq_length"])))
         vision.image_size, vision.patch_size = [height, width], [patch, patch]

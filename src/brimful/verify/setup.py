@@ -233,7 +233,7 @@ class PackingSetup:
         return self.output({key: value for key, value in kwargs.items() if key not in _LABEL_KEYS}, seed).logits
 
     def output(self, kwargs: Mapping[str, Any], seed: int = 0) -> ModelOutput:
-        """Return logits, loss, and the other outputs that are called a loss; with gradients if enabled.
+        """Return logits, loss and the outputs that are called a loss; with gradients if enabled.
 
         Raises:
             SettingsError: the output has no logits.
@@ -300,7 +300,7 @@ def media_tokens(config: Any) -> list[int]:
 
 
 def tokens_of_config(config: Any, *names: str) -> list[int]:
-    """Return the tokens that a configuration has under these names, such as ``pad`` for ``pad_token_id``."""
+    """Return the tokens that a configuration has under these names: ``pad`` for ``pad_token_id``."""
     values = [getattr(config, f"{name}_{kind}", None) for name in names for kind in ("token_id", "token_index")]
     return [value for value in values if isinstance(value, int)]
 
