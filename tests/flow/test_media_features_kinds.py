@@ -24,8 +24,7 @@ from brimful.media.collate import MediaFeatures  # noqa: E402
 from brimful.media.encode.chat import MediaChatEncoder  # noqa: E402
 from brimful.media.families import open_family  # noqa: E402
 from brimful.media.features import FeatureMaker  # noqa: E402
-from brimful.media.features.block import from_block  # noqa: E402
-from brimful.media.features.stored import restored  # noqa: E402
+from brimful.media.features.block import from_block, restored  # noqa: E402
 from brimful.plan import PlanSettings  # noqa: E402
 from brimful.progress import Progress  # noqa: E402
 from brimful.sources import open_source  # noqa: E402

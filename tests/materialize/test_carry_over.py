@@ -10,7 +10,7 @@ from brimful.errors import CorruptFileError
 from brimful.fingerprint import fingerprint_bytes
 from brimful.materialize.carry_over import ReadyPack, WaitingSamples, load_carry_over, save_carry_over
 from brimful.media import MediaKind, Medium, PlacedMedium
-from brimful.media.job.carried import CarriedMedia
+from brimful.media.job.producer import CarriedMedia
 from brimful.plan.stream.packs import StreamPacks
 
 

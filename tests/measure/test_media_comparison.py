@@ -14,7 +14,7 @@ from brimful.measure import media_comparison
 from brimful.media.encode.chat import MediaChatEncoder
 from brimful.media.encode.processor import ProcessorReference
 from brimful.media.families import open_family
-from brimful.media.families.qwen2_vl import Qwen2VL
+from brimful.media.families.qwen_vl import Qwen2VL
 from brimful.progress import Progress
 from brimful.sources import open_source
 from brimful.testing.toys import toy_media_tokenizer, toy_picture

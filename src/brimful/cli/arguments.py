@@ -16,8 +16,7 @@ from brimful.errors import BadSampleError, BrimfulError, SettingsError
 from brimful.execute import Execution
 from brimful.materialize import JobSettings
 from brimful.measure import LengthTable, measure_lengths
-from brimful.media.families import Family
-from brimful.media.families.settings import MediaSettings
+from brimful.media.families import Family, MediaSettings
 from brimful.messages import counted, first_few
 from brimful.plan import Alignment, PlanSettings
 from brimful.progress import Progress, make_progress

@@ -22,7 +22,7 @@ from brimful.encode.choose import EncoderSettings
 from brimful.errors import SettingsError
 from brimful.execute import Execution
 from brimful.materialize.settings import JobSettings
-from brimful.media.families.settings import MediaSettings
+from brimful.media.families import MediaSettings
 from brimful.plan import PlanSettings
 from brimful.report.analysis.training_run import MODELS, TrainingRun
 from brimful.settings import Help

@@ -24,7 +24,7 @@ from brimful.cli.terminal import show
 from brimful.encode.choose import EncoderSettings
 from brimful.errors import SettingsError
 from brimful.materialize.producer import PackingProducer, ProducerSettings
-from brimful.media.families.settings import MediaSettings
+from brimful.media.families import MediaSettings
 from brimful.messages import counted
 from brimful.progress import Progress
 from brimful.settings import settings_from

@@ -2,7 +2,7 @@
 
 They are in a file in the format of shards, which the next record names by its hash: packs first, then one row for each
 segment in the order of the window. So a stopped producer resumes without reading its source again. For media in files
-it holds places and fingerprints (``media/job/carried.py`` has the bytes of the others).
+it holds places and fingerprints (``media/job/producer.py`` has the bytes of the others).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from brimful.media.reference import BadMediumError, Medium
+from brimful.media.medium import BadMediumError, Medium
 from brimful.optional import optional
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from brimful.checks import check_type
 from brimful.media.images import load_image
-from brimful.media.reference import MediaKind, Medium
+from brimful.media.medium import MediaKind, Medium
 from brimful.sources.augmented import Transform, name_of
 from brimful.sources.sample import Sample
 

@@ -18,10 +18,9 @@ from brimful.collate.extras import PackExtras
 from brimful.errors import CollateError, SettingsError
 from brimful.media import BadMediumError, MediaKind, PlacedMedium
 from brimful.media.families import Family, family_of_settings, open_family
-from brimful.media.families.qwen2_audio import sound_tokens
+from brimful.media.families.qwen_audio import sound_tokens
 from brimful.media.features import FeatureMaker, Features, read_features, shortened
-from brimful.media.rope_positions import RopeMedium, rope_positions
-from brimful.media.rope_rules import rope_rule
+from brimful.media.rope_positions import RopeMedium, rope_positions, rope_rule
 from brimful.messages import setting
 from brimful.shards import Pack
 from brimful.tokenized import TokenizedSample

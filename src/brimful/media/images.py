@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from io import SEEK_CUR, SEEK_END, BytesIO
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
-from brimful.media.reference import BadMediumError, Medium
+from brimful.media.medium import BadMediumError, Medium
 from brimful.optional import optional
 
 if TYPE_CHECKING:

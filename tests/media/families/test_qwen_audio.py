@@ -79,7 +79,7 @@ def test_columns_of_other_settings(num_samples, settings_of_file):
     hop_length, chunk_length = settings_of_file
     reference = extractor(hop_length=hop_length, chunk_length=chunk_length)
     made = reference(np.zeros(num_samples, np.float32), sampling_rate=16_000, return_attention_mask=True)
-    from brimful.media.families.qwen2_audio import SpectrogramSettings
+    from brimful.media.families.qwen_audio import SpectrogramSettings
 
     columns = SpectrogramSettings(hop_length=hop_length, chunk_length=chunk_length)
     assert columns.num_columns(AudioHeader(num_samples, 16_000, 1)) == made["attention_mask"].sum()

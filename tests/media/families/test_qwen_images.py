@@ -11,7 +11,7 @@ from brimful.errors import SettingsError
 from brimful.media import BadMediumError, MediaKind, Medium
 from brimful.media.audio import AudioHeader
 from brimful.media.families import Piece, open_family
-from brimful.media.families.patches import smart_resize
+from brimful.media.families.qwen_vl import smart_resize
 from brimful.media.images import ImageSize
 from tests.marks import long_but
 

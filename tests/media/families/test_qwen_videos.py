@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from brimful.errors import SettingsError
 from brimful.media import BadMediumError, MediaKind, Medium
 from brimful.media.families import Piece, open_family
-from brimful.media.families.qwen3_vl import Qwen3VideoSettings, resize_video
+from brimful.media.families.qwen_vl import Qwen3VideoSettings, resize_video
 from brimful.media.videos import VideoHeader, load_frames, video_header
 
 NAMES = ["qwen2-vl", "qwen2.5-vl", "qwen3-vl"]

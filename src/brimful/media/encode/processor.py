@@ -23,7 +23,7 @@ from brimful.fingerprint import fingerprint_bytes, fingerprint_of
 from brimful.media import BadMediumError, MediaKind, PlacedMedium
 from brimful.media.audio import load_audio
 from brimful.media.families import Family
-from brimful.media.families.processor_files import read_processor_files
+from brimful.media.families.family import read_processor_files
 from brimful.media.images import load_image
 from brimful.media.videos import load_frames, video_header
 from brimful.optional import optional

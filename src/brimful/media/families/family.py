@@ -1,7 +1,8 @@
-"""A model family: what its processor makes of the placeholder of one image, video or audio clip."""
+"""A model family: what its processor, of which the files are read, makes of the placeholder of a medium."""
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
@@ -10,11 +11,66 @@ from typing import Any, ClassVar, NamedTuple
 
 from brimful.errors import SettingsError
 from brimful.media.audio import AudioHeader, audio_header
-from brimful.media.families.processor_files import ProcessorFiles, read_processor_files
 from brimful.media.images import ImageSize, image_size
-from brimful.media.reference import BadMediumError, MediaKind, Medium
+from brimful.media.medium import BadMediumError, MediaKind, Medium
 from brimful.media.videos import VideoHeader, video_header
 from brimful.messages import counted, setting
+
+
+@dataclass(frozen=True)
+class ProcessorFiles:
+    """Settings of one processor and its parts, each as the dictionary that Transformers would choose.
+
+    Attributes:
+        processor: of the processor itself: ``processor_config.json``.
+        image, video, audio: of its parts.
+    """
+
+    processor: Mapping[str, Any]
+    image: Mapping[str, Any]
+    video: Mapping[str, Any]
+    audio: Mapping[str, Any]
+
+
+def read_processor_files(directory: str | Path) -> ProcessorFiles:
+    """Return the settings of a processor: nested in ``processor_config.json``, or in separate files.
+
+    A video processor without a file uses the image processor's, and so does a feature extractor, as in Transformers.
+
+    Raises:
+        SettingsError: none of the files exists, or one is not a JSON object.
+    """
+    directory = Path(directory)
+    if not directory.is_dir():
+        what = "is a file: name its directory" if directory.exists() else "is not a directory"
+        raise SettingsError(f"{setting('processor', str(directory))}: {directory} {what}")
+    processor = _read_json(directory / "processor_config.json")
+    image = _read_json(directory / "preprocessor_config.json")
+    video = _read_json(directory / "video_preprocessor_config.json")
+    if processor is None and image is None and video is None:
+        raise SettingsError(
+            f"{setting('processor', str(directory))}: {directory} has no preprocessor_config.json and no "
+            f"processor_config.json, which come with a model"
+        )
+    processor, image = processor or {}, image or {}
+    return ProcessorFiles(
+        processor=processor,
+        image=processor.get("image_processor", image),
+        video=processor.get("video_processor", image if video is None else video),
+        audio=processor.get("feature_extractor", processor.get("audio_processor", image)),
+    )
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"{path} cannot be read: {error}") from error
+    if not isinstance(value, dict):
+        raise SettingsError(f"{path} is not a JSON object")
+    return value
 
 
 class Placeholder(NamedTuple):

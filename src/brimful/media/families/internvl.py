@@ -8,10 +8,9 @@ from functools import cache
 from typing import Any, ClassVar
 
 from brimful.errors import SettingsError
-from brimful.media.families.family import Expansion, Family, Piece, Placeholder
-from brimful.media.families.processor_files import ProcessorFiles
+from brimful.media.families.family import Expansion, Family, Piece, Placeholder, ProcessorFiles
 from brimful.media.images import ImageSize
-from brimful.media.reference import MediaKind
+from brimful.media.medium import MediaKind
 
 _PATCHES_OF_TOKEN = 4
 """Patches that become one token: published models halve both sides, which no processor file states."""

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from brimful.errors import SettingsError
-from brimful.media.families.family import Expansion, Family, Piece, Placeholder
-from brimful.media.families.processor_files import ProcessorFiles
+from brimful.media.families.family import Expansion, Family, Piece, Placeholder, ProcessorFiles
 from brimful.media.images import ImageSize
-from brimful.media.reference import MediaKind
+from brimful.media.medium import MediaKind
 
 
 @dataclass(frozen=True)

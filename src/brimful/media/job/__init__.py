@@ -1,9 +1,7 @@
 """Media of jobs that write packs: surveyed, laid out in containers, written; and those of a producer as they arrive."""
 
-from brimful.media.job.arrived import ArrivedMedia
-from brimful.media.job.carried import CarriedMedia
-from brimful.media.job.container import ShardContainer
 from brimful.media.job.job import job_of
+from brimful.media.job.producer import ArrivedMedia, CarriedMedia, ShardContainer
 from brimful.media.job.writer import ShardMediaWriter
 
 __all__ = ["ArrivedMedia", "CarriedMedia", "ShardContainer", "ShardMediaWriter", "job_of"]

@@ -16,7 +16,7 @@ from brimful.execute import LOCAL, Execution, available_cores, run_tasks
 from brimful.media.encode.chat import MediaChatEncoder
 from brimful.media.features import FeatureMaker
 from brimful.media.job.layout import MediaLayout
-from brimful.media.rope_rules import rope_rule
+from brimful.media.rope_positions import rope_rule
 from brimful.messages import setting
 from brimful.progress import Progress
 from brimful.typing import Int64Array

@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -15,22 +15,117 @@ import numpy as np
 from brimful.attachment import AttachmentStorage
 from brimful.blobs import BlobStore, LocalBlobStore
 from brimful.checks import choice_of
+from brimful.encode.encoder import Encoder
 from brimful.encode.token_runs import StoredSamples
-from brimful.errors import StoreFullError, StoreMismatchError
+from brimful.errors import (
+    BadSampleError,
+    BrimfulError,
+    LengthChangedError,
+    OversizedSampleError,
+    StoreFullError,
+    StoreMismatchError,
+)
 from brimful.lengths.table import LengthTable
+from brimful.media import PlacedMedium
+from brimful.media.encode.chat import MediaChatEncoder
 from brimful.media.features import FeatureMaker
-from brimful.media.job.changed import explained_changes_of_media
 from brimful.media.job.features import feature_facts, feature_maker, with_features
 from brimful.media.job.layout import MediaLayout
-from brimful.media.job.oversized import check_media_fit, remedy_of
 from brimful.media.job.survey import MediaSurvey, survey_media
 from brimful.media.store import MediaCensus, files_of, root_note
-from brimful.messages import setting, size_of
-from brimful.plan import Plan, PlanSettings
+from brimful.messages import counted, setting, size_of
+from brimful.plan import Overflow, Plan, PlanSettings
 from brimful.progress import Progress
 from brimful.shards import MEDIA_VERSION, ShardRecord
 from brimful.sources.source import Source
 from brimful.typing import BoolArray
+
+
+@contextmanager
+def explained_changes_of_media(*, is_measured_now: bool) -> Iterator[None]:
+    """Add the remedy to errors of media that cannot be read any more, or differ from the measured ones.
+
+    Measuring again finds the change: lengths are stored with the sizes and times of their files.
+
+    Args:
+        is_measured_now: true if the packing job also measures, and would again; false for lengths from
+            elsewhere.
+
+    >>> with explained_changes_of_media(is_measured_now=True):
+    ...     raise BadSampleError("image 'a.png': is empty", sample_id=3, where="a.jsonl:4")
+    Traceback (most recent call last):
+    brimful.errors.BadSampleError: a.jsonl:4 (sample 3): image 'a.png': is empty; it could be read when it was measured: \
+bring it back, or run the job again, with another directory if this one holds packs already
+    """
+    directory = setting("directory")
+    anew = (
+        f"run the job again, with another {directory} if this one holds packs already"
+        if is_measured_now
+        else f"measure again, with another {directory}"
+    )
+    try:
+        yield
+    except BadSampleError as error:
+        reason = f"{error.reason}; it could be read when it was measured: bring it back, or {anew}"
+        raise BadSampleError(reason, sample_id=error.sample_id, where=error.where) from error
+    except LengthChangedError as error:
+        raise LengthChangedError(
+            f"{error.message}. If an image or audio file was changed: bring it back, or {anew}"
+        ) from error
+
+
+_REMEDIES = {
+    "max_pixels": f"smaller images with {setting('max_pixels')}",
+    "fps": f"fewer frames with {setting('fps')} and {setting('max_frames')}",
+    "video_max_pixels": f"smaller frames with {setting('video_max_pixels')}",
+}
+"""Words for each setting of a family that makes fewer tokens of a medium (``Family.remedies``)."""
+
+
+def check_media_fit(table: LengthTable, settings: PlanSettings, source: Source, encoder: Encoder) -> None:
+    """Reject a sample with media that exceeds a pack in tokens or another budget, unless such samples are dropped.
+
+    Raises:
+        OversizedSampleError: names the largest of them, its largest medium, and the settings that make it smaller.
+    """
+    if not encoder.takes_media or settings.overflow_policy is Overflow.DROP:
+        return
+    has_media = np.any([table.budgets[name] > 0 for name in encoder.budgets], axis=0)
+    limits = {"tokens": settings.usable, **(settings.budgets or {})}
+    for name, limit in limits.items():
+        # Budgets that follow from lengths have no columns; planning itself checks them.
+        too_large = np.flatnonzero(has_media & (table.budgets[name] > limit)) if name in table.budgets else ()
+        if len(too_large):
+            sample_id = int(too_large[np.argmax(table.budgets[name][too_large])])
+            size = int(table.budgets[name][sample_id])
+            way_out = setting("capacity", size) if name == "tokens" else setting("budgets", {name: size})
+            item = _largest_medium(source, encoder, sample_id)
+            share = "" if item is None or name != "tokens" else f", {item.length:,} of them of its {item.title}"
+            others = f" (and {counted(len(too_large) - 1, 'more sample')} with media)" if len(too_large) > 1 else ""
+            raise OversizedSampleError(
+                f"{source.where(sample_id)} (sample {sample_id}){others} has {size:,} {name.replace('_', ' ')}{share}, and "
+                f"a pack holds {limit:,}: samples with media are not cut. Choose "
+                f"{remedy_of(source, encoder, sample_id)}{setting('overflow', 'drop')}, or {way_out}"
+            )
+
+
+def remedy_of(source: Source, encoder: Encoder, sample_id: int) -> str:
+    """Return settings that shorten the largest medium of a sample, each with a comma after it; empty without any."""
+    item = _largest_medium(source, encoder, sample_id)
+    if item is None or not isinstance(encoder, MediaChatEncoder):
+        return ""
+    names = encoder.family.remedies.get(item.medium.kind, ())
+    return "".join(f"{_REMEDIES[name]}, " for name in names if name in _REMEDIES)
+
+
+def _largest_medium(source: Source, encoder: Encoder, sample_id: int) -> PlacedMedium | None:
+    """Return the medium with the largest number of tokens; a table has only sums, so the sample is encoded again."""
+    try:
+        media = encoder.encode(source[sample_id]).media
+    except BrimfulError:
+        return None  # changed since it was measured: the caller reports its length
+    return max(media, key=lambda item: item.length, default=None)
+
 
 _IN_PROCESS_BYTES = 256 << 20
 """Bytes of media below which one process is faster than several."""

@@ -4,7 +4,6 @@ The package is the ``AttachmentStore`` of ``brimful.attachment``.
 """
 
 from brimful.media.store.census import KindCount, KindCounter, LargestMedium, MediaCensus
-from brimful.media.store.check import MediaCheck as check_of
 from brimful.media.store.columns import COLUMNS, cells_of, column_types, columns_of
 from brimful.media.store.files import (
     ContainerWriter,
@@ -17,8 +16,8 @@ from brimful.media.store.files import (
     recorded_root,
     root_note,
 )
-from brimful.media.store.stored import stored
-from brimful.media.store.values import from_json, to_json
+from brimful.media.store.files import MediaCheck as check_of
+from brimful.media.store.stored import from_json, stored, to_json
 
 __all__ = [
     "COLUMNS",

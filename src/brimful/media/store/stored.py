@@ -1,9 +1,10 @@
-"""Media of a pack of a shard: objects are made on access, from the columns of the shard."""
+"""Media of a pack of a shard, made on access from the columns of the shard; and media as JSON."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate, repeat
 from typing import Any, overload
@@ -12,8 +13,7 @@ import numpy as np
 
 from brimful.errors import CorruptFileError
 from brimful.fingerprint import digest_bytes
-from brimful.media import Medium, PlacedMedium
-from brimful.media.container import MediaContainer
+from brimful.media.medium import MediaContainer, MediaKind, Medium, PlacedMedium
 from brimful.media.store.columns import DIGEST_BYTES, KINDS, NO_DIGEST, NUMBERS, ONE_RUN, PLACE, ROW, TEXT, MediaCells
 from brimful.media.store.files import MediaFiles
 
@@ -228,3 +228,39 @@ _new = object.__new__
 
 _set_source = _OfShard.__dict__["_source"].__set__
 """Setter of a slot: the class is frozen, and every served medium needs it."""
+
+
+_FACTS = tuple(name for name in PlacedMedium.__dataclass_fields__ if name != "medium")
+
+
+def to_json(media: Iterable[PlacedMedium]) -> bytes:
+    """Return the media of one sample without their bytes, for tokens that a job keeps.
+
+    >>> item = PlacedMedium(Medium(MediaKind.IMAGE, "a"), start=1, length=2, num_tokens=2, grid=(1, 2, 4))
+    >>> from_json(to_json([item])) == (item,)
+    True
+    """
+    rows = []
+    for item in media:
+        medium = item.medium
+        place = (medium.kind.value, medium.name, medium.path, medium.offset, medium.size)
+        rows.append({"medium": place, **{name: getattr(item, name) for name in _FACTS}})
+    return json.dumps(rows, separators=(",", ":")).encode()
+
+
+def from_json(text: bytes) -> tuple[PlacedMedium, ...]:
+    """Return the media of ``to_json``; none for an empty text."""
+    media = []
+    for values in json.loads(text) if text else ():
+        kind, *place = values["medium"]
+        grid = values["grid"]
+        # Not by the constructor, which takes four times as long for a frozen class.
+        item = object.__new__(PlacedMedium)
+        vars(item).update(
+            values,
+            medium=Medium(MediaKind(kind), *place),
+            grid=None if grid is None else tuple(grid),
+            runs=tuple(values["runs"]),
+        )
+        media.append(item)
+    return tuple(media)

@@ -8,7 +8,7 @@ import pytest
 
 from brimful.errors import BadSampleError, ProcessorDiffersError
 from brimful.media import MediaKind, Medium, PlacedMedium
-from brimful.media.job.arrived import ArrivedMedia, read_again
+from brimful.media.job.producer import ArrivedMedia, read_again
 
 Stub: Any = SimpleNamespace
 """An object of which only some attributes are asked."""

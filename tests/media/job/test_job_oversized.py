@@ -5,7 +5,7 @@ import pytest
 
 from brimful import LengthTable, open_source, pack_dataset
 from brimful.errors import OversizedSampleError
-from brimful.media.job.oversized import check_media_fit, remedy_of
+from brimful.media.job.job import check_media_fit, remedy_of
 from brimful.plan import PlanSettings
 from brimful.testing.toys import toy_chat_encoder
 from tests.materialize.pictures import PictureEncoder, chat, picture

@@ -7,7 +7,7 @@ import pytest
 
 from brimful.blobs import open_blob_store
 from brimful.media import BadMediumError, MediaKind, Medium
-from brimful.media.container import MediaContainer
+from brimful.media.medium import MediaContainer
 
 
 def test_a_container_travels_to_other_processes(tmp_path):
@@ -50,9 +50,7 @@ def test_a_film_takes_several_calls(tmp_path, monkeypatch):
     """One call of the system reads at most 2 GiB."""
     store = open_blob_store(tmp_path)
     store.put_atomic("media/0.tar", b"abcdef")
-    monkeypatch.setattr(
-        "brimful.media.container.pread", lambda file, size, offset: os.pread(file, min(size, 2), offset)
-    )
+    monkeypatch.setattr("brimful.media.medium.pread", lambda file, size, offset: os.pread(file, min(size, 2), offset))
     container = MediaContainer(store, "media/0.tar")
     assert (container.read(1, 5), container.read(0, 5)) == (b"bcdef", b"abcde")
 
@@ -62,7 +60,7 @@ def test_a_file_that_was_cut_short_is_found_by_its_size(tmp_path, monkeypatch):
     path = tmp_path / "a"
     path.write_bytes(b"abcdef")
     medium = Medium(MediaKind.VIDEO, "a", str(path), offset=2, size=9)
-    monkeypatch.setattr("brimful.media.reference._PIECE_BYTES", None)  # a reading would fail with it
+    monkeypatch.setattr("brimful.media.medium._PIECE_BYTES", None)  # a reading would fail with it
     with pytest.raises(BadMediumError, match="has 4 bytes and 9 are due: the file was cut short"):
         medium.fingerprint()
 
@@ -70,7 +68,7 @@ def test_a_file_that_was_cut_short_is_found_by_its_size(tmp_path, monkeypatch):
 @pytest.mark.parametrize("piece", [1, 2, 5, 100])
 def test_a_file_is_fingerprinted_in_pieces(tmp_path, monkeypatch, piece):
     """A video need not fit in memory; the whole file, and a part of one."""
-    monkeypatch.setattr("brimful.media.reference._PIECE_BYTES", piece)
+    monkeypatch.setattr("brimful.media.medium._PIECE_BYTES", piece)
     path = tmp_path / "a"
     path.write_bytes(b"abcdef")
     for offset, size, content in ((0, None, b"abcdef"), (2, 3, b"cde"), (4, None, b"ef"), (1, 0, b"")):

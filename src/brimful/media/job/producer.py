@@ -1,0 +1,256 @@
+"""Media of a producer: fingerprinted as they arrive, carried over, and written to the container of a shard."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+from brimful.blobs import BlobGroup, BlobStore
+from brimful.encode.encoded import EncodedSample
+from brimful.encode.encoded_samples import is_compared
+from brimful.encode.encoder import Encoder
+from brimful.errors import BadSampleError, CorruptFileError, ProcessorDiffersError
+from brimful.media import BadMediumError, MediaKind, PlacedMedium
+from brimful.media.store import ContainerWriter, CountedContainer, MediaFiles
+from brimful.messages import setting
+from brimful.shards import ShardRecord
+from brimful.sources.sample import Sample
+from brimful.typing import Fingerprint
+
+_THREADS = 8
+"""Files that are read at a time: a network disk has high latency, and serves many requests at once."""
+
+
+class ArrivedMedia:
+    """Intake of the media of one feed, with a comparison of a share of its samples with the model's own processor.
+
+    Args:
+        encoder: of the samples.
+        title: of the feed, for messages.
+    """
+
+    def __init__(self, encoder: Encoder, title: str) -> None:
+        self._title, self._reference = title, encoder.media_reference
+        self._kinds_seen: set[frozenset[MediaKind]] = set()
+
+    def fingerprinted(
+        self, samples: Sequence[Sample], results: Sequence[EncodedSample | BadSampleError]
+    ) -> list[EncodedSample | BadSampleError]:
+        """Return encoded samples whose media have size and fingerprint; an error for a sample that changed meanwhile.
+
+        Args:
+            samples, results: inputs and outputs of the encoder.
+        """
+        with ThreadPoolExecutor(_THREADS) as pool:
+            pending = [
+                pool.submit(_fingerprinted, sample, result)
+                if isinstance(result, EncodedSample) and result.media
+                else None
+                for sample, result in zip(samples, results, strict=True)
+            ]
+            return [
+                result if future is None else future.result() for result, future in zip(results, pending, strict=True)
+            ]
+
+    def compare(self, samples: Sequence[Sample], results: Sequence[EncodedSample | BadSampleError]) -> None:
+        """Compare the first sample of each kind, and then a share, with the processor of the model.
+
+        Raises:
+            ProcessorDiffersError: a sample has other tokens or another grid.
+        """
+        for sample, result in zip(samples, results, strict=True):
+            if self._reference is None:
+                return
+            kinds = frozenset(medium.kind for medium in sample.media)
+            if not kinds or isinstance(result, BadSampleError):
+                continue
+            if kinds in self._kinds_seen and not is_compared(sample.sample_id):
+                continue
+            self._kinds_seen.add(kinds)
+            if self._reference.obstacle:
+                logging.getLogger("brimful").warning(
+                    "media are not compared with the processor of the model, which cannot be loaded (%s)",
+                    self._reference.obstacle,
+                )
+                self._reference = None
+                return
+            try:
+                difference = self._reference.difference(sample, len(result))
+            except BadSampleError as error:
+                logging.getLogger("brimful").warning("%s", error.located(self._title))
+                continue
+            if difference:
+                raise ProcessorDiffersError(
+                    f"{self._title} (sample {sample.sample_id}): {difference}. Nothing is packed with such lengths: name "
+                    f"the processor of the model with {setting('processor')}, or its chat template with "
+                    f"{setting('chat_template')}; leave the sample out; or go on without the comparison by "
+                    f"{setting('compare_media', False)}"
+                )
+
+
+def read_again(item: PlacedMedium, sample_id: int) -> bytes:
+    """Return the bytes of a medium that was taken earlier.
+
+    Raises:
+        BadSampleError: its file is gone, or has other bytes now.
+    """
+    try:
+        return item.read()
+    except BadMediumError as error:
+        place = f" at {item.medium.path!r}" if item.medium.path else ""
+        reason = str(error).partition(":")[0]
+        raise BadSampleError(
+            f"{item.title}{place} {reason}; it is in no shard yet: bring it back as it was, and the same command goes on",
+            sample_id=sample_id,
+        ) from error
+
+
+def _fingerprinted(sample: Sample, result: EncodedSample) -> EncodedSample | BadSampleError:
+    media = []
+    for item in result.media:
+        try:
+            fingerprint = item.medium.fingerprint()
+            if not item.is_unchanged:
+                raise BadMediumError("was changed while it was taken")
+            medium = replace(item.medium, size=item.medium.num_bytes)
+        except BadMediumError as error:
+            return BadSampleError(f"{item.title}: {error}", sample_id=sample.sample_id)
+        media.append(replace(item, medium=medium, fingerprint=fingerprint))
+    return replace(result, attachments=tuple(media))
+
+
+class ShardContainer:
+    """Self-contained media of one shard: older shards may be removed once they are trained.
+
+    Args:
+        files: of the commit, to which the container is added.
+        seq: number of the shard.
+    """
+
+    def __init__(self, files: BlobGroup, seq: int) -> None:
+        self._files, self._seq = files, seq
+        self._container = CountedContainer(seq, files.blob)
+        self._places: dict[str, tuple[int, int]] = {}
+        self._kinds_seen: set[tuple[str, str]] = set()
+
+    def add(self, pack: Any) -> list[PlacedMedium]:
+        """Store the media of a pack, and return them with their places.
+
+        Raises:
+            BadSampleError: a medium was changed after intake, or is gone.
+        """
+        media = []
+        for item in pack.media:
+            sample_id, content_of_kind = int(pack.sample_ids[item.segment]), (item.medium.kind.value, item.fingerprint)
+            place = self._places.get(item.fingerprint)
+            if place is None:
+                content = read_again(item, sample_id)
+                offset = self._container.add(item.medium.name, item.fingerprint, content)
+                place = self._places[item.fingerprint] = offset, len(content)
+            is_first = content_of_kind not in self._kinds_seen
+            self._container.count(item, sample_id, item.medium.num_bytes, is_first=is_first)
+            self._kinds_seen.add(content_of_kind)
+            media.append(item.in_container(self._seq, *place))
+        return media
+
+    def close(self) -> dict[str, Any] | None:
+        """Add the container to the commit, and return the log entry on the media of the shard; None without media."""
+        return self._container.close(self._files.add)
+
+
+@dataclass(frozen=True)
+class _CarriedBytes:
+    """Place of bytes that came with a row."""
+
+    container: str
+    offset: int
+    size: int
+
+
+class CarriedMedia:
+    """Bytes that one producer has carried over so far, and their places.
+
+    Args:
+        store: of the stream.
+    """
+
+    def __init__(self, store: BlobStore) -> None:
+        self._store = store
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget all that was carried over: another record is resumed from."""
+        self._containers: dict[str, dict[str, Any]] = {}
+        self._places: dict[Fingerprint, _CarriedBytes] = {}
+
+    def save(
+        self, files: BlobGroup, prefix: str, rows: Sequence[Sequence[PlacedMedium]]
+    ) -> tuple[list[list[PlacedMedium]], list[dict[str, Any]]]:
+        """Store the new media of some rows; return the places of all, and the needed containers.
+
+        Args:
+            files: of the commit, to which a new container is added.
+            prefix: of the key of a new container.
+            rows: media of each pack or segment that is carried over.
+        """
+        carried = {item.fingerprint: item for row in rows for item in row if not item.medium.path}
+        # Media that left the carry-over are in a shard now.
+        self._places = {name: place for name, place in self._places.items() if name in carried}
+        new = {name: item for name, item in carried.items() if name not in self._places}
+        if new:
+            self._store_new(files, prefix, new)
+        keys = sorted({place.container for place in self._places.values()})
+        self._containers = {key: self._containers[key] for key in keys}
+        return [[self._placed(item, keys) for item in row] for row in rows], list(self._containers.values())
+
+    def _store_new(self, files: BlobGroup, prefix: str, media: dict[Fingerprint, PlacedMedium]) -> None:
+        offsets: dict[Fingerprint, int] = {}
+        blob = files.blob(prefix)
+        container = ContainerWriter(blob)
+        for name, item in media.items():
+            offsets[name] = container.add(item.medium.name, name, item.read())
+        container.close()
+        key = f"{prefix}-{blob.xxh3_128[:16]}.tar"
+        files.add(key, blob)
+        self._containers[key] = {"file": key, "bytes": blob.size, "xxh3_128": blob.xxh3_128}
+        for name, item in media.items():
+            self._places[name] = _CarriedBytes(key, offsets[name], item.medium.num_bytes)
+
+    def _placed(self, item: PlacedMedium, keys: Sequence[str]) -> PlacedMedium:
+        if item.medium.path:
+            return item
+        place = self._places[item.fingerprint]
+        return item.in_container(keys.index(place.container), place.offset, place.size)
+
+    def files(self, containers: Sequence[dict[str, Any]]) -> MediaFiles:
+        """Return the media files that a record names."""
+        self._containers = {facts["file"]: dict(facts) for facts in containers}
+        # A container is found by the number of its record, like the containers of shards.
+        records = [ShardRecord(seq, "", 0, "", 0, 0, 0, 0, "", media=facts) for seq, facts in enumerate(containers)]
+        return MediaFiles(self._store, records, "")
+
+    def loaded(self, media: Sequence[PlacedMedium]) -> tuple[PlacedMedium, ...]:
+        """Return media with the bytes that came with rows; the files of others are read when their shard is written.
+
+        Raises:
+            FileNotFoundError: a later record was committed, and the container is gone.
+            CorruptFileError: it is damaged.
+        """
+        return tuple(map(self._loaded, media))
+
+    def _loaded(self, item: PlacedMedium) -> PlacedMedium:
+        medium = item.medium
+        if medium.container is None:
+            return item
+        try:
+            content = item.read()
+        except BadMediumError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                raise FileNotFoundError(medium.path) from error
+            raise CorruptFileError(f"{medium.path}: {error}") from error
+        self._places[item.fingerprint] = _CarriedBytes(medium.container.key, medium.offset, len(content))
+        data = replace(medium, path="", offset=0, size=len(content), data=content, container=None)
+        return replace(item, medium=data)

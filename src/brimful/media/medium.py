@@ -1,0 +1,351 @@
+"""One image, video or audio clip: a reference to its bytes, and the tokens that stand for it."""
+
+from __future__ import annotations
+
+import io
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, replace
+from enum import Enum
+from functools import cached_property
+from os import pread
+from typing import BinaryIO
+
+from brimful.attachment import BadAttachmentError
+from brimful.blobs import BlobStore
+from brimful.checks import special_file
+from brimful.fingerprint import fingerprint_bytes, fingerprint_stream, short_digest
+from brimful.messages import setting
+from brimful.typing import Fingerprint
+
+_PIECE_BYTES = 1 << 20
+"""Bytes of a file that are in memory while it is fingerprinted: a video need not fit."""
+
+
+class MediaKind(str, Enum):
+    """Kind of a medium."""
+
+    IMAGE = "image"
+    VIDEO = "video"
+    AUDIO = "audio"
+
+
+class BadMediumError(BadAttachmentError):
+    """A medium that cannot be used; gives the reason without its name, which the caller adds."""
+
+
+@dataclass(frozen=True)
+class Medium:
+    """One medium of a sample: a whole file, a part of one (a member of a tar), or bytes that came with the row.
+
+    Attributes:
+        kind: image, video or audio.
+        name: as the row has it, for messages and for exports; any text.
+        path: absolute path of the file; empty if the bytes came with the row.
+        offset: first byte in the file.
+        size: bytes; None for all after ``offset``.
+        data: the bytes themselves, if they came with the row.
+        container: file of a pack store that holds the bytes, at ``offset``; ``path`` is its path or URL.
+
+    >>> medium = Medium(MediaKind.IMAGE, "a.png", data=b"abc")
+    >>> medium.read(), medium.num_bytes
+    (b'abc', 3)
+    """
+
+    kind: MediaKind
+    name: str
+    path: str = ""
+    offset: int = 0
+    size: int | None = None
+    data: bytes | None = None
+    container: MediaContainer | None = field(default=None, repr=False, compare=False)
+
+    def open(self) -> BinaryIO:
+        """Return a binary file of the medium's bytes alone.
+
+        Raises:
+            BadMediumError: the file does not exist or cannot be read.
+        """
+        if self.data is not None:
+            return io.BytesIO(self.data)
+        if self.offset or self.size is not None:
+            return io.BytesIO(self.read())
+        self._state()
+        try:
+            return open(self.path, "rb")
+        except OSError as error:
+            raise _unreadable(error) from error
+
+    def read(self) -> bytes:
+        """Return the medium's bytes.
+
+        Raises:
+            BadMediumError: the file does not exist, cannot be read, or is shorter than it was.
+        """
+        if self.data is not None:
+            return self.data
+        if self.container is not None:
+            assert self.size is not None
+            return self.container.read(self.offset, self.size)
+        return b"".join(self._pieces(-1))
+
+    def _pieces(self, piece_bytes: int) -> Iterator[bytes]:
+        """Yield the bytes of a file in pieces, or all at once if ``piece_bytes`` is -1."""
+        self._state()
+        try:
+            with open(self.path, "rb") as file:
+                # Checked before anything is read: the size shows whether a file was cut short.
+                self._check_length(os.fstat(file.fileno()).st_size - self.offset)
+                file.seek(self.offset)
+                num_bytes = 0
+                while self.size is None or num_bytes < self.size:
+                    rest = -1 if self.size is None else self.size - num_bytes
+                    piece = file.read(rest if piece_bytes < 0 else piece_bytes if rest < 0 else min(piece_bytes, rest))
+                    if not piece:
+                        break
+                    num_bytes += len(piece)
+                    yield piece
+        except OSError as error:
+            raise _unreadable(error) from error
+        self._check_length(num_bytes)
+
+    def _check_length(self, num_bytes: int) -> None:
+        if self.size is not None and num_bytes < self.size:
+            raise BadMediumError(f"has {max(0, num_bytes):,} bytes and {self.size:,} are due: the file was cut short")
+
+    @cached_property
+    def num_bytes(self) -> int:
+        """Bytes of the medium; ``BadMediumError`` if the file does not exist."""
+        if self.data is not None:
+            return len(self.data)
+        if self.size is not None:
+            return self.size
+        return self._state().st_size - self.offset
+
+    def fingerprint(self) -> Fingerprint:
+        """Return the fingerprint of its bytes; reads all of them, a piece at a time.
+
+        Raises:
+            BadMediumError: as for ``read``.
+        """
+        if self.data is not None or self.container is not None:
+            return fingerprint_stream([self.read()])
+        return fingerprint_stream(self._pieces(_PIECE_BYTES))
+
+    def state(self) -> bytes:
+        """Return what identifies its bytes without reading them: size and time of the file, offset and size in it.
+
+        A copy that keeps times (``cp -p``, ``rsync -a``) has the same state. Empty for bytes that came with the row.
+
+        Raises:
+            BadMediumError: the file does not exist.
+        """
+        if not self.path:
+            return b""
+        state = self._state()
+        return f"{state.st_size} {state.st_mtime_ns} {self.offset} {self.size};".encode()
+
+    def stamp(self) -> int:
+        """Return a number for the current state of its file (size, times, inode); 0 for bytes that are not in a file.
+
+        Equal numbers mean that the file was not written in between: the number includes the time that the system sets
+        at each write, not only the time of the last change, which a copying tool may set back.
+
+        Raises:
+            BadMediumError: the file does not exist.
+        """
+        if not self.path:
+            return 0
+        state = self._state()
+        return short_digest(f"{state.st_size} {state.st_mtime_ns} {state.st_ctime_ns} {state.st_ino}".encode())
+
+    def seconds_since_change(self) -> float:
+        """Return the age of the current state of its file; ``BadMediumError`` if it does not exist."""
+        return time.time() - self._state().st_ctime
+
+    def _state(self) -> os.stat_result:
+        """Return the state of its file, checked before opening: a pipe would block, and a device has no end."""
+        try:
+            state = os.stat(self.path)
+        except OSError as error:
+            raise _unreadable(error) from error
+        kind = special_file(state.st_mode)
+        if kind:
+            raise BadMediumError(f"is {kind} and not a file: {self.path!r}")
+        return state
+
+
+def _unreadable(error: OSError) -> BadMediumError:
+    # The whole path: the name in the row is often right, and the directory wrong.
+    if isinstance(error, FileNotFoundError):
+        return BadMediumError(f"does not exist, looked for at {str(error.filename)!r}")
+    return BadMediumError(f"{error.strerror}: {str(error.filename)!r}")
+
+
+_NOT_OPEN = -1
+"""Number in the place of an open file."""
+
+
+class MediaContainer:
+    """Bytes of media in one blob of a store. Picklable and safe to fork: each process opens the file itself.
+
+    Args:
+        store: of the packs.
+        key: of the blob.
+        holds_features: true if its members are blocks of features (``media/features``), not files.
+
+    Attributes:
+        path: of the file, or its URL.
+
+    >>> import tempfile
+    >>> from brimful.blobs import open_blob_store
+    >>> store = open_blob_store(tempfile.mkdtemp())
+    >>> store.put_atomic("media/a.tar", b"abcdef")
+    >>> MediaContainer(store, "media/a.tar").read(2, 3)
+    b'cde'
+    """
+
+    def __init__(self, store: BlobStore, key: str, holds_features: bool = False) -> None:
+        self.store, self.key, self.holds_features = store, key, holds_features
+        self._local_path = store.local_path(key)
+        self.path = self._local_path or f"{store.url}/{key}"
+        self._descriptor = _NOT_OPEN
+
+    def medium(self, kind: MediaKind, name: str, offset: int, size: int) -> Medium:
+        """Return the medium at a range of the bytes."""
+        # Not by the constructor, which takes three times as long for a frozen class.
+        medium = object.__new__(Medium)
+        vars(medium).update(kind=kind, name=name, path=self.path, offset=offset, size=size, data=None, container=self)
+        return medium
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return a range of the bytes.
+
+        Raises:
+            BadMediumError: the file is gone, cannot be read, or is too short.
+        """
+        try:
+            # By position: the descriptor is shared with forked processes. Not by a memory map: its pages stay in the
+            # process until it holds the whole file, and a read past the end of a file that was cut kills the process.
+            content = pread(self._descriptor, size, offset) if self._descriptor >= 0 else self._first_read(offset, size)
+            if len(content) == size:
+                return content
+            # A call reads at most 2 GiB, and a film may have more.
+            while rest := pread(self._descriptor, size - len(content), offset + len(content)):
+                content += rest
+        except OSError as error:
+            reason = "is missing" if isinstance(error, FileNotFoundError) else str(error.strerror or error)
+            raise BadMediumError(f"its file {self.path} {reason}: write the packs again") from error
+        if len(content) != size:
+            raise BadMediumError(f"its file {self.path} ends at byte {offset + len(content):,}: write the packs again")
+        return content
+
+    def damage(self, medium: Medium) -> str:
+        """Return the message for bytes of a medium that differ from the written ones."""
+        end = medium.offset + medium.num_bytes
+        return f"bytes {medium.offset:,} … {end:,} of {self.path} differ from what was written: write the packs again"
+
+    def _first_read(self, offset: int, size: int) -> bytes:
+        """Return a range of a file that is not open yet; it stays open unless it is behind a URL."""
+        if self._local_path is None:
+            return self.store.get_range(self.key, offset, offset + size)
+        self._descriptor = os.open(self._local_path, os.O_RDONLY)
+        return pread(self._descriptor, size, offset)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return MediaContainer, (self.store, self.key, self.holds_features)
+
+    def __del__(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = _NOT_OPEN
+
+    def __repr__(self) -> str:
+        return f"MediaContainer({self.path!r})"
+
+
+CHANGED = "was changed since it was packed: restore it, or pack the data again"
+"""Reason for bytes that differ from the packed ones."""
+
+
+@dataclass(frozen=True)
+class PlacedMedium:
+    """One image, video or audio clip of an encoded sample, or of a pack.
+
+    Attributes:
+        medium: where its bytes are.
+        start: first of its tokens, counted in the sample or in the pack.
+        length: number of its tokens: all that replace its placeholder.
+        num_tokens: number of these whose embeddings come from a tower.
+        num_patches: patches of the vision tower.
+        grid: patches along time, height and width; None for audio, and for models without a grid.
+        num_frames: frames taken from a video; 1 for an image.
+        num_mel_frames: columns of the spectrogram of an audio clip.
+        runs: first token of each run of tokens from a tower, counted from ``start``: several in a video whose frames
+            are between timestamps.
+        seconds_per_grid: seconds from one grid of a video to the next, for models whose positions follow them.
+        segment: number of the segment that it belongs to; 0 in a sample.
+        fingerprint: of its bytes when it was packed; empty before packing.
+        stamp: state of its file before its header was read (``Medium.stamp``); 0 for bytes that came with the row.
+        shard: while packs are written, the shard whose container holds its bytes, at the offset of ``medium``;
+            -1 for a reference to a file.
+    """
+
+    medium: Medium
+    start: int
+    length: int
+    num_tokens: int
+    num_patches: int = 0
+    grid: tuple[int, int, int] | None = None
+    num_frames: int = 0
+    num_mel_frames: int = 0
+    runs: tuple[int, ...] = (0,)
+    seconds_per_grid: float | None = None
+    segment: int = 0
+    fingerprint: Fingerprint = ""
+    stamp: int = field(default=0, repr=False, compare=False)
+    shard: int = field(default=-1, repr=False, compare=False)
+
+    def __eq__(self, other: object) -> bool:
+        # Media of a shard have their own class, and are equal to others with the same fields.
+        if not isinstance(other, PlacedMedium):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in _COMPARED)
+
+    @property
+    def title(self) -> str:
+        """Kind and name, for messages."""
+        return f"{self.medium.kind.value} {self.medium.name[:200]!r}"
+
+    @property
+    def is_unchanged(self) -> bool:
+        """True if its file is in the state in which its header was read; ``BadMediumError`` if it is gone."""
+        return self.medium.stamp() == self.stamp
+
+    def in_container(self, shard: int, offset: int, size: int) -> PlacedMedium:
+        """Return the medium with its bytes in the container of a shard, for a pack to write."""
+        medium = replace(self.medium, path="", offset=offset, size=size, data=None)
+        return replace(self, medium=medium, shard=shard)
+
+    def read(self) -> bytes:
+        """Return the medium's bytes, which must equal the packed ones.
+
+        Raises:
+            BadMediumError: it is gone, was changed after packing, or is stored as features.
+        """
+        source = self.medium.container
+        if source is not None and source.holds_features:
+            raise BadMediumError(
+                f"is in the store as features, and its bytes are not: pack with {setting('media_storage', 'bytes')} or "
+                f"{setting('media_storage', 'references')}"
+            )
+        content = self.medium.read()
+        if self.fingerprint and fingerprint_bytes(content) != self.fingerprint:
+            container = self.medium.container
+            raise BadMediumError(CHANGED if container is None else container.damage(self.medium))
+        return content
+
+
+_COMPARED = tuple(one.name for one in fields(PlacedMedium) if one.compare)
+"""Fields of two equal media."""
