@@ -64,7 +64,7 @@ def as_settings(kind: type[Settings], settings: Settings | None, options: Mappin
     Args:
         kind: the dataclass of the settings.
         settings: the object, if any.
-        options: the keywords of the call; those that are not fields of ``kind`` are left out.
+        options: the keywords of the call; names that are not fields of ``kind`` are left out.
 
     Raises:
         WrongTypeError: an object of another class; or no object, and a required setting is missing.

@@ -23,7 +23,7 @@ def page() -> str:
         "# Options",
         "",
         "Every option, made from the settings of the library (`python -m tests.cli.options_page` writes this page).",
-        "`brimful COMMAND --help` shows those that people use, `--help-all` all of them. In a file of `--config` a key is its",
+        "`brimful COMMAND --help` shows the common ones, `--help-all` all of them. In a file of `--config` a key is its",
         "flag without the two hyphens in front: `max_length: 8192` or `max-length: 8192`.",
     ]
     for title, rows in groups.items():

@@ -247,7 +247,7 @@ class MediaContainer:
         return f"bytes {medium.offset:,} … {end:,} of {self.path} differ from what was written: write the packs again"
 
     def _first_read(self, offset: int, size: int) -> bytes:
-        """Return a range of a file that is not open yet; it stays open unless it is behind a URL."""
+        """Return a range of a file that is not open yet; it stays open unless it is at a URL."""
         if self._local_path is None:
             return self.store.get_range(self.key, offset, offset + size)
         self._descriptor = os.open(self._local_path, os.O_RDONLY)

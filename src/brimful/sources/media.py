@@ -69,7 +69,7 @@ class MediaPlace:
     directory: str = ""
     allow_outside: bool = False
 
-    def beside(self, directory: str) -> "MediaPlace":
+    def with_default(self, directory: str) -> "MediaPlace":
         """Return this place, with the given directory unless it already names one."""
         return self if self.directory else replace(self, directory=directory)
 

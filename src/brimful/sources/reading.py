@@ -81,7 +81,7 @@ class RowOptions:
 
     def reading(self, row_format: RowFormat, directory: str) -> Reading:
         """Return the reading of the rows of a file in a directory."""
-        place = None if self.media is None else self.media.beside(directory)
+        place = None if self.media is None else self.media.with_default(directory)
         return Reading(row_format, frozenset(self.ignore), place)
 
 

@@ -107,7 +107,7 @@ def verify_packing(
                 findings = _with_long_samples(setup, findings, as_packs=isinstance(samples[0], Pack))
             for name in names:
                 findings += _check_attention(setup, name, findings)
-    # The last implementation that passed is the way out for those that cannot run.
+    # The last implementation that passed is the way out for the ones that cannot run.
     if supported := [item.attention for item in findings if item.check == "isolation" and item.passed]:
         way_out = f"attn_implementation={supported[-1]!r}, which passes here"
         findings = [replace(item, way_out=way_out) if item.check == "attention" else item for item in findings]

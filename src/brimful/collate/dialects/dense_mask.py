@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from brimful.collate.batch import PackedBatch
-from brimful.collate.dialects.tensors import beside_tokens, divisor_if_no_target, token_row
+from brimful.collate.dialects.tensors import divisor_if_no_target, other_tensors, token_row
 
 
 def to_dense_mask(batch: PackedBatch) -> dict[str, Any]:
@@ -31,5 +31,5 @@ def to_dense_mask(batch: PackedBatch) -> dict[str, Any]:
         "attention_mask": mask[None, None],
         "use_cache": False,
         **divisor_if_no_target(batch),
-        **beside_tokens(batch),
+        **other_tensors(batch),
     }

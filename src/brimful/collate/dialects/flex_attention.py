@@ -8,7 +8,7 @@ import torch
 from torch.nn.attention.flex_attention import BlockMask
 
 from brimful.collate.batch import PackedBatch
-from brimful.collate.dialects.tensors import beside_tokens, token_row
+from brimful.collate.dialects.tensors import other_tensors, token_row
 from brimful.typing import BoolArray, CuSeqlens
 
 _MaskMod = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -33,7 +33,7 @@ def to_flex_attention(batch: PackedBatch) -> dict[str, Any]:
         **token_row(batch),
         "document_ids": documents,
         "block_mask": block_mask_of(batch.cu_seqlens, documents),
-        **beside_tokens(batch),
+        **other_tensors(batch),
     }
 
 

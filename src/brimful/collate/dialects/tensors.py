@@ -121,7 +121,7 @@ def join_rows(rows: Sequence[PackedBatch], *, mrope_rows: int, labels_shifted: b
     }
 
 
-def beside_tokens(batch: PackedBatch) -> dict[str, torch.Tensor]:
+def other_tensors(batch: PackedBatch) -> dict[str, torch.Tensor]:
     """Return ``loss_weights: float32[1, T]``, aligned with the labels, if any is not 1; columns and media, if any."""
     tensors = {**column_tensors(batch), **media_tensors(batch.media)}
     return tensors if batch.loss_weights is None else {"loss_weights": row(batch.target_weights), **tensors}

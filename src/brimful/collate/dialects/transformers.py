@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from brimful.collate.batch import PackedBatch
-from brimful.collate.dialects.tensors import beside_tokens, divisor_if_no_target, row
+from brimful.collate.dialects.tensors import divisor_if_no_target, other_tensors, row
 
 
 def to_transformers(batch: PackedBatch) -> dict[str, Any]:
@@ -42,5 +42,5 @@ def to_transformers(batch: PackedBatch) -> dict[str, Any]:
         "seq_idx": row(batch.segment_index),
         "use_cache": False,
         **divisor_if_no_target(batch),
-        **beside_tokens(batch),
+        **other_tensors(batch),
     }

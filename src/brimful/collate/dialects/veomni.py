@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from brimful.collate.batch import PackedBatch
-from brimful.collate.dialects.tensors import beside_tokens, flash_boundaries, row
+from brimful.collate.dialects.tensors import flash_boundaries, other_tensors, row
 
 
 def to_veomni(batch: PackedBatch) -> dict[str, Any]:
@@ -40,4 +40,4 @@ def to_veomni(batch: PackedBatch) -> dict[str, Any]:
         tensors["tail_padding_length"] = torch.tensor(batch.tail_length, dtype=torch.int32)
     if batch.source_ids is not None:
         tensors["ds_idx"] = torch.from_numpy(batch.source_ids.astype(np.int64))
-    return {**tensors, **beside_tokens(batch)}
+    return {**tensors, **other_tensors(batch)}

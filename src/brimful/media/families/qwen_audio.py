@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from brimful.errors import SettingsError
 from brimful.media.audio import AudioHeader, num_samples_after_resampling
 from brimful.media.families.family import Expansion, Family, Piece, Placeholder, ProcessorFiles
-from brimful.media.families.qwen_vl import PatchSettings, expand_picture, patch_settings
+from brimful.media.families.qwen_vl import PatchSettings, expand_image, patch_settings
 from brimful.media.images import ImageSize
 from brimful.media.medium import MediaKind
 
@@ -137,7 +137,7 @@ class Qwen25Omni(Family):
 
     def image(self, size: ImageSize) -> Expansion:
         """Return the expansion of an image of this size."""
-        return expand_picture(size, self._image, self.placeholders[MediaKind.IMAGE].token)
+        return expand_image(size, self._image, self.placeholders[MediaKind.IMAGE].token)
 
     def audio(self, header: AudioHeader) -> Expansion:
         """Return the expansion of an audio clip of this header."""

@@ -84,7 +84,7 @@ def patch_settings(defaults: Settings, values: Mapping[str, Any], overrides: Map
     return replace(defaults, **settings)
 
 
-def expand_picture(size: ImageSize, settings: PatchSettings, token: str) -> Expansion:
+def expand_image(size: ImageSize, settings: PatchSettings, token: str) -> Expansion:
     """Return the expansion of an image: a token for each square of ``merge_size`` patches."""
     width, height = smart_resize(*size, settings.factor, settings.min_pixels, settings.max_pixels)
     grid = (1, height // settings.patch_size, width // settings.patch_size)
@@ -237,7 +237,7 @@ class Qwen2VL(Family):
         >>> expansion.grid, expansion.num_patches, expansion.pieces
         ((1, 34, 46), 1564, (Piece(text='<|image_pad|>', repetitions=391, is_token=True),))
         """
-        return expand_picture(size, self._image, self.placeholders[MediaKind.IMAGE].token)
+        return expand_image(size, self._image, self.placeholders[MediaKind.IMAGE].token)
 
     def video(self, header: VideoHeader) -> Expansion:
         """Return the expansion of a video of this header.

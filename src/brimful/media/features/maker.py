@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import abc
 import os
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,8 +27,8 @@ _LIMITS = ("min_pixels", "max_pixels", "max_patches")
 """Settings of the family that its image processor has by the same name."""
 
 
-class ImageFeatures:
-    """Pixels as the vision tower of a model takes them.
+class KindFeatures(abc.ABC):
+    """Maker of the features of one kind of media.
 
     Args:
         directory: of the model's processor.
@@ -36,6 +37,18 @@ class ImageFeatures:
 
     def __init__(self, directory: str, family: Family) -> None:
         self._directory, self._family = directory, family
+
+    @abc.abstractmethod
+    def of(self, medium: Medium, item: PlacedMedium) -> Features:
+        """Return the features of a medium."""
+
+    @abc.abstractmethod
+    def blank(self, item: PlacedMedium) -> Features:
+        """Return zeros in the shapes and dtypes of a medium's features."""
+
+
+class ImageFeatures(KindFeatures):
+    """Pixels as the vision tower of a model takes them."""
 
     @cached_property
     def processor(self) -> Any:
@@ -86,8 +99,8 @@ class ImageFeatures:
             from PIL import Image
         return self._process(Image.new("RGB", (64, 64)))
 
-    def _process(self, picture: Any) -> Features:
-        features = self.processor(images=[picture], return_tensors="np")
+    def _process(self, image: Any) -> Features:
+        features = self.processor(images=[image], return_tensors="np")
         # The number of tiles is for the text; it is not an argument of the model.
         return {name: np.asarray(values) for name, values in features.items() if name != "num_patches"}
 
@@ -103,20 +116,13 @@ _BICUBIC = 3
 """Resampling of every published video processor, by Pillow's number."""
 
 
-class VideoFeatures:
+class VideoFeatures(KindFeatures):
     """Patches of frames as the vision tower of Qwen2-VL, Qwen2.5-VL and Qwen3-VL takes them.
 
     The video processors of Transformers need torchvision. Here the frames are resized by the function of
     torch that torchvision calls for them, to the same pixels, and cut by the image processor of Transformers, one
     frame at a time; the frames of a patch are joined afterwards. So a batch is the same with and without torchvision.
-
-    Args:
-        directory: of the model's processor.
-        family: with the settings that the packs were encoded with.
     """
-
-    def __init__(self, directory: str, family: Family) -> None:
-        self._directory, self._family = directory, family
 
     def of(self, medium: Medium, item: PlacedMedium) -> Features:
         """Return the patches of a video's frames, one of which is in memory at full size at a time.
@@ -210,16 +216,8 @@ def _joined(patches: npt.NDArray[Any], frames_of_grid: int) -> npt.NDArray[Any]:
     return np.ascontiguousarray(grids.transpose(0, 2, 3, 1, 4)).reshape(num_grids * num_patches, -1)
 
 
-class SoundFeatures:
-    """Spectrograms as the audio tower of a model takes them, padded to the longest clip that it takes.
-
-    Args:
-        directory: of the model's processor.
-        family: with the settings that the packs were encoded with.
-    """
-
-    def __init__(self, directory: str, family: Family) -> None:
-        self._directory, self._family = directory, family
+class AudioFeatures(KindFeatures):
+    """Spectrograms as the audio tower of a model takes them, padded to the longest clip that it takes."""
 
     @cached_property
     def processor(self) -> Any:
@@ -314,11 +312,11 @@ class FeatureMaker:
         return fingerprint_of([self.family.settings, dict(files.image), dict(files.video), dict(files.audio)])
 
     @cached_property
-    def _makers(self) -> dict[MediaKind, _Maker]:
+    def _makers(self) -> dict[MediaKind, KindFeatures]:
         return {
             MediaKind.IMAGE: ImageFeatures(self.directory, self.family),
             MediaKind.VIDEO: VideoFeatures(self.directory, self.family),
-            MediaKind.AUDIO: SoundFeatures(self.directory, self.family),
+            MediaKind.AUDIO: AudioFeatures(self.directory, self.family),
         }
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -331,11 +329,3 @@ def _are_same(one: Features, other: Features) -> bool:
     return one.keys() == other.keys() and all(
         array.dtype == other[name].dtype and array.tobytes() == other[name].tobytes() for name, array in one.items()
     )
-
-
-class _Maker(Protocol):
-    """Maker of the features of one kind of media."""
-
-    def of(self, medium: Medium, item: PlacedMedium) -> Features: ...
-
-    def blank(self, item: PlacedMedium) -> Features: ...

@@ -58,7 +58,7 @@ def explained_changes_of_media(*, is_measured_now: bool) -> Iterator[None]:
 bring it back, or run the job again, with another directory if this one holds packs already
     """
     directory = setting("directory")
-    anew = (
+    way_out = (
         f"run the job again, with another {directory} if this one holds packs already"
         if is_measured_now
         else f"measure again, with another {directory}"
@@ -66,11 +66,11 @@ bring it back, or run the job again, with another directory if this one holds pa
     try:
         yield
     except BadSampleError as error:
-        reason = f"{error.reason}; it could be read when it was measured: bring it back, or {anew}"
+        reason = f"{error.reason}; it could be read when it was measured: bring it back, or {way_out}"
         raise BadSampleError(reason, sample_id=error.sample_id, where=error.where) from error
     except LengthChangedError as error:
         raise LengthChangedError(
-            f"{error.message}. If an image or audio file was changed: bring it back, or {anew}"
+            f"{error.message}. If an image or audio file was changed: bring it back, or {way_out}"
         ) from error
 
 
@@ -152,7 +152,7 @@ class MediaJob:
         self.layout: MediaLayout | None = None
 
     def check_fit(self, table: LengthTable, settings: PlanSettings) -> None:
-        """Reject a sample with media that is larger than a pack (``media.job.oversized``)."""
+        """Reject a sample with media that is larger than a pack (``check_media_fit``)."""
         check_media_fit(table, settings, self._job.source, self._job.encoder)
 
     def remedy(self, table: LengthTable, sample_id: int) -> str | None:
@@ -208,7 +208,7 @@ class MediaJob:
         return root_note(self._job.store, self.root) if self.layout.num_references else {}
 
     def check_notes(self, recorded: Mapping[str, Any]) -> None:
-        """Compare the notes with those of the job that began the store, which may have been moved with its media.
+        """Compare the notes with the ones of the job that began the store, which may have been moved with its media.
 
         Raises:
             StoreMismatchError: its media are in another directory.
@@ -233,7 +233,7 @@ class MediaJob:
         return self.layout.stored_bytes < _IN_PROCESS_BYTES
 
     def announce(self, plan: Plan, pending: Sequence[int]) -> None:
-        """Report the media, and check the space that those of the pending shards take.
+        """Report the media, and check the space that the media of the pending shards take.
 
         Raises:
             StoreFullError: the disk has less.

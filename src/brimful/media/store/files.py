@@ -214,9 +214,9 @@ def recorded_root(store: BlobStore, notes: Mapping[str, Any]) -> str:
         return ""
     home = store.local_path("")
     if home is not None and root.get("from_store"):
-        beside = os.path.normpath(os.path.join(os.path.abspath(home), root["from_store"]))
-        if os.path.isdir(beside):
-            return beside
+        moved_root = os.path.normpath(os.path.join(os.path.abspath(home), root["from_store"]))
+        if os.path.isdir(moved_root):
+            return moved_root
     return str(root.get("path", ""))
 
 

@@ -22,7 +22,7 @@ def check_labels(setup: PackingSetup) -> Finding:
             return failed("labels", detail, cause, way_out)
         return not_supported("labels", "neither the samples nor the batch have labels", way_out)
     sample_targets = expected_targets(batch, setup.samples.segments)
-    wrong = (sample_targets != batch.targets) & ~beside_padding(batch)
+    wrong = (sample_targets != batch.targets) & ~is_near_padding(batch)
     num_expected = int((sample_targets != IGNORE_INDEX).sum())
     if not wrong.any():
         return passed("labels", f"{num_expected} targets, as one by one")
@@ -84,11 +84,11 @@ def _diagnose(batch: CollatedBatch, targets: Int64Array, sample_targets: Int64Ar
     return Diagnosis("targets are other tokens than in the samples", "carry the labels over as they are")
 
 
-def beside_padding(batch: CollatedBatch) -> BoolArray:
+def is_near_padding(batch: CollatedBatch) -> BoolArray:
     """Return ``bool[B, T]``: padding, and tokens that padding follows, which the check of padding covers."""
-    is_beside = batch.padding.copy()
-    is_beside[:, :-1] |= batch.padding[:, 1:]
-    return is_beside
+    is_near = batch.padding.copy()
+    is_near[:, :-1] |= batch.padding[:, 1:]
+    return is_near
 
 
 def _shifted(ids: Int64Array, steps: int) -> Int64Array:

@@ -5,7 +5,7 @@ import torch
 
 from brimful.typing import IGNORE_INDEX
 from brimful.verify.checks.isolation import movement_in_rows
-from brimful.verify.checks.labels import beside_padding
+from brimful.verify.checks.labels import is_near_padding
 from brimful.verify.checks.positions import position_rows
 from brimful.verify.noise import measure_movement
 from brimful.verify.report import Diagnosis, Finding, compared, failed, joined, passed
@@ -25,7 +25,7 @@ def check_padding(setup: PackingSetup) -> Finding:
     if not count:
         return passed("padding", "no padding in the batch")
     if batch.targets is not None:
-        num_targets = int(((batch.targets != IGNORE_INDEX) & beside_padding(batch)).sum())
+        num_targets = int(((batch.targets != IGNORE_INDEX) & is_near_padding(batch)).sum())
         if num_targets:
             detail = f"{num_targets} targets are padding, of {count} padding tokens"
             return failed("padding", detail, "labels are copied from the padded tokens", "label padding with -100")
