@@ -64,7 +64,7 @@ class Workers:
     ) -> None:
         self.ended = False
         self._order = order_of(function, context)
-        self._context = fresh_processes(preload or {})
+        self._context = start_server(preload or {})
         self.processes: set[Any] = set()
         _jobs.add(self)
 
@@ -141,7 +141,7 @@ class Workers:
             process.kill()
 
 
-def fresh_processes(preload: Mapping[str, Mapping[str, str]]) -> Any:
+def start_server(preload: Mapping[str, Mapping[str, str]]) -> Any:
     """Return the context that creates processes; its server starts to import the modules to preload."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")

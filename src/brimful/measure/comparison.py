@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from brimful.blobs import atomic_file
 from brimful.encode.encoded import EncodedSample
@@ -28,8 +28,22 @@ _CHARACTERS = 1 << 17
 """Characters after which no more rows of a run are compared: sixteen long documents cost more than their block."""
 
 
-def compare_block(context: BlockContext, task: BlockTask) -> None:
+ReferenceRows: TypeAlias = list[tuple[Sample, EncodedSample | BadSampleError]]
+"""Samples to compare, each with what the reference made of it."""
+
+
+def reference_rows(context: BlockContext, task: BlockTask, filtered_rows: Collection[int] = ()) -> ReferenceRows:
+    """Return a few rows of a block, encoded by the reference."""
+    samples = [sample for first in _first_rows(task) for sample in _few_of(context, task, first, filtered_rows)]
+    return list(zip(samples, context.encoder.engine.reference.encode_batch(samples), strict=True))
+
+
+def compare_block(context: BlockContext, task: BlockTask, expected: ReferenceRows | None = None) -> None:
     """Compare a few rows of a measured block with the reference, and record that it was done.
+
+    Args:
+        context, task: of the block.
+        expected: its ``reference_rows``, if they were encoded before.
 
     Raises:
         EncodersDifferError: a row has other tokens or targets.
@@ -45,9 +59,7 @@ def compare_block(context: BlockContext, task: BlockTask) -> None:
     if task.encoded_path is not None and None not in fingerprints:
         stored = StoredSamples([(task.start, task.encoded_path)])
     runs = part.ragged(RUNS) if context.needs_runs else None
-    samples = [sample for first in _first_rows(task) for sample in _few_of(context, task, first, filtered_rows)]
-    references = context.encoder.engine.reference.encode_batch(samples)
-    for sample, reference in zip(samples, references, strict=True):
+    for sample, reference in expected or reference_rows(context, task, filtered_rows):
         row = sample.sample_id - task.start
         targets = None if runs is None else mask_of_runs(runs.row(row), max(0, int(tokens[row])))
         difference = _difference(sample, reference, int(tokens[row]), targets, stored)

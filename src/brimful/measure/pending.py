@@ -13,8 +13,9 @@ from brimful.encode.encoder import Encoder
 from brimful.encode.token_runs import is_stored
 from brimful.errors import BrimfulError
 from brimful.execute import LOCAL, Execution, available_cores, run_tasks
+from brimful.execute.workers import start_server
 from brimful.measure.block import RUNS, BlockContext, BlockTask, measure_block
-from brimful.measure.comparison import compare_block, is_compared, measure_and_compare
+from brimful.measure.comparison import ReferenceRows, compare_block, is_compared, measure_and_compare, reference_rows
 from brimful.measure.filters.duplicates import CONTENT
 from brimful.measure.media_comparison import MediaComparison
 from brimful.measure.media_states import STATES, StatedRows, changed_samples
@@ -34,6 +35,9 @@ _ONE_PROCESS_BYTES = 24 << 20
 
 _ONE_PROCESS_BLOCKS = 3
 """Blocks that one process measures, with any library, before other processes would start."""
+
+_NUM_EARLY_BLOCKS = 16
+"""Blocks whose rows to compare are encoded while the server of worker processes imports, which takes a second."""
 
 _USUAL_ROW_BYTES = 1400
 """Assumed bytes of a row if its size is unknown: the size of a dialogue."""
@@ -117,17 +121,23 @@ def run_pending(
         is_small = _text_bytes(pending_tasks) + _ROW_BYTES * sum(map(len, pending_tasks)) < _SMALL_BYTES
         encoder = context.encoder.engine.reference if is_small else context.encoder
         engine = encoder.engine
+        preload = {**engine.preload, measure_block.__module__: {}}
+        references: dict[int, ReferenceRows] = {}
         if compares_here and pending_tasks and engine.id:
-            # Loading a library takes up to a second, mostly without the interpreter. No daemons: exit must wait for them.
-            threading.Thread(target=_load, args=(engine.reference,)).start()
             if num_proc == 1:
+                # Loading a library takes up to a second, mostly without the interpreter. No daemons: exit must wait.
+                threading.Thread(target=_load, args=(engine.reference,)).start()
                 threading.Thread(target=_load, args=(encoder,)).start()
+            elif not context.filters:  # rows that a filter leaves out are not compared, and are not known yet
+                start_server(preload)
+                for task in pending_tasks[:_NUM_EARLY_BLOCKS]:
+                    references[task.start] = reference_rows(context, task)
         tasks_done = run_tasks(
             measure_block if compares_here else measure_and_compare,
             pending_tasks,
             context=replace(context, encoder=encoder),
             num_proc=num_proc,
-            preload={**engine.preload, measure_block.__module__: {}},
+            preload=preload,
             execution=execution,
             shared=shared,
             say=progress.say,
@@ -141,7 +151,7 @@ def run_pending(
                 comparison.compare(task)
             for task, num_tokens in results:
                 if compares_here:
-                    compare_block(context, task)
+                    compare_block(context, task, references.pop(task.start, None))
                 comparison.compare(task)
                 progress.advance(len(task), tokens=num_tokens)
 
