@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from compare import SHARED_DATA, describe_machine
 
-from brimful.compiling import compiled_forms
+from brimful.base.compiling import compiled_forms
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.packing import loads_of

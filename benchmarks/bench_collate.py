@@ -31,7 +31,7 @@ from compare import Row, in_turn, main_of
 
 from brimful import PackCollator
 from brimful.collate import layout, row_writer
-from brimful.shards import Pack, assemble_pack
+from brimful.store.shards import Pack, assemble_pack
 
 __all__ = ["measure"]
 

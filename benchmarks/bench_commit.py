@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 from compare import Row, main_of
 
-from brimful.blobs import LocalBlobStore
-from brimful.materialize.producer import PackingProducer
+from brimful.base.blobs import LocalBlobStore
+from brimful.stream.producer import PackingProducer
 from brimful.testing.toys import toy_chat_encoder
 
 __all__ = ["measure"]

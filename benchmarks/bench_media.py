@@ -20,7 +20,7 @@ import numpy as np
 from compare import SHARED_DATA, Row, in_turn, main_of
 
 from brimful import measure_lengths, open_source
-from brimful.execute import available_cores
+from brimful.base.execute import available_cores
 from brimful.media import MediaKind, Medium
 from brimful.media.families import open_family
 from brimful.sources.rows import BLOCK_ROWS
@@ -63,7 +63,7 @@ def measure(quick: bool) -> list[Row]:
 
 def _by_processes(paths: Sequence[Path]) -> Row:
     """Rows a second that all cores measure, beside one process; lengths are compared."""
-    from brimful.media.encode.chat import MediaChatEncoder
+    from brimful.media.encode.media_chat import MediaChatEncoder
 
     tokenizer_dir = SHARED_DATA / "tokenizers" / "qwen2.5"
     encoder = MediaChatEncoder(

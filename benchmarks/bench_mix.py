@@ -16,6 +16,7 @@ from collections.abc import Iterator
 import numpy as np
 from compare import SHARED_DATA, describe_machine
 
+from brimful.base.typing import AnyIntArray, Lengths
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.fit.next_fit import next_fit
@@ -25,7 +26,6 @@ from brimful.plan.order.shuffle import companion_order, pack_order
 from brimful.plan.packing import Packing
 from brimful.plan.schedule import Tail, schedule_packs
 from brimful.testing.overlap import co_packing_overlap
-from brimful.typing import AnyIntArray, Lengths
 
 _REAL = {
     "smile_zh_multiturn_55k__qwen25_chat": 4096,

@@ -26,7 +26,7 @@ from compare import Row, in_turn, main_of
 from peers import installed_peers
 
 from brimful import plan_packs
-from brimful.compiling import compiled_forms
+from brimful.base.compiling import compiled_forms
 from brimful.plan.counts.counting_sort import decreasing_order
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.plan import Plan

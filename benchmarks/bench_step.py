@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from compare import Row, in_turn, main_of
 
 from brimful import CostModel, plan_context_parallel, plan_packs, plan_step, warm_up
-from brimful.compiling import compiled_forms
+from brimful.base.compiling import compiled_forms
 
 CAPACITY = 32_768
 STEPS = ((1024, 8), (1024, 64), (4096, 64), (16384, 64))

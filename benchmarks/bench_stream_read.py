@@ -31,7 +31,7 @@ from bench_write import write_synthetic_packs
 from compare import Row, in_turn, main_of
 
 from brimful import StreamLoader
-from brimful.blobs import LocalBlobStore
+from brimful.base.blobs import LocalBlobStore
 from brimful.errors import StreamTimeoutError
 from brimful.stream.follow import FollowedLog
 from brimful.testing.toys import ToyProducer

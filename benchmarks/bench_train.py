@@ -41,12 +41,12 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from brimful import PackCollator, plan_packs
+from brimful.base.typing import IGNORE_INDEX
 from brimful.collate.padding import Padding
-from brimful.shards import Pack, assemble_pack
-from brimful.typing import IGNORE_INDEX
+from brimful.store.shards import Pack, assemble_pack
 from brimful.verify import verify_packing
+from brimful.verify.drawn_samples import random_samples
 from brimful.verify.models import tiny_model
-from brimful.verify.samples import random_samples
 
 __all__ = ["measure"]
 

@@ -30,13 +30,13 @@ import numpy as np
 import pyarrow as pa
 from compare import Row, in_turn, main_of
 
-from brimful.encode.batch import EncodedBatch
+from brimful.base.execute import available_cores
 from brimful.encode.encoded import EncodedSample
+from brimful.encode.encoded_batch import EncodedBatch
 from brimful.encode.token_runs import StoredSamples, write_stored
-from brimful.execute import available_cores
-from brimful.materialize import write_packs
 from brimful.plan import Plan, plan_packs
 from brimful.sources import Source, open_source
+from brimful.store import write_packs
 from brimful.testing.toys import toy_chat_encoder
 
 __all__ = ["lengths_like_chats", "measure", "write_synthetic_packs"]

@@ -26,7 +26,7 @@ import torch.utils.data
 from brimful import PackLoader, TokenBudget, TokenBudgetBatches
 from brimful.serve import Window, WindowBatches
 from brimful.serve.request_sampler import RequestSampler
-from brimful.serve.workers import WorkerLoader
+from brimful.serve.worker_loader import WorkerLoader
 from brimful.testing.resume import Place, ResumeTable, check_resume, resume_cases
 from brimful.testing.toys import toy_pack, toy_packs
 

@@ -30,8 +30,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from brimful.blobs import interface
-from brimful.locks import lock, try_lock
+from brimful.base.blobs import interface
+from brimful.base.locks import lock, try_lock
 from tests.contract import CONTRACT
 
 interface._LATE_PAUSES = (0.001, 0.001)  # no test waits half a minute for a file that it has deleted

@@ -38,7 +38,7 @@ ROOMS: dict[str, tuple[list[str], list[str]]] = {
     ),
     "serve": (["serve"], ["serve"]),
     "stream": (["stream"], ["stream"]),
-    "shards": (["shards"], ["shards", "golden", "serve/test_pack_store.py"]),
+    "store/shards": (["store/shards"], ["store/shards", "golden", "serve/test_pack_store.py"]),
     "rl": (["rl"], ["rl"]),
     "plan/fit": (["plan/fit"], ["plan/fit", "plan/test_algorithms.py", "plan/test_frozen_plans.py"]),
     "encode/fast/filling": (
@@ -48,10 +48,10 @@ ROOMS: dict[str, tuple[list[str], list[str]]] = {
             *("encode/test_placeholders.py", "encode/test_random_templates.py"),
         ],
     ),
-    "materialize": (
-        ["materialize"],
+    "store": (
+        ["store"],
         [
-            *("materialize", "cli/test_pack.py", "flow/test_shares.py", "flow/test_media_features_kinds.py"),
+            *("store", "cli/test_pack.py", "flow/test_shares.py", "flow/test_media_features_kinds.py"),
         ],
     ),
 }

@@ -67,7 +67,7 @@ def test_shards_with_media_load_no_pandas():
     code = (
         "import io, sys, numpy as np\n"
         "from brimful.media import MediaKind, Medium, PlacedMedium\n"
-        "from brimful.shards import MEDIA_VERSION, PackRows, ShardWriter\n"
+        "from brimful.store.shards import MEDIA_VERSION, PackRows, ShardWriter\n"
         "item = PlacedMedium(Medium(MediaKind.IMAGE, 'a', '/a', size=3), start=0, length=1, num_tokens=1)\n"
         "one, zero, places = np.ones(1, np.int32), np.zeros(1, np.int32), np.array([0, 1])\n"
         "rows = PackRows(one, np.ones(1, bool), one, zero.astype(np.int64), zero, places, [[item]])\n"

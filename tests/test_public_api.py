@@ -5,16 +5,15 @@ import functools
 import importlib
 import inspect
 import pkgutil
-import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import brimful
+from brimful.base.wording import setting
 from brimful.errors import BrimfulError, MissingExtraError
 from brimful.measure import LengthCache
-from brimful.messages import setting
 
 NAMES = [
     "open_source", "Source", "Sample", "ChatEncoder", "TextEncoder", "CompletionEncoder", "TokenEncoder",
@@ -48,9 +47,9 @@ def instances(tmp_path_factory):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
 
-    from brimful.demo.tokenizer import train_tokenizer
+    from brimful.demo.toy_tokenizer import train_tokenizer
     from brimful.testing.toys import toy_chat_encoder, toy_pack, toy_packs, toy_stream
-    from brimful.verify.report import Finding, Status
+    from brimful.verify.verify_report import Finding, Status
 
     home = tmp_path_factory.mktemp("home")
     train_tokenizer(["one two three"], home / "tokenizer", vocab_size=259)
@@ -179,29 +178,16 @@ def test_sequences_are_indexed_as_lists_are(name, instances):
     assert list(rows[size:]) == []
 
 
-def test_names_of_streams_are_found_at_their_former_place_too():
-    """Scripts of users import them from there, as the page on streams said."""
-    from brimful import serve, stream
-
-    assert all(getattr(serve, name) is getattr(stream, name) for name in stream.__all__)
-
-
 def test_an_unknown_name_is_an_attribute_error():
     """``hasattr`` must work on the lazy module."""
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         brimful.nonsense  # noqa: B018
 
 
-FORMER_PLACES = {"brimful.trainers": "brimful.integrations.trainers", "brimful.export": "brimful.integrations.export"}
-"""Former place of some public names, and the place where they are now."""
-
-
 def names_of_modules():
-    """Every module, without the former places: they warn, and show modules that are elsewhere."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        names = [info.name for info in pkgutil.walk_packages(brimful.__path__, "brimful.")]
-    return sorted(name for name in names if not name.endswith("__main__") and not name.startswith((*FORMER_PLACES,)))
+    """Every module."""
+    names = [info.name for info in pkgutil.walk_packages(brimful.__path__, "brimful.")]
+    return sorted(name for name in names if not name.endswith("__main__"))
 
 
 MODULES = names_of_modules()
@@ -212,17 +198,6 @@ def has_prompts(name):
     path = Path(brimful.__path__[0], *name.split(".")[1:])
     file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     return ">>> " in file.read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize(("former", "present"), FORMER_PLACES.items())
-def test_names_that_moved_work_from_their_former_place(former, present):
-    """Without it a script of yesterday ends with an ImportError, or goes on without a word until the next release."""
-    with pytest.deprecated_call(match=f"{former} is {present} now"):
-        place = importlib.reload(importlib.import_module(former))
-    module = importlib.import_module(present)
-    assert all(getattr(place, name) is getattr(module, name) for name in module.__all__)
-    some_module = {"brimful.trainers": "refusals", "brimful.export": "layouts"}[former]
-    assert importlib.import_module(f"{former}.{some_module}").__file__.startswith(module.__path__[0])
 
 
 MODULES_WITH_EXAMPLES = [name for name in MODULES if has_prompts(name)]

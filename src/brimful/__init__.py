@@ -2,7 +2,7 @@
 
 ::
 
-    sources ─► encode ─► measure ─► plan ─► materialize ─► serve ─► collate ─► trainers
+    sources ─► encode ─► measure ─► plan ─► store ─► serve ─► collate ─► trainers
      Sample    Encoded   LengthTable  Plan    pack store    Pack     PackedBatch
                Sample
 
@@ -50,11 +50,11 @@ _MODULE_OF = {
     "ContextParallelPlan": "brimful.rl",
     "warm_up": "brimful.rl",
     "Lookahead": "brimful.plan",
-    "write_packs": "brimful.materialize",
-    "pack_dataset": "brimful.materialize",
-    "PackSummary": "brimful.materialize",
-    "check_store": "brimful.materialize",
-    "PackingProducer": "brimful.materialize.producer",
+    "write_packs": "brimful.store",
+    "pack_dataset": "brimful.store",
+    "PackSummary": "brimful.store",
+    "check_store": "brimful.store",
+    "PackingProducer": "brimful.stream.producer",
     "open_packs": "brimful.serve",
     "Pack": "brimful.serve",
     "PackStore": "brimful.serve",
@@ -62,7 +62,7 @@ _MODULE_OF = {
     "PackLoader": "brimful.serve",
     "StreamLoader": "brimful.stream",
     "LazyShardedDataset": "brimful.stream",
-    "StreamDataset": "brimful.stream.dataset",
+    "StreamDataset": "brimful.stream.stream_dataset",
     "TokenBudgetBatches": "brimful.serve",
     "TokenBudget": "brimful.serve",
     "SampleCount": "brimful.serve",
@@ -117,11 +117,6 @@ if TYPE_CHECKING:
     from brimful.integrations.trainers import collator_for as collator_for
     from brimful.integrations.trainers import evaluate_samples as evaluate_samples
     from brimful.integrations.trainers import one_by_one as one_by_one
-    from brimful.materialize import PackSummary as PackSummary
-    from brimful.materialize import check_store as check_store
-    from brimful.materialize import pack_dataset as pack_dataset
-    from brimful.materialize import write_packs as write_packs
-    from brimful.materialize.producer import PackingProducer as PackingProducer
     from brimful.measure import LengthCache as LengthCache
     from brimful.measure import LengthTable as LengthTable
     from brimful.measure import measure_lengths as measure_lengths
@@ -158,9 +153,14 @@ if TYPE_CHECKING:
     from brimful.sources import Sample as Sample
     from brimful.sources import Source as Source
     from brimful.sources import open_source as open_source
+    from brimful.store import PackSummary as PackSummary
+    from brimful.store import check_store as check_store
+    from brimful.store import pack_dataset as pack_dataset
+    from brimful.store import write_packs as write_packs
     from brimful.stream import LazyShardedDataset as LazyShardedDataset
     from brimful.stream import StreamLoader as StreamLoader
-    from brimful.stream.dataset import StreamDataset as StreamDataset
+    from brimful.stream.producer import PackingProducer as PackingProducer
+    from brimful.stream.stream_dataset import StreamDataset as StreamDataset
     from brimful.verify import VerifyReport as VerifyReport
     from brimful.verify import verify_context_parallel as verify_context_parallel
     from brimful.verify import verify_packing as verify_packing
@@ -170,7 +170,7 @@ else:
 
 
 def __getattr__(name: str) -> Any:
-    from brimful.optional import public_name
+    from brimful.base.optional import public_name
 
     return public_name(__name__, _MODULE_OF.get(name), name)
 

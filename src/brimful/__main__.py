@@ -9,8 +9,8 @@ if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
 import os
 import sys
 
-from brimful.execute.garbage import collect_rarely
-from brimful.stopping import end, end_at_signals, leave
+from brimful.base.execute.garbage import collect_rarely
+from brimful.base.stopping import end, end_at_signals, leave
 
 
 def main() -> None:

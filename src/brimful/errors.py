@@ -57,7 +57,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from brimful.messages import in_python
+from brimful.base.wording import in_python
 
 __all__ = [
     "BrimfulError",

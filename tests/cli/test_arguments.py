@@ -124,7 +124,7 @@ def test_a_store_finds_its_tokenizer_from_anywhere(
     monkeypatch.chdir(tmp_path)
     asked: list[Any] = []
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    monkeypatch.setattr("brimful.hub._reachable", lambda endpoint: asked.append(endpoint) or True)
+    monkeypatch.setattr("brimful.base.hub._reachable", lambda endpoint: asked.append(endpoint) or True)
     assert "⟦a<|im_end|>⟧" in done("inspect", tmp_path / "p", "--pack", 0).out
     header = tmp_path / "p" / "stream.json"
     notes = json.loads(header.read_text())["notes"]

@@ -8,7 +8,7 @@ from brimful import open_source
 from brimful.integrations.export import LAYOUTS
 from tests.cli.tools import refused, result_of, shown
 from tests.integrations.export.stores import tree
-from tests.materialize.stores import written
+from tests.store.stores import written
 
 
 @pytest.fixture

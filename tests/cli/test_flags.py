@@ -10,9 +10,9 @@ from dataclasses import fields
 import click
 import pytest
 
+from brimful.base.wording import in_python, setting
 from brimful.cli.flags import flag_of, in_flags
 from brimful.cli.program import _brimful
-from brimful.messages import in_python, setting
 from brimful.plan.settings import PlanSettings
 from tests.library import Module, modules
 
@@ -87,7 +87,7 @@ def test_no_source_of_the_library_holds_a_flag() -> None:
                 for text in strings(module)
                 if LITERAL_FLAG.search(text.value)  # type: ignore[arg-type]
             ]
-    assert not found, "mention settings by brimful.messages.setting:\n" + "\n".join(found)
+    assert not found, "mention settings by brimful.base.wording.setting:\n" + "\n".join(found)
 
 
 def test_every_setting_that_is_mentioned_has_a_flag_or_is_of_python_alone() -> None:

@@ -10,7 +10,7 @@ import pytest
 from brimful.report.analysis.stream_watch import StreamWatch
 from brimful.testing.toys import ToyProducer
 from tests.cli.tools import outcome, refused, run
-from tests.materialize.streams import producer, texts
+from tests.stream.producer.streams import producer, texts
 
 
 @pytest.fixture

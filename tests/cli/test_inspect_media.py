@@ -8,7 +8,7 @@ from brimful import pack_dataset
 from brimful.plan import PlanSettings
 from brimful.sources import open_source
 from tests.cli.tools import outcome, result_of, run, value
-from tests.materialize.pictures import PictureEncoder, chat, picture, write_pictures
+from tests.store.pictures import PictureEncoder, chat, picture, write_pictures
 
 
 @pytest.fixture

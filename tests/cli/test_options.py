@@ -8,10 +8,10 @@ from typing import Any, Literal
 import click
 import pytest
 
+from brimful.base.settings import option
 from brimful.cli.options import options_of
 from brimful.cli.program import _brimful
 from brimful.errors import SettingsError
-from brimful.settings import option
 from tests.cli.options_page import PATH, page
 from tests.cli.tools import outcome
 

@@ -10,16 +10,16 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from brimful.base.wording import setting
 from brimful.cli.terminal import fitted, show_lines
 from brimful.measure import LengthTable
-from brimful.messages import setting
 from brimful.plan import plan_packs
 from brimful.report.analysis.facts import gather_facts
 from brimful.report.analysis.training_run import TrainingRun
 from brimful.report.analysis.what_if import compare_plans
-from brimful.report.tables import comparison_table
-from brimful.report.text.facts import describe_facts
-from brimful.report.text.table import draw_table
+from brimful.report.table_model import comparison_table
+from brimful.report.text.aligned_table import draw_table
+from brimful.report.text.fact_lines import describe_facts
 
 WIDTHS = (60, 80)
 

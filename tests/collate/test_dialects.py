@@ -22,7 +22,7 @@ from brimful.collate import (  # noqa: E402
     lay_out,
 )
 from brimful.errors import BrimfulError, SettingsError  # noqa: E402
-from brimful.shards import assemble_pack  # noqa: E402
+from brimful.store.shards import assemble_pack  # noqa: E402
 from brimful.testing.contracts import DialectContract  # noqa: E402
 from brimful.testing.toys import toy_pack  # noqa: E402
 from tests.collate.dialects.reading import F32, pack_with_image  # noqa: E402

@@ -6,7 +6,7 @@ import pytest
 from brimful.collate import lay_out
 from brimful.collate.loss import segment_weights, token_weights
 from brimful.errors import CollateError, SettingsError
-from brimful.shards import assemble_pack
+from brimful.store.shards import assemble_pack
 from brimful.testing.toys import toy_pack
 
 torch = pytest.importorskip("torch")

@@ -9,7 +9,7 @@ from brimful import plan_packs
 from brimful.errors import CollateError, SettingsError
 from brimful.plan import Mixture
 from brimful.serve.rank_loader import without_loss
-from brimful.shards import assemble_pack
+from brimful.store.shards import assemble_pack
 from brimful.testing.toys import toy_pack
 
 torch = pytest.importorskip("torch")

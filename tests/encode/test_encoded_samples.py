@@ -20,11 +20,11 @@ from brimful import (
     plan_packs,
     write_packs,
 )
+from brimful.base.tables import Ragged
 from brimful.encode import encoded_samples
-from brimful.encode.fast.tokenizer import FastTokenizer
+from brimful.encode.fast.fast_tokenizer import FastTokenizer
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import BadSampleError, EncodersDifferError
-from brimful.tables import Ragged
 from tests.measure.encoders import Letters
 
 TEXTS = ["aaa", "bB", "c", "dd", "eeee", "f"]

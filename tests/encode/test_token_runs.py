@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from brimful import tables
+from brimful.base import tables
 from brimful.encode import EncodedSample, token_runs
-from brimful.encode.batch import EncodedBatch
+from brimful.encode.encoded_batch import EncodedBatch
 from brimful.encode.token_runs import StoredSamples, is_stored, write_stored
 from brimful.errors import BadSampleError, CorruptFileError
 from brimful.media import MediaKind, Medium, PlacedMedium

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from brimful.blobs import Blob, BlobStore, crash_points
+from brimful.base.blobs import Blob, BlobStore, crash_points
 
 __all__ = [
     "CRASH_POINTS",
@@ -40,7 +40,7 @@ CRASH_POINTS = (
     "after-shard",
     "after-commit",
 )
-"""Labels of ``brimful.blobs.crash_points`` in the order of a commit."""
+"""Labels of ``brimful.base.blobs.crash_points`` in the order of a commit."""
 
 MEDIA_CRASH_POINTS = (*CRASH_POINTS[:6], "after-media", *CRASH_POINTS[6:])
 """Labels of a commit of packs with media, whose container comes before their shard."""
@@ -262,7 +262,7 @@ class LateStore(BlobStore):
         store: the real one.
         most: maximum number of looks at one key before it is visible.
 
-    >>> from brimful.blobs import open_blob_store
+    >>> from brimful.base.blobs import open_blob_store
     >>> import tempfile
     >>> store = open_blob_store(tempfile.mkdtemp())
     >>> store.put_atomic("log/1", b"x")

@@ -16,7 +16,7 @@ import pytest
 from brimful import StreamLoader
 from brimful.errors import StoreFullError
 from tests.faults.planted import full_disk
-from tests.materialize.streams import hashes_of, producer, records_of, samples_of, texts
+from tests.stream.producer.streams import hashes_of, producer, records_of, samples_of, texts
 
 ROWS = texts([7, 4, 3, 6, 9, 2, 8, 5, 4, 4, 7, 3, 6, 2, 9, 5])
 

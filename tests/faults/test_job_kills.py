@@ -34,17 +34,17 @@ from brimful import (
     plan_packs,
     write_packs,
 )
-from brimful.blobs import crash_points
+from brimful.base.blobs import crash_points
+from brimful.base.execute import Execution
+from brimful.base.fingerprint import fingerprint_of
 from brimful.errors import UnfinishedSharesError
-from brimful.execute import Execution
-from brimful.fingerprint import fingerprint_of
 from brimful.integrations.export import LAYOUTS, export_packs
 from brimful.media.collate import MediaFeatures
-from brimful.media.encode.chat import MediaChatEncoder
+from brimful.media.encode.media_chat import MediaChatEncoder
 from brimful.media.families import open_family
 from brimful.plan import Plan, PlanSettings
 from brimful.preferences import PreferenceCollator, ReferenceLogps, compute_references, references
-from brimful.shards import Pack
+from brimful.store.shards import Pack
 from brimful.testing.toys import toy_chat_encoder
 from tests.faults.planted import die_at
 from tests.faults.processes import forked
@@ -52,7 +52,7 @@ from tests.faults.test_stream_kills import batches_of_one_run, train
 from tests.faults.test_stream_kills import survive as survive_training
 from tests.flow.test_media import png
 from tests.marks import long_but
-from tests.materialize.pictures import PictureEncoder, chat, write_pictures
+from tests.store.pictures import PictureEncoder, chat, write_pictures
 
 # ── samples ───────────────────────────────────────────────────────────────────────────────────────────────────────
 

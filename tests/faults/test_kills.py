@@ -15,7 +15,7 @@ from brimful.plan import Plan
 from brimful.testing.toys import toy_chat_encoder
 from tests.faults.planted import CRASH_POINTS, die_at
 from tests.marks import long_but
-from tests.materialize.stores import tree
+from tests.store.stores import tree
 
 ROWS = [{"text": chr(97 + number % 26) * (2 + number % 19)} for number in range(120)]
 

@@ -11,8 +11,8 @@ from brimful.plan import Plan, PlanSettings
 from brimful.sources import open_source
 from tests.faults.planted import MEDIA_CRASH_POINTS, die_at
 from tests.marks import long_but
-from tests.materialize.pictures import PictureEncoder, chat, picture, write_pictures
-from tests.materialize.stores import tree
+from tests.store.pictures import PictureEncoder, chat, picture, write_pictures
+from tests.store.stores import tree
 
 
 def job(directory, home):

@@ -8,12 +8,12 @@ import os
 import pytest
 
 from brimful import check_store, measure_lengths, open_source, plan_packs, write_packs
-from brimful.blobs import LocalBlobStore, crash_points
+from brimful.base.blobs import LocalBlobStore, crash_points
 from brimful.testing.contracts import BlobStoreContract
 from brimful.testing.toys import toy_chat_encoder
 from tests.faults import planted
 from tests.faults.planted import LateStore, PowerCut
-from tests.materialize.stores import texts, tree
+from tests.store.stores import texts, tree
 
 
 class TestLateStore(BlobStoreContract):
@@ -75,7 +75,7 @@ def test_a_power_cut_takes_what_was_not_flushed(tmp_path, monkeypatch, forgets):
     with PowerCut(tmp_path) as power, monkeypatch.context() as patched:
         if forgets == "files":
             patched.setattr(os, "fsync", lambda descriptor: None)
-        patched.setattr("brimful.blobs.local.sync_directory", lambda folder: None)
+        patched.setattr("brimful.base.blobs.local.sync_directory", lambda folder: None)
         store.put_atomic("log/0", b"new")
         store.put_if_absent("log/1", b"first")
         power.cut()

@@ -13,8 +13,8 @@ from brimful import PackingProducer, open_packs
 from tests.faults.planted import CRASH_POINTS, MEDIA_CRASH_POINTS, die_at
 from tests.faults.processes import forked
 from tests.marks import long_but
-from tests.materialize.pictures import PictureEncoder, chat, picture, write_pictures
-from tests.materialize.streams import append, hashes_of, producer, records_of, samples_of, texts
+from tests.store.pictures import PictureEncoder, chat, picture, write_pictures
+from tests.stream.producer.streams import append, hashes_of, producer, records_of, samples_of, texts
 
 LENGTHS = np.random.default_rng(3).integers(2, 11, 60).tolist()
 

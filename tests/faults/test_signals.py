@@ -25,7 +25,7 @@ from brimful import pack_dataset
 from brimful.cli import main
 from brimful.testing.toys import toy_chat_encoder
 from tests.cli.bad_input.tools import write_rows
-from tests.materialize.stores import tree
+from tests.store.stores import tree
 
 ROOT = Path(__file__).parents[2]
 LINE = "stopped; what was finished is kept, run the same command to go on"
@@ -39,7 +39,7 @@ from functools import partial
 from brimful.__main__ import main
 from tests.faults.stalls import solve, stall, stalling
 
-import brimful.cli.arguments as arguments, brimful.cli.pack as command, brimful.materialize.job as job
+import brimful.cli.arguments as arguments, brimful.cli.pack as command, brimful.store.packing_job as job
 from brimful.encode.encoder import Engine
 from brimful.testing.toys import toy_chat_encoder
 
@@ -86,7 +86,7 @@ def stalling_in(function, stage):
         return function(*arguments, **options)
     return stalled
 
-import brimful.materialize.shard_task as shard_task
+import brimful.store.shard_task as shard_task
 shard_task._gather_rows = stalling_in(shard_task._gather_rows, "writing")
 """
 """Module next to the driver, which workers import: they do not run the driver itself."""

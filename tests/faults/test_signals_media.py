@@ -14,7 +14,7 @@ import brimful.cli.pack as pack_command
 from brimful import pack_dataset
 from brimful.cli import main
 from tests.faults.test_signals import LINE, ROOT, signalled, when_stalled
-from tests.materialize.stores import tree
+from tests.store.stores import tree
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals to process groups")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 
 from brimful import check_store, open_source, pack_dataset
-from brimful.materialize import job as job_module
 from brimful.plan import Plan
+from brimful.store import packing_job as job_module
 from brimful.testing.toys import toy_chat_encoder
-from tests.materialize.stores import tree
+from tests.store.stores import tree
 
 ROWS = [{"text": chr(97 + number % 26) * (2 + number % 19)} for number in range(120)]
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from brimful.shards import assemble_pack
+from brimful.store.shards import assemble_pack
 
 LIMIT = 1e-4
 """Largest difference in fp32; of gradients relative to the largest of the parameter, at least 1."""

@@ -12,7 +12,7 @@ from PIL import Image
 from brimful import PackCollator, PackedDataset, measure_lengths, open_packs, pack_dataset, plan_packs
 from brimful.errors import CollateError, OversizedSampleError
 from brimful.media.collate import MediaFeatures
-from brimful.media.encode.chat import MediaChatEncoder
+from brimful.media.encode.media_chat import MediaChatEncoder
 from brimful.media.families import open_family
 from brimful.plan import PlanSettings
 from brimful.sources import open_source
@@ -297,8 +297,8 @@ def llava_store(source, small_qwen, directory):
 def test_a_fixed_number_of_tokens_for_each_picture(source, small_qwen, tmp_path):
     """LLaVA: a random model gets the same of packs and of single samples, its gradients too."""
     pytest.importorskip("torch")
+    from brimful.verify.drawn_samples import renumbered
     from brimful.verify.media_models import tiny_media_model
-    from brimful.verify.samples import renumbered
     from tests.flow.parity import assert_packed_is_alone
 
     store, features = llava_store(source, small_qwen, tmp_path)

@@ -7,7 +7,7 @@ import pytest
 from brimful import PackCollator, open_packs, pack_dataset
 from brimful.errors import CollateError
 from brimful.media.collate import MediaFeatures
-from brimful.media.encode.chat import MediaChatEncoder
+from brimful.media.encode.media_chat import MediaChatEncoder
 from brimful.media.families import open_family
 from brimful.plan import PlanSettings
 from brimful.sources import open_source
@@ -96,8 +96,8 @@ def test_spectrograms_have_as_many_columns_as_were_counted(packs, processor):
 def test_packed_is_alone(packs, processor):
     """Logits, loss and gradients of a random Qwen2-Audio, its tower included."""
     pytest.importorskip("torch")
+    from brimful.verify.drawn_samples import renumbered
     from brimful.verify.media_models import tiny_media_model
-    from brimful.verify.samples import renumbered
     from tests.flow.parity import assert_packed_is_alone
 
     small = renumbered(list(packs))

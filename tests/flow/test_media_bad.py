@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from brimful import open_packs, pack_dataset
-from brimful.media.encode.chat import MediaChatEncoder
+from brimful.media.encode.media_chat import MediaChatEncoder
 from brimful.media.families import open_family
 from brimful.plan import PlanSettings
 from brimful.sources import open_source

@@ -9,14 +9,14 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from brimful import PackCollator, check_store, open_packs, pack_dataset
+from brimful.base.progress import Progress
 from brimful.errors import CollateError, CorruptFileError, SettingsError, StoreMismatchError
 from brimful.media import BadMediumError
 from brimful.media.collate import MediaFeatures
-from brimful.media.encode.chat import MediaChatEncoder
+from brimful.media.encode.media_chat import MediaChatEncoder
 from brimful.media.families import open_family
-from brimful.media.features.block import block_bytes, from_block, to_block
+from brimful.media.features.feature_block import block_bytes, from_block, to_block
 from brimful.plan import PlanSettings
-from brimful.progress import Progress
 from brimful.sources import open_source
 from tests.flow.test_media import png
 

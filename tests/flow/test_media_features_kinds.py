@@ -17,23 +17,23 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("soundfile")
 
 from brimful import check_store, open_packs, pack_dataset  # noqa: E402
+from brimful.base.progress import Progress  # noqa: E402
 from brimful.encode.tokenizer import Tokenizer  # noqa: E402
 from brimful.errors import SettingsError, StoreFullError  # noqa: E402
 from brimful.media import BadMediumError, MediaKind, Medium  # noqa: E402
 from brimful.media.collate import MediaFeatures  # noqa: E402
-from brimful.media.encode.chat import MediaChatEncoder  # noqa: E402
+from brimful.media.encode.media_chat import MediaChatEncoder  # noqa: E402
 from brimful.media.families import open_family  # noqa: E402
 from brimful.media.features import FeatureMaker  # noqa: E402
-from brimful.media.features.block import from_block, restored  # noqa: E402
+from brimful.media.features.feature_block import from_block, restored  # noqa: E402
 from brimful.plan import PlanSettings  # noqa: E402
-from brimful.progress import Progress  # noqa: E402
 from brimful.sources import open_source  # noqa: E402
 from tests.faults.planted import die_at, full_disk  # noqa: E402
 from tests.flow.test_media import png  # noqa: E402
 from tests.flow.test_media_families import sound  # noqa: E402
 from tests.marks import long_but  # noqa: E402
-from tests.materialize.stores import tree  # noqa: E402
 from tests.media.clips import clip  # noqa: E402
+from tests.store.stores import tree  # noqa: E402
 from tests.verify.media_packs import turns  # noqa: E402
 
 VIDEOS = ["qwen2-vl", "qwen2.5-vl", "qwen3-vl"]
@@ -242,7 +242,7 @@ def test_shards_are_written_in_any_order_anywhere(home_of, family, monkeypatch):
         for task in reversed(tasks):
             yield task, function(*pickle.loads(pickle.dumps((context, task))))
 
-    monkeypatch.setattr("brimful.materialize.write.run_tasks", backwards)
+    monkeypatch.setattr("brimful.store.writing.run_tasks", backwards)
     home.pack("backwards")
     assert tree(home.folder / "backwards") == tree(home.folder / "whole")
 

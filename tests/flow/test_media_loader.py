@@ -13,13 +13,13 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from brimful import PackCollator, PackedDataset, PackLoader, open_packs, pack_dataset  # noqa: E402
+from brimful.base.typing import IGNORE_INDEX  # noqa: E402
 from brimful.errors import CollateError, SettingsError  # noqa: E402
 from brimful.media.collate import MediaFeatures  # noqa: E402
-from brimful.media.encode.chat import MediaChatEncoder  # noqa: E402
+from brimful.media.encode.media_chat import MediaChatEncoder  # noqa: E402
 from brimful.media.families import open_family  # noqa: E402
 from brimful.plan import PlanSettings  # noqa: E402
 from brimful.sources import open_source  # noqa: E402
-from brimful.typing import IGNORE_INDEX  # noqa: E402
 from tests.flow.test_media import png  # noqa: E402
 
 NUM_ROWS = 8

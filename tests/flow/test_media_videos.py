@@ -12,12 +12,12 @@ pytest.importorskip("transformers")
 from brimful import PackCollator, PackedDataset, measure_lengths, open_packs, pack_dataset, plan_packs  # noqa: E402
 from brimful.errors import CollateError, SettingsError  # noqa: E402
 from brimful.media.collate import MediaFeatures  # noqa: E402
-from brimful.media.encode.chat import MediaChatEncoder  # noqa: E402
+from brimful.media.encode.media_chat import MediaChatEncoder  # noqa: E402
 from brimful.media.families import open_family  # noqa: E402
 from brimful.plan import PlanSettings  # noqa: E402
 from brimful.sources import open_source  # noqa: E402
+from brimful.verify.drawn_samples import renumbered  # noqa: E402
 from brimful.verify.media_models import tiny_media_model  # noqa: E402
-from brimful.verify.samples import renumbered  # noqa: E402
 from tests.flow.parity import assert_packed_is_alone  # noqa: E402
 from tests.flow.test_media import TOKENS, png, tiny_model  # noqa: E402
 from tests.media.clips import clip  # noqa: E402
@@ -75,7 +75,7 @@ def packed(family, source, tokenizer, processor, directory):
 
 def alone_inputs(encoder, features, sample):
     """A sample as the model takes it: with types of tokens, from which it makes its own positions."""
-    from brimful.shards import assemble_pack
+    from brimful.store.shards import assemble_pack
 
     encoded = encoder.encode(sample)
     pack = assemble_pack([encoded.input_ids], [encoded.loss_mask], [0], attachments=[encoded.media])

@@ -12,7 +12,7 @@ pytest.importorskip("av")
 from brimful import check_store, open_packs
 from brimful.encode.tokenizer import Tokenizer
 from brimful.measure import LengthTable
-from brimful.media.encode.chat import MediaChatEncoder
+from brimful.media.encode.media_chat import MediaChatEncoder
 from brimful.media.families import open_family
 from brimful.plan import Plan
 from brimful.sources import open_source

@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from brimful import PackCollator  # noqa: E402
-from brimful.shards import assemble_pack  # noqa: E402
+from brimful.store.shards import assemble_pack  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of torch and its compiler; as errors they would break it
 

@@ -14,16 +14,16 @@ import warnings
 import pytest
 
 from brimful import PlanSettings, measure_lengths, open_source
+from brimful.base.progress import Progress
 from brimful.errors import BadSampleError, SettingsError, TaskFailedError
 from brimful.integrations.export import export_packs
-from brimful.materialize import pack_dataset
 from brimful.media.encode.processor import ProcessorReference
-from brimful.progress import Progress
 from brimful.sources import line_index
+from brimful.store import pack_dataset
 from brimful.testing.toys import toy_chat_encoder
 from tests.flow.slow_encoder import Slow
 from tests.integrations.export.stores import tree as exported
-from tests.materialize.stores import tree
+from tests.store.stores import tree
 
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]
 
@@ -106,7 +106,7 @@ def pictures(tmp_path, monkeypatch):
     """Twelve chats with a picture each, two a block, and an encoder whose processor can be loaded and compared with."""
     pytest.importorskip("transformers")
     pytest.importorskip("PIL")
-    from brimful.media.encode.chat import MediaChatEncoder
+    from brimful.media.encode.media_chat import MediaChatEncoder
     from brimful.media.families import open_family
     from brimful.testing.toys import toy_media_tokenizer, toy_picture
 
@@ -202,9 +202,9 @@ def test_ctrl_c_ends_the_job_and_its_workers(cluster, tmp_path, presses):
     script = tmp_path / "job.py"
     script.write_text(
         "import sys, pathlib\n"
-        "from brimful.stopping import end_at_signals\n"
+        "from brimful.base.stopping import end_at_signals\n"
         "end_at_signals()\n"
-        "from brimful.execute import run_tasks, as_execution\n"
+        "from brimful.base.execute import run_tasks, as_execution\n"
         "from tests.flow.test_ray import stay\n"
         f"list(run_tasks(stay, range(9), context=pathlib.Path({str(marks)!r}), num_proc=None, execution=as_execution('ray')))\n"
     )

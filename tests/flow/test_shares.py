@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 
 from brimful import LengthTable, measure_lengths, open_source, plan_packs, write_packs
-from brimful.blobs import open_blob_store
+from brimful.base.blobs import open_blob_store
+from brimful.base.execute import Execution
 from brimful.errors import BadSampleError, SettingsError, UnfinishedSharesError
-from brimful.execute import Execution
 from brimful.integrations.export import export_packs
-from brimful.materialize import pack_dataset
-from brimful.shards import StreamLog
 from brimful.sources import line_index
+from brimful.store import pack_dataset
+from brimful.store.shards import StreamLog
 from brimful.testing.toys import toy_chat_encoder
 from tests.cli.tools import outcome
 from tests.integrations.export.stores import tree as exported
-from tests.materialize.stores import tree
+from tests.store.stores import tree
 
 LENGTHS = [3, 9, 2, 4, 8, 8, 2, 6, 7, 5, 3]
 
@@ -30,7 +30,7 @@ def _two_rows_a_block(monkeypatch):
 @pytest.fixture(autouse=True)
 def _one_process(monkeypatch):
     """Shares are divided the same way in any number of processes, and each start of some takes seconds."""
-    for module in ("measure.pending", "materialize.write", "integrations.export.job"):
+    for module in ("measure.pending", "store.writing", "integrations.export.export_job"):
         monkeypatch.setattr(f"brimful.{module}.available_cores", lambda: 1)
 
 

@@ -22,7 +22,7 @@ from brimful.collate.loss_torch import global_sum, packed_loss_sum, scale_for_dd
 from brimful.encode.encoded import EncodedSample  # noqa: E402
 from brimful.serve.composed_batches import TokenBudgetBatches  # noqa: E402
 from brimful.serve.token_budget import TokenBudget  # noqa: E402
-from brimful.shards import assemble_pack  # noqa: E402
+from brimful.store.shards import assemble_pack  # noqa: E402
 from brimful.testing.toys import ToyPacks  # noqa: E402
 
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]  # of torch

@@ -18,7 +18,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.golden.make import digest
-from tests.materialize.pictures import PictureEncoder, chat, picture, write_pictures
+from tests.store.pictures import PictureEncoder, chat, picture, write_pictures
 
 CAPACITY = 64
 

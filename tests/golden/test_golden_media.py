@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from brimful import check_store, open_packs
+from brimful.base.fingerprint import fingerprint_bytes
 from brimful.errors import StoreMismatchError, UnfinishedStoreError
-from brimful.fingerprint import fingerprint_bytes
 from tests.golden import make_media
 from tests.golden.test_golden import normalised
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from brimful.base.tables import write_table
 from brimful.errors import CorruptFileError, InvalidLengthsError, SettingsError
 from brimful.lengths.table import as_lengths
 from brimful.measure import LengthTable
-from brimful.tables import write_table
 
 
 def test_a_table_comes_back_from_its_file(tmp_path):

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brimful.base.ragged import offsets_of
+from brimful.base.tables import Ragged
 from brimful.encode import TextEncoder
 from brimful.lengths.targets import Targets, joined_rows, runs_of_masks
 from brimful.measure import LengthTable, block, measure_lengths
-from brimful.ragged import offsets_of
 from brimful.sources import line_index, open_source
-from brimful.tables import Ragged
 from brimful.testing.toys import toy_chat_encoder
 from tests.measure.encoders import Letters
 

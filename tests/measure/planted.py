@@ -7,10 +7,10 @@ import json
 import numpy as np
 import pytest
 
-from brimful.encode import alignment
-from brimful.encode.fast.tokenizer import FastTokenizer
-from brimful.ragged import offsets_of
-from brimful.tables import Ragged
+from brimful.base.ragged import offsets_of
+from brimful.base.tables import Ragged
+from brimful.encode import token_places as alignment
+from brimful.encode.fast.fast_tokenizer import FastTokenizer
 
 
 def chats(count: int = 60) -> str:

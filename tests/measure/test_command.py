@@ -10,7 +10,7 @@ import pytest
 
 from brimful import ChatEncoder, LengthCache, open_source
 from brimful.errors import CacheMismatchError
-from brimful.media.encode.chat import MediaChatEncoder
+from brimful.media.encode.media_chat import MediaChatEncoder
 from brimful.media.families import open_family
 from brimful.testing.toys import toy_chat_encoder
 from tests.cli.tools import run

@@ -9,8 +9,8 @@ import pytest
 pytest.importorskip("fastokens", reason="the fast tokenizer comes with brimful[fast]")
 
 from brimful.encode import ChatEncoder
+from brimful.encode.fast.fast_tokenizer import FastTokenizer
 from brimful.encode.fast.proofs import remember
-from brimful.encode.fast.tokenizer import FastTokenizer
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import CacheMismatchError, EncodersDifferError
 from brimful.measure import LengthTable, comparison, measure_lengths, pending
@@ -66,7 +66,7 @@ def test_a_difference_stops_the_job_and_is_remembered(source, small_qwen, monkey
 
 def test_other_targets_are_found_in_kept_tokens(source, small_qwen, monkeypatch, tmp_path):
     """Lengths may be right while a label is not."""
-    from brimful.materialize import pack_dataset
+    from brimful.store import pack_dataset
 
     shift_targets(monkeypatch)
     with pytest.raises(EncodersDifferError, match=r"target \d+ is False, and True by the reference"):
@@ -97,7 +97,7 @@ def test_long_documents_are_compared_up_to_their_characters(fresh_cache, small_q
 def test_targets_without_the_fast_library_are_compared_too(put, fresh_cache, small_qwen, monkeypatch, tmp_path):
     """Tokens are the reference's, and the places of the targets are found by counting bytes."""
     monkeypatch.setattr(pending, "_SMALL_BYTES", 0)
-    from brimful.materialize import pack_dataset
+    from brimful.store import pack_dataset
 
     monkeypatch.setattr(FastTokenizer, "version", lambda: None)
     data, encoder = put("a.jsonl", chats()), ChatEncoder(Tokenizer(small_qwen))

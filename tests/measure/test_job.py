@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from brimful.base.progress import Progress
 from brimful.encode.token_runs import StoredSamples
 from brimful.errors import BadSampleError, CacheMismatchError, SettingsError
 from brimful.measure import LengthTable, block, job, measure_lengths
-from brimful.progress import Progress
 from brimful.sources import line_index, open_source
 from brimful.testing.toys import toy_chat_encoder
 from tests.measure.encoders import Letters, Silent

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from brimful import PackedDataset, PlanSettings, measure_lengths, plan_packs, shared_plan
+from brimful.base.progress import Progress
 from brimful.errors import AugmentationError, CacheMismatchError, SettingsError, WrongTypeError
 from brimful.measure import LengthCache
-from brimful.progress import Progress
 from brimful.testing.toys import toy_chat_encoder
 
 TEXTS = [{"text": "abc"}, {"text": "de"}, {"text": "fghi"}]

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from brimful import measure_lengths
+from brimful.base.progress import Progress
 from brimful.errors import EncodersDifferError, ProcessorDiffersError
 from brimful.measure import media_comparison
-from brimful.media.encode.chat import MediaChatEncoder
+from brimful.media.encode.media_chat import MediaChatEncoder
 from brimful.media.encode.processor import ProcessorReference
 from brimful.media.families import open_family
 from brimful.media.families.qwen_vl import Qwen2VL
-from brimful.progress import Progress
 from brimful.sources import open_source
 from brimful.testing.toys import toy_media_tokenizer, toy_picture
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from brimful import measure_lengths
+from brimful.base.progress import Progress
 from brimful.errors import CacheMismatchError
 from brimful.measure import LengthCache, LengthTable
 from brimful.measure.media_states import StatedRows, changed_samples, runs_of_states
-from brimful.progress import Progress
 from brimful.sources import open_source
-from tests.materialize.pictures import PictureEncoder, chat, picture, write_pictures
+from tests.store.pictures import PictureEncoder, chat, picture, write_pictures
 
 NUM_ROWS = 6
 

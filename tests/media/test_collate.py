@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from brimful.base.tokenized import read_tokenized
 from brimful.errors import CollateError, SettingsError, WrongTypeError
 from brimful.media import MediaKind, Medium, PlacedMedium
 from brimful.media.collate import MediaFeatures
 from brimful.media.families import open_family
 from brimful.testing.toys import toy_pack
-from brimful.tokenized import read_tokenized
 
 
 @pytest.fixture

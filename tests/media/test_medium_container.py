@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 
-from brimful.blobs import open_blob_store
+from brimful.base.blobs import open_blob_store
 from brimful.media import BadMediumError, MediaKind, Medium
 from brimful.media.medium import MediaContainer
 

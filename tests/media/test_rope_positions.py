@@ -20,7 +20,7 @@ from brimful.media.rope_positions import (
     RopeRule,
     rope_positions,
 )
-from brimful.shards.pack import assemble_pack
+from brimful.store.shards.pack import assemble_pack
 
 RULES = {"qwen2_vl": QWEN2_VL, "qwen2_5_vl": QWEN2_5_VL, "qwen3_vl": QWEN3_VL, "qwen2_5_omni": QWEN2_5_OMNI}
 

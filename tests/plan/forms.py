@@ -2,7 +2,7 @@
 
 import pytest
 
-from brimful import compiling
+from brimful.base import compiling
 from brimful.plan.fit import best_fit as best_fit_module
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from brimful.compiling import compiled_forms
+from brimful.base.compiling import compiled_forms
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful import Plan, plan_packs
+from brimful.base.tables import open_table
 from brimful.errors import (
     CorruptFileError,
     LengthChangedError,
 )
-from brimful.tables import open_table
 from brimful.testing.strategies import capacities_and_lengths
 
 POLICIES = ["drop", "truncate", "truncate_left", "split"]

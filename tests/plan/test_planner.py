@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import brimful
 from brimful import LengthTable, plan_packs
-from brimful.compiling import compiled_forms
+from brimful.base.compiling import compiled_forms
 from brimful.errors import (
     InvalidLengthsError,
     SettingsError,

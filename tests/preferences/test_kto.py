@@ -25,8 +25,8 @@ from brimful import (  # noqa: E402
     write_packs,
 )
 from brimful.encode import EncodedSample  # noqa: E402
-from brimful.encode.batch import EncodedBatch  # noqa: E402
 from brimful.encode.completions import encode_borrowed  # noqa: E402
+from brimful.encode.encoded_batch import EncodedBatch  # noqa: E402
 from brimful.encode.tokenizer import Tokenizer  # noqa: E402
 from brimful.errors import BadSampleError, CollateError, SettingsError  # noqa: E402
 from brimful.preferences.kl_completions import split_kl_completions  # noqa: E402

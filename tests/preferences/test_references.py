@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 pytest.importorskip("torch")
 
 
+from brimful.base.tables import write_table
 from brimful.errors import CorruptFileError, PlanMismatchError
 from brimful.preferences import references
 from brimful.preferences.references import ReferenceLogps, contents_of
-from brimful.tables import write_table
 from brimful.testing.toys import toy_pack
 
 INDEX_NAME = "sorted.index"

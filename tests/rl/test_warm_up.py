@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from brimful import compiling, warm_up
+from brimful import warm_up
+from brimful.base import compiling
 from brimful.plan.fit import best_fit_decreasing as module
-from brimful.rl import fill
+from brimful.rl import fill_bins as fill
 
 
 @pytest.mark.long  # in a fresh clone: every loop of steps is compiled

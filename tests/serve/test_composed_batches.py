@@ -21,8 +21,8 @@ from brimful.errors import (
 from brimful.serve.agreement import RankAgreement
 from brimful.serve.compose import MicroBatchComposer
 from brimful.serve.composed_batches import TokenBudgetBatches, WindowBatches
+from brimful.serve.online_window import Window
 from brimful.serve.token_budget import SampleCount, TokenBudget, Warmup
-from brimful.serve.window import Window
 from brimful.testing.toys import toy_pack, toy_packs
 
 # ---------------------------------------------------------------- who serves them

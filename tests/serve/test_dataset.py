@@ -14,7 +14,7 @@ from brimful.errors import (
 )
 from brimful.plan import Alignment
 from brimful.testing.toys import toy_chat_encoder
-from tests.materialize.stores import texts, written
+from tests.store.stores import texts, written
 
 LENGTHS = (3, 9, 4, 7, 1, 5)
 

@@ -21,7 +21,7 @@ from brimful import (  # noqa: E402
 )
 from brimful.errors import CollateError, RankFailedError, StateError  # noqa: E402
 from brimful.serve import RankAgreement, Window, WindowBatches  # noqa: E402
-from brimful.shards import Pack  # noqa: E402
+from brimful.store.shards import Pack  # noqa: E402
 from brimful.testing.toys import ToyProducer, toy_pack, toy_packs  # noqa: E402
 from tests.faults.processes import forked  # noqa: E402
 from tests.serve.test_composed_batches import Rows, with_pictures  # noqa: E402

@@ -6,7 +6,7 @@ from brimful import open_packs
 from brimful.errors import NotAPackStoreError, UnfinishedStoreError
 from brimful.plan import Alignment
 from brimful.testing.toys import toy_stream
-from tests.materialize.stores import written
+from tests.store.stores import written
 
 
 def test_an_unfinished_store_says_so(tmp_path):

@@ -11,14 +11,14 @@ import pytest
 from brimful import PackedDataset, check_store, open_packs, pack_dataset
 from brimful.errors import CorruptFileError, SettingsError, StoreError, StoreMismatchError
 from brimful.testing.toys import toy_chat_encoder
-from tests.blobs.s3 import _s3_server, bucket  # noqa: F401 - fixtures
+from tests.base.blobs.s3 import _s3_server, bucket  # noqa: F401 - fixtures
 from tests.cli.tools import result_of, run
-from tests.materialize.stores import texts, written
+from tests.store.stores import texts, written
 
 
 @pytest.fixture
 def waits(monkeypatch):
-    monkeypatch.setattr("brimful.blobs.copies.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("brimful.base.blobs.local_copies.time.sleep", lambda seconds: None)
 
 
 def as_lists(packs):

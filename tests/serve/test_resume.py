@@ -25,9 +25,9 @@ from brimful.errors import SettingsError, StateError  # noqa: E402
 from brimful.measure import measure_lengths  # noqa: E402
 from brimful.plan import plan_packs  # noqa: E402
 from brimful.serve.composed_batches import WindowBatches  # noqa: E402
+from brimful.serve.online_window import Window  # noqa: E402
 from brimful.serve.request_sampler import RequestSampler  # noqa: E402
-from brimful.serve.window import Window  # noqa: E402
-from brimful.serve.workers import LoaderDataset, WorkerLoader  # noqa: E402
+from brimful.serve.worker_loader import LoaderDataset, WorkerLoader  # noqa: E402
 from brimful.testing.resume import Place, check_resume, resume_cases  # noqa: E402
 from brimful.testing.toys import toy_chat_encoder, toy_packs, toy_stream  # noqa: E402
 from tests.marks import long_but  # noqa: E402

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from brimful.blobs import LocalBlobStore
+from brimful.base.blobs import LocalBlobStore
 from brimful.errors import CorruptFileError
 from brimful.media.store.files import MediaFiles
 from brimful.serve import shard_files
 from brimful.serve.shard_files import ShardFiles
-from brimful.shards import StreamLog
+from brimful.store.shards import StreamLog
 from brimful.testing.toys import toy_stream
 
 

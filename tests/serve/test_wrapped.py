@@ -14,7 +14,7 @@ from brimful.errors import (
     WrongTypeError,
 )
 from brimful.measure import LengthTable
-from brimful.shards import PlainPack
+from brimful.store.shards import PlainPack
 
 torch = pytest.importorskip("torch", reason="data sets of PyTorch")
 
@@ -142,7 +142,7 @@ def test_what_cannot_be_wrapped_names_the_way():
 
 def test_a_stopped_run_goes_on_in_workers():
     """The state is of the plan, and counts what was delivered."""
-    from brimful.serve.workers import WorkerLoader
+    from brimful.serve.worker_loader import WorkerLoader
 
     packs = PackedDataset.wrap(Encoding(40), 10)
     whole = [ids_of(batch) for batch in PackLoader(packs)]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from brimful.fingerprint import fingerprint_of
+from brimful.base.fingerprint import fingerprint_of
 from brimful.plan import Plan, plan_packs
 from brimful.shared.epoch_plans import BuiltPlan
 from brimful.shared.ranks import Waiting

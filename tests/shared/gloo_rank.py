@@ -19,8 +19,8 @@ import torch
 import torch.distributed as distributed
 
 from brimful import LengthTable, PlanSettings, broadcast_plan, open_source, plan_packs, shared_plan
+from brimful.base.progress import Progress
 from brimful.errors import BrimfulError
-from brimful.progress import Progress
 from brimful.shared import SharedPlan, find_ranks
 from brimful.testing.toys import toy_chat_encoder
 from tests.faults.processes import forked

@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from brimful import Plan, PlanSettings, shared_plan
+from brimful.base.progress import Progress, make_progress
 from brimful.errors import BuildFailedError, SettingsError, TaskFailedError
-from brimful.progress import Progress, make_progress
 from brimful.shared import Ranks, SharedPlan, Waiting
 from brimful.shared import document as document_module
 from brimful.shared.document import DocumentWriter, read_document

@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 
 from brimful import PlanSettings, shared_plan
+from brimful.base.progress import Progress
 from brimful.errors import BrimfulError
-from brimful.progress import Progress
 from brimful.testing.toys import toy_chat_encoder
 from tests.shared.builds import QUICK
 

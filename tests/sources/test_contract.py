@@ -9,7 +9,7 @@ import pytest
 
 from brimful.sources import open_source
 from brimful.sources.memory import MemoryRows, TableRows
-from brimful.sources.pairs import PairRows
+from brimful.sources.paired_files import PairRows
 from brimful.sources.rows import ChainedRows, FirstRows
 from brimful.sources.tars import TarRows
 from brimful.testing.contracts import RowsContract

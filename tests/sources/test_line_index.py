@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from brimful.fingerprint import fingerprint_bytes
+from brimful.base.fingerprint import fingerprint_bytes
 from brimful.sources import line_index, open_source
 from brimful.sources.lines import JsonLines
 from brimful.sources.stamp import Stamp

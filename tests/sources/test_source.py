@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from brimful.base.fingerprint import fingerprint_bytes
 from brimful.errors import BadSampleError, SettingsError, SourceError, UnknownFormatError
-from brimful.fingerprint import fingerprint_bytes
 from brimful.sources import Sample, Source, open_source, rows, source
-from brimful.sources import open as sources_open
+from brimful.sources import opening as sources_open
 from brimful.sources.memory import MemoryRows
 from brimful.sources.rows import Block, ChainedRows
 from brimful.sources.stamp import Stamp

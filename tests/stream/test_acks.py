@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brimful import StreamLoader
-from brimful.blobs import open_blob_store
+from brimful.base.blobs import open_blob_store
 from brimful.errors import CorruptFileError, SettingsError, ShardExpiredError, StateError
 from brimful.stream import mark_completed, remove_acknowledged
 from brimful.stream.acks import Acks, expired_below
@@ -150,7 +150,7 @@ def test_a_removal_that_was_killed_goes_on(tmp_path_factory, keep, num_deleted):
             raise Killed
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("brimful.blobs.local.LocalBlobStore.delete", delete)
+        patched.setattr("brimful.base.blobs.local.LocalBlobStore.delete", delete)
         with contextlib.suppress(Killed):
             remove_acknowledged(directory, ["model"], keep=keep)
     below = remove_acknowledged(directory, ["model"], keep=keep)

@@ -21,7 +21,7 @@ from brimful.errors import (
 )
 from brimful.integrations.export import export_packs
 from brimful.testing.toys import toy_stream
-from tests.materialize.streams import append, samples_of
+from tests.stream.producer.streams import append, samples_of
 
 PACK = {"input_ids": [5, 6, 7], "labels": [-100, 6, 7], "position_ids": [0, 1, 0], "lengths": [2, 1], "pack_length": 3}
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brimful.blobs import BlobStore, LocalBlobStore
+from brimful.base.blobs import BlobStore, LocalBlobStore
 from brimful.errors import SettingsError, StreamTimeoutError
 from brimful.stream.follow import FollowedLog
 from brimful.testing.toys import ToyProducer, toy_stream

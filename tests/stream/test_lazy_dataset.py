@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from brimful import LazyShardedDataset, StreamLoader  # noqa: E402
-from brimful.blobs import open_blob_store  # noqa: E402
+from brimful.base.blobs import open_blob_store  # noqa: E402
 from brimful.errors import (  # noqa: E402
     CorruptFileError,
     SettingsError,

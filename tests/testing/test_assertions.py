@@ -7,8 +7,8 @@ pytest.importorskip("transformers")
 
 from brimful import PackCollator
 from brimful.testing import assert_packing_is_right
+from brimful.verify.drawn_samples import random_samples
 from brimful.verify.models import tiny_model
-from brimful.verify.samples import random_samples
 from tests.verify import faults
 
 pytestmark = pytest.mark.filterwarnings("ignore")

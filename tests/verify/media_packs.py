@@ -6,7 +6,7 @@ import numpy as np
 
 from brimful import open_packs, pack_dataset
 from brimful.media.collate import MediaFeatures
-from brimful.media.encode.chat import MediaChatEncoder
+from brimful.media.encode.media_chat import MediaChatEncoder
 from brimful.media.families import open_family
 from brimful.plan import PlanSettings
 from brimful.sources import open_source

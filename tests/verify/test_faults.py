@@ -6,10 +6,10 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from brimful import PackCollator  # noqa: E402
-from brimful.shards import assemble_pack  # noqa: E402
+from brimful.store.shards import assemble_pack  # noqa: E402
 from brimful.verify import Status, verify_packing  # noqa: E402
+from brimful.verify.drawn_samples import random_samples  # noqa: E402
 from brimful.verify.models import tiny_model  # noqa: E402
-from brimful.verify.samples import random_samples  # noqa: E402
 from tests.marks import long_but  # noqa: E402
 from tests.verify import faults  # noqa: E402
 

@@ -11,8 +11,8 @@ transformers = pytest.importorskip("transformers")
 from brimful import PackCollator  # noqa: E402
 from brimful.errors import SettingsError  # noqa: E402
 from brimful.verify import Status, verify_packing  # noqa: E402
+from brimful.verify.drawn_samples import random_samples  # noqa: E402
 from brimful.verify.models import WITHOUT_SMALL_FORM, load_model, tiny_model  # noqa: E402
-from brimful.verify.samples import random_samples  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -11,9 +11,9 @@ from brimful import PackCollator  # noqa: E402
 from brimful.encode.encoded import EncodedSample  # noqa: E402
 from brimful.errors import CollateError, SettingsError  # noqa: E402
 from brimful.serve import SampleCount, TokenBudgetBatches  # noqa: E402
+from brimful.verify.bench import verify_packing  # noqa: E402
 from brimful.verify.models import tiny_model  # noqa: E402
 from brimful.verify.reference_samples import Change, ReferenceSamples  # noqa: E402
-from brimful.verify.run import verify_packing  # noqa: E402
 
 PLAIN = [
     {"input_ids": [5, 6, 7]},

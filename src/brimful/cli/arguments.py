@@ -8,22 +8,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from brimful.base.execute import Execution
+from brimful.base.progress import Progress, make_progress
+from brimful.base.settings import settings_from
+from brimful.base.wording import counted, first_few
 from brimful.cli.artefacts import refuse_as_data
 from brimful.cli.flags import flag_of
 from brimful.cli.mixture import MixtureFile
 from brimful.encode import Encoder, EncoderSettings, encoder_for
 from brimful.errors import BadSampleError, BrimfulError, SettingsError
-from brimful.execute import Execution
-from brimful.materialize import JobSettings
 from brimful.measure import LengthTable, measure_lengths
 from brimful.media.families import Family, MediaSettings
-from brimful.messages import counted, first_few
 from brimful.plan import Alignment, PlanSettings
-from brimful.progress import Progress, make_progress
 from brimful.report.analysis.training_run import DEFAULT_MODEL, TrainingRun, cost_model_from_config, cost_model_named
-from brimful.settings import settings_from
 from brimful.sources import Source, open_source
 from brimful.sources.settings import SourceSettings
+from brimful.store import JobSettings
 
 Value = TypeVar("Value")
 

@@ -7,16 +7,16 @@ from typing import Any
 import click
 import numpy as np
 
+from brimful.base.file_systems import is_remote
+from brimful.base.tables import open_table
+from brimful.base.typing import TokenIds
 from brimful.cli.flags import in_flags
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import BrimfulError, InvalidLengthsError, SettingsError, SourceNotFoundError
 from brimful.measure import LengthTable
 from brimful.plan import Plan
-from brimful.remote import is_remote
 from brimful.serve import PackStore
 from brimful.sources.directory import is_pack_store
-from brimful.tables import open_table
-from brimful.typing import TokenIds
 
 LENGTHS, PLAN, STORE = "length_table", "plan", "store"
 

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import click
 
+from brimful.base.optional import optional
 from brimful.cli.flags import command_named
 from brimful.errors import SettingsError, SourceNotFoundError
-from brimful.optional import optional
 
 _MAX_BYTES = 1 << 20
 """Maximum bytes of a settings file: a larger file is data, named by mistake."""

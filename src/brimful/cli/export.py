@@ -4,6 +4,8 @@ from typing import Any
 
 import click
 
+from brimful.base.execute import Execution
+from brimful.base.settings import settings_from
 from brimful.cli.arguments import one_or_all, output_directory, progress_of, required
 from brimful.cli.options import (
     GroupedCommand,
@@ -16,11 +18,9 @@ from brimful.cli.options import (
     value_option,
 )
 from brimful.cli.terminal import show
-from brimful.execute import Execution
 from brimful.integrations.export import LAYOUTS, check_export, export_packs
 from brimful.integrations.export.whole_samples import open_as_packed
 from brimful.serve import open_packs
-from brimful.settings import settings_from
 from brimful.sources.settings import SourceSettings
 
 

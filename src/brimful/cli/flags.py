@@ -1,6 +1,6 @@
 """Settings as flags: command-line spelling of Python arguments.
 
->>> from brimful.messages import setting
+>>> from brimful.base.wording import setting
 >>> in_flags(f"choose {setting('overflow', 'drop')}, or {setting('capacity', 8192)}")
 'choose --overflow drop, or --max-length 8192'
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from brimful.messages import NO_VALUE, as_argument, translate
+from brimful.base.wording import NO_VALUE, as_argument, translate
 
 COMMANDS = {
     "demo": "the whole pipeline on real text from this machine, in a minute",

@@ -6,15 +6,15 @@ from itertools import count
 
 import click
 
-from brimful.blobs.atomic_file import atomic_file
-from brimful.checks import is_number
+from brimful.base.atomic_file import atomic_file
+from brimful.base.checks import is_number
+from brimful.base.wording import setting
 from brimful.cli.flags import in_flags
 from brimful.cli.terminal import show_json
 from brimful.errors import CorruptFileError, SettingsError, StoreError
-from brimful.messages import setting
 from brimful.report.analysis.stream_watch import StreamWatch
 from brimful.report.text.prometheus import prometheus_text
-from brimful.report.text.stream import stream_line
+from brimful.report.text.stream_lines import stream_line
 
 
 def follow(stream: str, every: float | None, updates: int | None, prometheus_file: str | None, as_json: bool) -> None:

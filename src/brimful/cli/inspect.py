@@ -5,7 +5,10 @@ from dataclasses import asdict
 
 import click
 
-from brimful.blobs import open_blob_store
+from brimful.base.blobs import open_blob_store
+from brimful.base.file_systems import is_remote
+from brimful.base.progress import make_progress
+from brimful.base.wording import counted
 from brimful.cli.artefacts import (
     LENGTHS,
     PLAN,
@@ -20,21 +23,18 @@ from brimful.cli.follow import follow
 from brimful.cli.options import GroupedCommand, grouped, json_option, value_option
 from brimful.cli.terminal import show, show_lines
 from brimful.errors import NotAPackStoreError, SettingsError, SourceNotFoundError, UnfinishedStoreError
-from brimful.materialize import check_store
 from brimful.measure import LengthTable
-from brimful.messages import counted
 from brimful.plan import Plan
-from brimful.progress import make_progress
-from brimful.remote import is_remote
 from brimful.report.analysis.sample_fate import find_sample
 from brimful.report.analysis.stream_watch import StreamWatch
-from brimful.report.text.lengths import describe_lengths
-from brimful.report.text.pack import pack_as_dict, show_pack
-from brimful.report.text.plan import describe_plan
-from brimful.report.text.store import describe_store
-from brimful.report.text.stream import describe_stream
+from brimful.report.text.length_lines import describe_lengths
+from brimful.report.text.pack_lines import pack_as_dict, show_pack
+from brimful.report.text.plan_lines import describe_plan
+from brimful.report.text.store_lines import describe_store
+from brimful.report.text.stream_lines import describe_stream
 from brimful.serve import open_packs
-from brimful.shards import StreamLog
+from brimful.store import check_store
+from brimful.store.shards import StreamLog
 
 
 @click.command(cls=GroupedCommand)

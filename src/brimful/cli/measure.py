@@ -21,7 +21,7 @@ from brimful.cli.options import (
 )
 from brimful.cli.terminal import show
 from brimful.measure import OnMismatch
-from brimful.report.text.lengths import describe_lengths
+from brimful.report.text.length_lines import describe_lengths
 
 
 @click.command(cls=GroupedCommand)

@@ -22,8 +22,8 @@ from brimful.cli.options import (
     store_options,
 )
 from brimful.cli.terminal import show
-from brimful.materialize import pack_dataset
 from brimful.plan.optimal.master_problem import import_solver
+from brimful.store import pack_dataset
 
 
 @click.command(cls=GroupedCommand)

@@ -38,10 +38,10 @@ from brimful.plan import PlanSettings, plan_with
 from brimful.report.analysis.advise import advise
 from brimful.report.analysis.training_run import TrainingRun
 from brimful.report.analysis.what_if import compare_plans
-from brimful.report.tables import comparison_table
-from brimful.report.text.facts import describe_advice, draw_choices
-from brimful.report.text.plan import describe_plan
-from brimful.report.text.table import draw_table
+from brimful.report.table_model import comparison_table
+from brimful.report.text.aligned_table import draw_table
+from brimful.report.text.fact_lines import describe_advice, draw_choices
+from brimful.report.text.plan_lines import describe_plan
 
 
 @click.command(cls=GroupedCommand)

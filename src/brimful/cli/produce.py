@@ -6,6 +6,10 @@ from typing import Any
 
 import click
 
+from brimful.base.progress import Progress
+from brimful.base.settings import settings_from
+from brimful.base.stopping import keeping
+from brimful.base.wording import counted
 from brimful.cli.arguments import CAPACITY, output_directory, progress_of, required
 from brimful.cli.config import SourceArgument
 from brimful.cli.flags import in_flags
@@ -23,12 +27,8 @@ from brimful.cli.options import (
 from brimful.cli.terminal import show
 from brimful.encode.choose import EncoderSettings
 from brimful.errors import SettingsError
-from brimful.materialize.producer import PackingProducer, ProducerSettings
 from brimful.media.families import MediaSettings
-from brimful.messages import counted
-from brimful.progress import Progress
-from brimful.settings import settings_from
-from brimful.stopping import keeping
+from brimful.stream.producer import PackingProducer, ProducerSettings
 
 _LINE_SECONDS = 10.0
 """Seconds between two lines of progress."""

@@ -12,9 +12,9 @@ from typing import Any, NoReturn
 import click
 
 from brimful import __version__
+from brimful.base.stopping import STOPPED
 from brimful.cli.flags import COMMANDS, command_named, in_flags
 from brimful.errors import BrimfulError, NoTargetError, UnfinishedSharesError
-from brimful.stopping import STOPPED
 
 
 class _Commands(click.Group):

@@ -5,7 +5,10 @@ from typing import Any
 
 import click
 
-from brimful.blobs import atomic_file, open_blob_store
+from brimful.base.atomic_file import atomic_file
+from brimful.base.blobs import open_blob_store
+from brimful.base.fingerprint import short
+from brimful.base.typing import AnyIntArray
 from brimful.cli.arguments import make_run
 from brimful.cli.artefacts import (
     LENGTHS,
@@ -33,16 +36,14 @@ from brimful.errors import (
     SourceNotFoundError,
     UnfinishedStoreError,
 )
-from brimful.fingerprint import short
 from brimful.measure import LengthTable
 from brimful.plan import Plan, PlanSettings, plan_packs
 from brimful.report.analysis.facts import gather_facts
 from brimful.report.analysis.shown_packs import ShownPack, show_packs
 from brimful.report.html.page import DATA_ID, render_page
-from brimful.report.text.facts import describe_facts
+from brimful.report.text.fact_lines import describe_facts
 from brimful.serve import PackStore, open_packs
-from brimful.shards import StreamLog
-from brimful.typing import AnyIntArray
+from brimful.store.shards import StreamLog
 
 
 @click.command(cls=GroupedCommand)

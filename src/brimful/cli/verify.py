@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
+from brimful.base.optional import optional
 from brimful.cli.arguments import imported
 from brimful.cli.options import GroupedCommand, grouped, json_option, value_option
 from brimful.cli.terminal import show
 from brimful.errors import SettingsError
-from brimful.optional import optional
 
 
 @click.command(cls=GroupedCommand)
@@ -104,8 +104,8 @@ def _text_case(
 ) -> tuple[Any, list[Any]]:
     """Return a model, a tiny one if none is given, and samples: random ones, or the first of packs."""
     from brimful.serve import open_packs
+    from brimful.verify.drawn_samples import few_of, random_samples
     from brimful.verify.models import tiny_model
-    from brimful.verify.samples import few_of, random_samples
 
     model = tiny_model(str(model_type), **place) if model is None else model
     embedding = model.get_input_embeddings()
@@ -121,9 +121,9 @@ def _media_case(
     """Return a model, a tiny one of the packs' family if none is given, samples, and the maker of their features."""
     from brimful.media.collate import MediaFeatures
     from brimful.serve import open_packs
+    from brimful.verify.drawn_samples import few_with_media, renumbered
     from brimful.verify.media_models import tiny_media_model
     from brimful.verify.media_samples import RememberedFeatures
-    from brimful.verify.samples import few_with_media, renumbered
 
     packs = open_packs(options["packs"])
     if packs.media_features is not None:
@@ -143,7 +143,7 @@ def _media_case(
 
 def _attention(text: str | None) -> list[str] | None:
     """Parse the implementations to try; return None for the defaults."""
-    from brimful.verify.attention import IMPLEMENTATIONS
+    from brimful.verify.attention_backends import IMPLEMENTATIONS
 
     if text is None:
         return None

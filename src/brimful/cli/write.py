@@ -5,7 +5,8 @@ from typing import Any
 
 import click
 
-from brimful.blobs import open_blob_store
+from brimful.base.blobs import open_blob_store
+from brimful.base.wording import counted
 from brimful.cli.arguments import open_job, output_directory
 from brimful.cli.artefacts import PLAN, kind_of, mismatch
 from brimful.cli.options import (
@@ -20,11 +21,10 @@ from brimful.cli.options import (
 )
 from brimful.cli.terminal import show
 from brimful.errors import SettingsError, SourceNotFoundError
-from brimful.materialize import write_packs
-from brimful.materialize.home import JobHome
-from brimful.messages import counted
 from brimful.plan import Plan
 from brimful.serve import open_packs
+from brimful.store import write_packs
+from brimful.store.home import JobHome
 
 
 @click.command(cls=GroupedCommand)

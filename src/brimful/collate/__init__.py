@@ -1,5 +1,6 @@
 """Conversion of packs to batches: ``layout`` writes the boundaries, ``dialects`` hold the keys of each trainer."""
 
+from brimful.base.tokenized_media import Media
 from brimful.collate.batch import PackedBatch
 from brimful.collate.columns import Column, ColumnPlace
 from brimful.collate.dialects import DIALECTS, Dialect, dialect_of
@@ -8,7 +9,6 @@ from brimful.collate.layout import lay_out
 from brimful.collate.loss import Normaliser, segment_weights, token_weights
 from brimful.collate.padding import Padding
 from brimful.collate.shift import shift_labels
-from brimful.tokenized_media import Media
 
 __all__ = [
     "DIALECTS",

@@ -4,11 +4,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from brimful.base.ragged import offsets_of
+from brimful.base.tokenized_media import Media
+from brimful.base.typing import (
+    IGNORE_INDEX,
+    BoolArray,
+    CuSeqlens,
+    Float32Array,
+    Int32Array,
+    Int64Array,
+    Labels,
+    SampleIds,
+)
 from brimful.collate.columns import Column
 from brimful.errors import CollateError
-from brimful.ragged import offsets_of
-from brimful.tokenized_media import Media
-from brimful.typing import IGNORE_INDEX, BoolArray, CuSeqlens, Float32Array, Int32Array, Int64Array, Labels, SampleIds
 
 
 @dataclass(slots=True, eq=False)  # not frozen: freezing costs a tenth of the time of a whole batch

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from brimful.checks import choice_of, is_number
+from brimful.base.checks import choice_of, is_number
+from brimful.base.typing import BoolArray, CuSeqlens
 from brimful.collate.shift import shift_left
 from brimful.errors import CollateError, SettingsError
-from brimful.typing import BoolArray, CuSeqlens
 
 _WORDS = """
     input input_ids tokens labels shift_labels positions position_ids text_position_ids mrope_positions

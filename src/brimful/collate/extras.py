@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from brimful.base.tokenized_media import Media
+from brimful.base.typing import Float32Array, Int32Array, Int64Array
 from brimful.collate.columns import Column
 from brimful.errors import CollateError
-from brimful.tokenized_media import Media
-from brimful.typing import Float32Array, Int32Array, Int64Array
 
 _MASK = "feature_attention_mask"
 """Array of the columns of audio clips that hold sound."""

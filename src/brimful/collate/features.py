@@ -6,14 +6,14 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
+from brimful.base.ragged import ranges
+from brimful.base.tokenized import TokenizedSample, read_tokenized
+from brimful.base.tokenized_media import MARK_KEYS
+from brimful.base.wording import setting
 from brimful.collate.columns import Column, ColumnPlace
 from brimful.collate.extras import PackExtras
 from brimful.errors import CollateError
-from brimful.messages import setting
-from brimful.ragged import ranges
-from brimful.shards import Pack
-from brimful.tokenized import TokenizedSample, read_tokenized
-from brimful.tokenized_media import MARK_KEYS
+from brimful.store.shards import Pack
 
 Feature: TypeAlias = Pack | tuple[Pack, PackExtras] | Mapping[str, Any] | TokenizedSample
 """A pack, a pack with its extras, or a plain sample (``read_tokenized``), already read or not."""

@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from brimful.base.ragged import starts_of
+from brimful.base.typing import IGNORE_INDEX, CuSeqlens, Float32Array, Int32Array, Int64Array
 from brimful.collate.batch import PackedBatch
 from brimful.collate.columns import Column, join_columns
 from brimful.collate.extras import PackExtras, join_media
 from brimful.collate.padding import Padding
 from brimful.collate.row_writer import writer
 from brimful.errors import CollateError, SettingsError
-from brimful.ragged import starts_of
-from brimful.shards import Pack
-from brimful.typing import IGNORE_INDEX, CuSeqlens, Float32Array, Int32Array, Int64Array
+from brimful.store.shards import Pack
 
 _NO_PADDING = Padding()
 

@@ -9,10 +9,9 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from brimful.checks import choice_of
-from brimful.errors import CollateError, SettingsError
-from brimful.ragged import offsets_of
-from brimful.typing import (
+from brimful.base.checks import choice_of
+from brimful.base.ragged import offsets_of
+from brimful.base.typing import (
     IGNORE_INDEX,
     AnyIntArray,
     BoolArray,
@@ -22,6 +21,7 @@ from brimful.typing import (
     Int64Array,
     Labels,
 )
+from brimful.errors import CollateError, SettingsError
 
 __all__ = ["Normaliser", "SegmentWeights", "count_targets", "segment_weights", "token_weights"]
 

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from brimful.base.typing import IGNORE_INDEX
 from brimful.errors import CollateError, SettingsError
-from brimful.typing import IGNORE_INDEX
 
 __all__ = [
     "SegmentLosses",

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from math import lcm
 from typing import Literal
 
-from brimful.checks import is_whole_number
+from brimful.base.checks import is_whole_number
+from brimful.base.typing import Int32Array
 from brimful.errors import SettingsError
 from brimful.plan import Alignment
-from brimful.typing import Int32Array
 
 _SMALLEST_BUCKET = 128
 """Tokens in one tile of flash attention: a shorter segment costs the same as one of this length."""

@@ -6,9 +6,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from brimful.compiling import form_for
-from brimful.ragged import ranges
-from brimful.typing import IGNORE_INDEX, CuSeqlens, Int32Array, Int64Array, Labels, LossMask, TokenIds
+from brimful.base.compiling import form_for
+from brimful.base.ragged import ranges
+from brimful.base.typing import IGNORE_INDEX, CuSeqlens, Int32Array, Int64Array, Labels, LossMask, TokenIds
 
 Writer: TypeAlias = Callable[..., tuple[int, int, int]]
 """Function with the arguments and the result described in ``writer``."""

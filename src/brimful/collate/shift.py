@@ -5,8 +5,8 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from brimful.base.typing import IGNORE_INDEX, CuSeqlens, Labels
 from brimful.errors import SettingsError
-from brimful.typing import IGNORE_INDEX, CuSeqlens, Labels
 
 _Number = TypeVar("_Number", np.int64, np.float32)
 

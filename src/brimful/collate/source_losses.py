@@ -10,16 +10,16 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from brimful.checks import whole_number
+from brimful.base.checks import whole_number
+from brimful.base.typing import IGNORE_INDEX, Int64Array
+from brimful.base.wording import setting
 from brimful.collate.batch import PackedBatch
 from brimful.collate.columns import Column
 from brimful.collate.loss_torch import means_by_name, shift_left, token_losses, widest_float
 from brimful.collate.torch import PackCollator
 from brimful.errors import CollateError, SettingsError
-from brimful.messages import setting
 from brimful.plan import Plan
-from brimful.plan.policies.mixture.shares import sources_of_record
-from brimful.typing import IGNORE_INDEX, Int64Array
+from brimful.plan.policies.mixture.proportions import sources_of_record
 
 __all__ = ["SOURCE_IDS", "SourceLosses", "SourceNames", "SourceParts"]
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from brimful.base.typing import Float32Array, Float64Array, Int64Array
+from brimful.base.wording import setting
 from brimful.collate.batch import PackedBatch
 from brimful.errors import CollateError, SettingsError
-from brimful.messages import setting
 from brimful.plan import Plan
-from brimful.plan.policies.mixture.shares import sources_of_record
-from brimful.typing import Float32Array, Float64Array, Int64Array
+from brimful.plan.policies.mixture.proportions import sources_of_record
 
 
 class SourceWeights:

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import torch  # noqa: F401  imported so that a missing torch is an error immediately, not at the first batch
 
-from brimful.arguments import understands
-from brimful.checks import check_type
+from brimful.base.arguments import understands
+from brimful.base.checks import check_type
+from brimful.base.typing import Float32Array
+from brimful.base.wording import setting
 from brimful.collate.batch import PackedBatch
 from brimful.collate.dialects import dialect_of
 from brimful.collate.extras import PackExtras
@@ -20,9 +22,7 @@ from brimful.collate.loss import Normaliser, token_weights
 from brimful.collate.padding import Padding
 from brimful.collate.row_writer import writer
 from brimful.errors import CollateError, SettingsError
-from brimful.messages import setting
-from brimful.shards import Pack
-from brimful.typing import Float32Array
+from brimful.store.shards import Pack
 
 __all__ = ["PackCollator"]
 

@@ -6,10 +6,10 @@
 """
 
 from brimful.demo.chats import Chat, make_chats
-from brimful.demo.media import make_media_chats
+from brimful.demo.media_demo import make_media_chats
 from brimful.demo.model import make_model
 from brimful.demo.steps import run_demo, run_multimodal_demo
-from brimful.demo.tokenizer import train_tokenizer
+from brimful.demo.toy_tokenizer import train_tokenizer
 
 __all__ = [
     "Chat",

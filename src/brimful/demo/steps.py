@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from brimful.blobs import atomic_file
+from brimful.base.atomic_file import atomic_file
+from brimful.base.wording import setting
 from brimful.demo.chats import Chat, make_chats
-from brimful.demo.media import MediaChats, make_media_chats
+from brimful.demo.media_demo import MediaChats, make_media_chats
 from brimful.demo.model import make_model
-from brimful.demo.tokenizer import train_tokenizer
+from brimful.demo.toy_tokenizer import train_tokenizer
 from brimful.errors import SettingsError, TaskFailedError, missing_extra
-from brimful.messages import setting
 from brimful.serve import open_packs
 
 Say = Callable[[str], object]

@@ -1,6 +1,6 @@
 """Encoders of samples: ``ChatEncoder``, ``CompletionEncoder``, ``TextEncoder``, ``TokenEncoder``."""
 
-from brimful.encode.augmentation import check_augmentation
+from brimful.encode.augmentation_probe import check_augmentation
 from brimful.encode.chat import ChatEncoder, Reasoning, TrainOn
 from brimful.encode.choose import EncoderSettings, Mode, as_encoder, encoder_for
 from brimful.encode.completion import CompletionEncoder

@@ -9,7 +9,8 @@ from enum import Enum
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from brimful.checks import check_type, choice_of
+from brimful.base.checks import check_type, choice_of
+from brimful.base.wording import setting
 from brimful.encode.chat_template import ChatTemplate
 from brimful.encode.completions import BORROWED_REASON, PromptAndOther, has_borrowed
 from brimful.encode.fast.filling import Filling
@@ -21,7 +22,6 @@ from brimful.encode.text_spans import Span, TextSpans
 from brimful.encode.tokenizer import Tokenizer
 from brimful.encode.turns import TurnFinder
 from brimful.errors import AssistantTurnsError, BadSampleError, SettingsError
-from brimful.messages import setting
 from brimful.sources.sample import Message, PlainMessages, Sample, unusual_messages
 
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")

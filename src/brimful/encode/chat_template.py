@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+from brimful.base.versions import version_of
 from brimful.encode.fast.opaque import proved_text
 from brimful.encode.fast.proofs import recall, remember
 from brimful.encode.jinja_templates import compile_template
@@ -12,7 +13,6 @@ from brimful.encode.known_libraries import knows_transformers
 from brimful.encode.placeholders import Render
 from brimful.encode.traced import Traced, trace
 from brimful.sources.sample import Message, MixedMessages
-from brimful.versions import version_of
 
 _REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
 """Names of an answer's reasoning; of several, Transformers takes the first."""

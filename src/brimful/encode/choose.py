@@ -8,8 +8,11 @@ from enum import Enum
 from importlib import import_module
 from typing import Any
 
-from brimful.arguments import understands
-from brimful.checks import choice_of
+from brimful.base.arguments import understands
+from brimful.base.checks import choice_of
+from brimful.base.settings import as_settings, option
+from brimful.base.wings import MEDIA_ENCODER
+from brimful.base.wording import setting
 from brimful.encode.chat import ChatEncoder, Reasoning
 from brimful.encode.completion import CompletionEncoder
 from brimful.encode.encoder import Encoder
@@ -17,10 +20,7 @@ from brimful.encode.text import TextEncoder
 from brimful.encode.tokenizer import Tokenizer
 from brimful.encode.tokens import TokenEncoder
 from brimful.errors import SettingsError
-from brimful.messages import setting
-from brimful.settings import as_settings, option
 from brimful.sources.source import Source
-from brimful.wings import MEDIA_ENCODER
 
 
 class Mode(str, Enum):

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Any
 
-from brimful.checks import choice_of
+from brimful.base.checks import choice_of
+from brimful.base.wording import setting
 from brimful.encode.completions import BORROWED_REASON, PromptAndOther, has_borrowed
 from brimful.encode.rendering import RenderingEncoder
 from brimful.encode.text import TextEncoder
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import BadSampleError
-from brimful.messages import setting
 from brimful.sources.sample import Sample
 
 

@@ -6,13 +6,13 @@ from typing import TypeAlias
 
 import numpy as np
 
-from brimful.encode.batch import EncodedBatch
+from brimful.base.tables import Ragged
+from brimful.base.typing import LossMask, TokenIds
 from brimful.encode.encoded import EncodedSample
+from brimful.encode.encoded_batch import EncodedBatch
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import BadSampleError
 from brimful.sources.sample import Sample
-from brimful.tables import Ragged
-from brimful.typing import LossMask, TokenIds
 
 PromptAndOther: TypeAlias = tuple[str, str]
 """Text of a sample's prompt alone, and of the other conversation of its completion; the second is empty without one."""

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from brimful.base.typing import IGNORE_INDEX, Labels, LossMask, TokenIds
+from brimful.base.wording import counted
 from brimful.errors import EncodeError
-from brimful.messages import counted
-from brimful.typing import IGNORE_INDEX, Labels, LossMask, TokenIds
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
-from brimful.checks import position
+from brimful.base.checks import position
+from brimful.base.wording import counted, setting
 from brimful.encode.choose import as_encoder
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoder import Encoder
 from brimful.errors import BadSampleError, EncodersDifferError
-from brimful.messages import counted, setting
 from brimful.sources.augmented import Transform, as_transforms, transformed
-from brimful.sources.open import open_source
+from brimful.sources.opening import open_source
 from brimful.sources.sample import Sample
 from brimful.sources.source import Source
 

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Protocol, TypeAlias
 
-from brimful.checks import check_type
-from brimful.encode.batch import EncodedBatch
+from brimful.base.checks import check_type
+from brimful.base.fingerprint import fingerprint_of
+from brimful.base.typing import Fingerprint, Lengths
 from brimful.encode.encoded import EncodedSample
+from brimful.encode.encoded_batch import EncodedBatch
 from brimful.errors import BadSampleError
-from brimful.fingerprint import fingerprint_of
 from brimful.sources.sample import Sample
-from brimful.typing import Fingerprint, Lengths
 
 MeasuredLengths: TypeAlias = tuple[Lengths, list[BadSampleError]]
 """``int32[num_samples]`` numbers of tokens, -1 for a sample with an error; and the errors, in sample order."""

@@ -4,7 +4,7 @@ import importlib.util
 from functools import cache
 from pathlib import Path
 
-from brimful.fingerprint import fingerprint_bytes, fingerprint_of
+from brimful.base.fingerprint import fingerprint_bytes, fingerprint_of
 
 _FILES = (
     *("models/auto/tokenization_auto.py", "models/qwen2/tokenization_qwen2.py", "tokenization_utils_base.py"),

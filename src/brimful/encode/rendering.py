@@ -9,21 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from brimful.encode.batch import EncodedBatch
+from brimful.base.ragged import mask_of_ranges, offsets_of
+from brimful.base.tables import Ragged
+from brimful.base.typing import LossMask
+from brimful.base.wording import setting
 from brimful.encode.chat_template import ChatTemplate
 from brimful.encode.completions import PromptAndOther, encode_borrowed, has_borrowed, mark_completions
 from brimful.encode.encoded import EncodedSample
+from brimful.encode.encoded_batch import EncodedBatch
 from brimful.encode.encoder import Encoder, Engine, MeasuredLengths, PendingBatch, PendingLengths
 from brimful.encode.fast.engines import FastEngine
 from brimful.encode.text_spans import Span, TextSpans
 from brimful.encode.tokenizer import Tokenizer
 from brimful.encode.tokens import TokenEncoder
 from brimful.errors import BadSampleError
-from brimful.messages import setting
-from brimful.ragged import mask_of_ranges, offsets_of
 from brimful.sources.sample import Sample
-from brimful.tables import Ragged
-from brimful.typing import LossMask
 
 _NO_MEDIA = f"holds media, which takes the processor of a model: name it with {setting('processor')}"
 

@@ -4,11 +4,11 @@ import os
 from functools import cached_property
 from typing import Any
 
+from brimful.base.wording import setting
 from brimful.encode.rendering import RenderingEncoder
 from brimful.encode.tokenizer import Tokenizer
 from brimful.encode.tokens import wrong_kind
 from brimful.errors import SettingsError
-from brimful.messages import setting
 from brimful.sources.sample import Sample
 
 

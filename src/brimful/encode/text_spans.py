@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from brimful.typing import Int64Array
+from brimful.base.typing import Int64Array
 
 Span: TypeAlias = tuple[int, int]
 """Characters ``[start, end)`` of a text."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from brimful.typing import BoolArray, Int64Array
+from brimful.base.typing import BoolArray, Int64Array
 
 _PRINTABLE = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
 _ALPHABET = frozenset(map(chr, _PRINTABLE)) | frozenset(chr(256 + rank) for rank in range(256 - len(_PRINTABLE)))

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from brimful.attachment import BadAttachmentError, attachment_store
+from brimful.base.attachment import BadAttachmentError, attachment_store
+from brimful.base.ragged import offsets_of
+from brimful.base.tables import Ragged, open_table, write_table
+from brimful.base.typing import LossMask, TokenIds
 from brimful.encode.encoded import EncodedSample
 from brimful.errors import BrimfulError, CorruptFileError
-from brimful.ragged import offsets_of
-from brimful.tables import Ragged, open_table, write_table
-from brimful.typing import LossMask, TokenIds
 
 _MAX_OPEN_FILES = 512
 

@@ -10,22 +10,22 @@ from typing import Any
 
 import numpy as np
 
-from brimful.checks import check_type
-from brimful.encode.alignment import AlignedTexts, ByteAlignedTexts, aligned_by_counts, aligned_by_offsets
+from brimful.base.checks import check_type
+from brimful.base.hub import looks_like_hub_id, offline_if_unreachable, offline_snapshot
+from brimful.base.optional import optional
+from brimful.base.ragged import offsets_of
+from brimful.base.tables import Ragged
+from brimful.base.typing import Fingerprint, Int64Array
+from brimful.base.versions import version_of
+from brimful.base.wording import setting
+from brimful.encode.fast.fast_tokenizer import FastTokenizer, UnsupportedTokenizerError
 from brimful.encode.fast.hard_texts import hard_texts
 from brimful.encode.fast.proofs import recall, remember
-from brimful.encode.fast.tokenizer import FastTokenizer, UnsupportedTokenizerError
+from brimful.encode.token_places import AlignedTexts, ByteAlignedTexts, aligned_by_counts, aligned_by_offsets
 from brimful.encode.tokenizer_facts import TokenizerFacts, state_path
 from brimful.encode.tokenizer_files import read_facts
 from brimful.errors import BadSampleError, SettingsError, TokenizerNotFoundError
-from brimful.hub import looks_like_hub_id, offline_if_unreachable, offline_snapshot
-from brimful.messages import setting
-from brimful.optional import optional
-from brimful.ragged import offsets_of
 from brimful.sources.sample import Sample
-from brimful.tables import Ragged
-from brimful.typing import Fingerprint, Int64Array
-from brimful.versions import version_of
 
 
 class Tokenizer:

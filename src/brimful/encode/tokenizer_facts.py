@@ -15,15 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from brimful.blobs import atomic_file
-from brimful.cache import cache_dir
+from brimful.base.atomic_file import atomic_file
+from brimful.base.cache import cache_dir
+from brimful.base.fingerprint import canonical_json, fingerprint_bytes, fingerprint_of
+from brimful.base.optional import fast_json_library
+from brimful.base.tables import open_table, write_table
+from brimful.base.typing import Fingerprint
+from brimful.base.versions import version_of
 from brimful.encode.token_bytes import TokenBytes
 from brimful.errors import BrimfulError
-from brimful.fingerprint import canonical_json, fingerprint_bytes, fingerprint_of
-from brimful.optional import fast_json_library
-from brimful.tables import open_table, write_table
-from brimful.typing import Fingerprint
-from brimful.versions import version_of
 
 _VERSION = 2
 _MAX_FILE_BYTES = 64 << 20

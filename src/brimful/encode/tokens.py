@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from brimful.base.typing import IGNORE_INDEX
+from brimful.base.wording import setting
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoder import Encoder, MeasuredLengths
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import BadSampleError
-from brimful.messages import setting
 from brimful.sources.sample import Sample
-from brimful.typing import IGNORE_INDEX
 
 
 class TokenEncoder(Encoder):

@@ -16,11 +16,11 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
+from brimful.base.wording import setting
 from brimful.encode.placeholders import Render, excerpt_of, replace_texts
 from brimful.encode.text_spans import Span
 from brimful.encode.traced import Traced
 from brimful.errors import AssistantTurnsError
-from brimful.messages import setting
 from brimful.sources.sample import Message
 
 _MARK = "\ue010\ue011"  # private-use characters that no template looks for

@@ -9,13 +9,13 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from brimful.checks import describe, path_of, position
+from brimful.base.checks import describe, path_of, position
+from brimful.base.fingerprint import fingerprint_array, fingerprint_of, short
+from brimful.base.tables import Table, open_table, write_table
+from brimful.base.typing import AnyIntArray, BoolArray, Fingerprint, Int64Array, Lengths
 from brimful.errors import CorruptFileError, InvalidLengthsError, SettingsError
-from brimful.fingerprint import fingerprint_array, fingerprint_of, short
 from brimful.lengths.account import Account
 from brimful.lengths.targets import Targets
-from brimful.tables import Table, open_table, write_table
-from brimful.typing import AnyIntArray, BoolArray, Fingerprint, Int64Array, Lengths
 
 _MAX_LENGTH = 2**31 - 1
 """Largest length: they are int32."""

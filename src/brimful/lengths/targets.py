@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from brimful.ragged import offsets_of, ranges
-from brimful.tables import Ragged
-from brimful.typing import AnyIntArray, Int32Array, Int64Array, Lengths, LossMask
+from brimful.base.ragged import offsets_of, ranges
+from brimful.base.tables import Ragged
+from brimful.base.typing import AnyIntArray, Int32Array, Int64Array, Lengths, LossMask
 
 _ROWS_AT_ONCE = 1 << 16
 """Rows whose targets are counted together: the temporary memory is some megabytes."""

@@ -5,6 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from brimful.base.ragged import offsets_of
+from brimful.base.tables import Ragged, open_table
+from brimful.base.typing import Int64Array
 from brimful.lengths.account import Account
 from brimful.lengths.table import REJECTED, LengthTable
 from brimful.lengths.targets import Targets, joined_rows
@@ -13,9 +16,6 @@ from brimful.measure.filters import Duplicates
 from brimful.measure.filters.duplicates import CONTENT, first_of_each
 from brimful.measure.media_states import STATES
 from brimful.measure.rejects import MAX_REJECTS, rejects_of
-from brimful.ragged import offsets_of
-from brimful.tables import Ragged, open_table
-from brimful.typing import Int64Array
 
 
 def assembled_table(

@@ -8,6 +8,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from brimful.base.ragged import offsets_of
+from brimful.base.tables import Ragged, write_table
+from brimful.base.typing import BoolArray, Lengths, LossMask, TokenIds
 from brimful.encode.encoder import Encoder
 from brimful.encode.token_runs import write_stored
 from brimful.errors import BadSampleError
@@ -17,11 +20,8 @@ from brimful.lengths.targets import runs_of_masks
 from brimful.measure.filters import Duplicates, Filter, rejection
 from brimful.measure.filters.duplicates import CONTENT, content_of
 from brimful.measure.media_states import STATES, noted
-from brimful.ragged import offsets_of
 from brimful.sources.sample import PlainMessages, Sample
 from brimful.sources.source import Source
-from brimful.tables import Ragged, write_table
-from brimful.typing import BoolArray, Lengths, LossMask, TokenIds
 
 RUNS = "target_runs"
 """Column of a block's file with the runs of targets of each row."""

@@ -12,7 +12,7 @@ from brimful.encode.choose import encoder_for
 from brimful.encode.encoder import Encoder
 from brimful.errors import BrimfulError
 from brimful.sources.augmented import Transform
-from brimful.sources.open import open_source
+from brimful.sources.opening import open_source
 from brimful.sources.source import Source
 
 

@@ -10,16 +10,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from brimful.blobs import atomic_file
+from brimful.base.atomic_file import atomic_file
+from brimful.base.tables import Table, open_table
+from brimful.base.typing import Fingerprint, LossMask
+from brimful.base.wording import setting
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.token_runs import StoredSamples
 from brimful.errors import BadSampleError, BrimfulError, EncodersDifferError, SourceNotFoundError
 from brimful.lengths.targets import mask_of_runs
 from brimful.measure.block import RUNS, BlockContext, BlockTask, measure_block, num_characters
-from brimful.messages import setting
 from brimful.sources.sample import Sample
-from brimful.tables import Table, open_table
-from brimful.typing import Fingerprint, LossMask
 
 ROWS = 16
 """Rows of a block that are compared: 16 of 4,096 cost less than a tenth of the time."""

@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from brimful.arguments import understands
-from brimful.cache import cache_dir as default_cache_dir
+from brimful.base.arguments import understands
+from brimful.base.cache import cache_dir as default_cache_dir
+from brimful.base.execute import LOCAL, Execution, ExecutionLike, as_execution
+from brimful.base.fingerprint import fingerprint_of
+from brimful.base.progress import Progress
+from brimful.base.wording import setting
 from brimful.encode.choose import as_encoder
 from brimful.encode.encoder import Encoder
 from brimful.encode.token_runs import StoredSamples
 from brimful.errors import CacheMismatchError, SettingsError
-from brimful.execute import LOCAL, Execution, ExecutionLike, as_execution
-from brimful.fingerprint import fingerprint_of
 from brimful.lengths.table import LengthTable
 from brimful.measure.assembly import assembled_table, originals_of
 from brimful.measure.block import BlockContext
@@ -24,10 +26,8 @@ from brimful.measure.pending import measure_share, run_pending, task_for
 from brimful.measure.provenance import open_earlier, provenance_of
 from brimful.measure.rejects import knows_rejects, lists_rejects, located_rejects, num_bad, rejects_of, write_rejects
 from brimful.measure.shares import forget_shares
-from brimful.messages import setting
-from brimful.progress import Progress
 from brimful.sources.augmented import Transform
-from brimful.sources.open import open_source
+from brimful.sources.opening import open_source
 from brimful.sources.source import Source
 
 OnBadSample: TypeAlias = Literal["error", "skip"]

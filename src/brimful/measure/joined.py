@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from brimful.base.fingerprint import differing_keys, fingerprint_of
 from brimful.errors import CacheMismatchError, SettingsError
-from brimful.fingerprint import differing_keys, fingerprint_of
 from brimful.lengths.account import Account
 from brimful.lengths.table import LengthTable
 from brimful.lengths.targets import Targets, joined_rows

@@ -10,7 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from brimful.checks import check_type
+from brimful.base.checks import check_type
+from brimful.base.progress import Progress
+from brimful.base.wording import setting
 from brimful.encode.choose import as_encoder
 from brimful.encode.encoder import Encoder
 from brimful.errors import CacheMismatchError, SettingsError
@@ -19,9 +21,7 @@ from brimful.measure.command import measure_command
 from brimful.measure.filters import Filter, as_filters
 from brimful.measure.job import OnBadSample, budgets_of, measure_lengths
 from brimful.measure.provenance import augmentation_settings, open_earlier, provenance_of
-from brimful.messages import setting
-from brimful.progress import Progress
-from brimful.sources.open import open_source
+from brimful.sources.opening import open_source
 from brimful.sources.source import Source
 
 OnCacheMismatch: TypeAlias = Literal["error", "rebuild", "fallback"]

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import numpy as np
 
-from brimful.blobs import atomic_file
+from brimful.base.atomic_file import atomic_file
+from brimful.base.progress import Progress
+from brimful.base.tables import Table, open_table
+from brimful.base.typing import Int64Array
+from brimful.base.wording import setting
 from brimful.encode.encoder import MediaReference
 from brimful.errors import BadSampleError, BrimfulError, ProcessorDiffersError
 from brimful.measure.block import BlockContext, BlockTask
-from brimful.messages import setting
-from brimful.progress import Progress
 from brimful.sources.sample import Sample
-from brimful.tables import Table, open_table
-from brimful.typing import Int64Array
 
 SHARE = 256
 """Samples with media for each compared one, if time allows."""

@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from brimful.attachment import BadAttachmentError
+from brimful.base.attachment import BadAttachmentError
+from brimful.base.execute import LOCAL, Execution, available_cores, run_tasks
+from brimful.base.fingerprint import short_digest
+from brimful.base.progress import Progress
+from brimful.base.typing import Int64Array
 from brimful.errors import BadSampleError
-from brimful.execute import LOCAL, Execution, available_cores, run_tasks
-from brimful.fingerprint import short_digest
-from brimful.progress import Progress
 from brimful.sources.sample import Sample
 from brimful.sources.source import Source
-from brimful.typing import Int64Array
 
 STATES = "media_states"
 """Column of the states of rows, ``int64``: 0 for a row without files; and name of the stage that compares them."""

@@ -8,21 +8,21 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from brimful.blobs import LocalBlobStore
+from brimful.base.blobs import LocalBlobStore
+from brimful.base.execute import LOCAL, Execution, available_cores, run_tasks
+from brimful.base.execute.workers import start_server
+from brimful.base.progress import Progress
+from brimful.base.tables import open_table
 from brimful.encode.encoder import Encoder
 from brimful.encode.token_runs import is_stored
 from brimful.errors import BrimfulError
-from brimful.execute import LOCAL, Execution, available_cores, run_tasks
-from brimful.execute.workers import start_server
 from brimful.measure.block import RUNS, BlockContext, BlockTask, measure_block
 from brimful.measure.comparison import ReferenceRows, compare_block, is_compared, measure_and_compare, reference_rows
 from brimful.measure.filters.duplicates import CONTENT
 from brimful.measure.media_comparison import MediaComparison
 from brimful.measure.media_states import STATES, StatedRows, changed_samples
 from brimful.measure.shares import in_words, missing_shares, note_shares
-from brimful.progress import Progress
 from brimful.sources.rows import Block
-from brimful.tables import open_table
 
 _SMALL_BYTES = 5_500_000
 """Bytes of text that the reference encodes in less processor time than the fast library takes to load."""

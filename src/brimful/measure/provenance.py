@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from brimful.base.fingerprint import differing_keys, short
+from brimful.base.wording import setting
 from brimful.encode.encoder import Encoder
 from brimful.errors import BrimfulError, SettingsError
-from brimful.fingerprint import differing_keys, short
 from brimful.lengths.table import LengthTable
 from brimful.measure.filters import Filter
-from brimful.messages import setting
 from brimful.sources.source import Source
 
 

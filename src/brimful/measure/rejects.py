@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from brimful.blobs import atomic_file
+from brimful.base.atomic_file import atomic_file
+from brimful.base.tables import open_table
+from brimful.base.typing import Int64Array
 from brimful.lengths.table import LengthTable
 from brimful.measure.block import BlockTask
 from brimful.sources.source import Source
-from brimful.tables import open_table
-from brimful.typing import Int64Array
 
 MAX_REJECTS = 1000
 """Number of rejected rows that a table names, from the first; the rest are only counted."""

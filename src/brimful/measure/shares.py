@@ -8,10 +8,10 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from brimful.blobs.atomic_file import atomic_file
-from brimful.blobs.local import LocalBlobStore
-from brimful.execute import Execution
-from brimful.messages import setting
+from brimful.base.atomic_file import atomic_file
+from brimful.base.blobs.local import LocalBlobStore
+from brimful.base.execute import Execution
+from brimful.base.wording import setting
 
 _MAX_NAMED = 8
 """Shares that a message names; a job array of thousands may lack most of them."""

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from brimful.base.optional import optional
 from brimful.media.medium import BadMediumError, Medium
-from brimful.optional import optional
 
 if TYPE_CHECKING:
     from soundfile import SoundFile

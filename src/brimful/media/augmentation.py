@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from brimful.checks import check_type
+from brimful.base.checks import check_type
 from brimful.media.images import load_image
 from brimful.media.medium import MediaKind, Medium
 from brimful.sources.augmented import Transform, name_of

@@ -13,7 +13,11 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from brimful.checks import check_type
+from brimful.base.checks import check_type
+from brimful.base.tokenized import TokenizedSample
+from brimful.base.tokenized_media import MEDIA_KEYS, TOKEN_TYPES, Media, tokens_of_grids
+from brimful.base.typing import Fingerprint, Int64Array
+from brimful.base.wording import setting
 from brimful.collate.extras import PackExtras
 from brimful.errors import CollateError, SettingsError
 from brimful.media import BadMediumError, MediaKind, PlacedMedium
@@ -21,11 +25,7 @@ from brimful.media.families import Family, family_of_settings, open_family
 from brimful.media.families.qwen_audio import sound_tokens
 from brimful.media.features import FeatureMaker, Features, read_features, shortened
 from brimful.media.rope_positions import RopeMedium, rope_positions, rope_rule
-from brimful.messages import setting
-from brimful.shards import Pack
-from brimful.tokenized import TokenizedSample
-from brimful.tokenized_media import MEDIA_KEYS, TOKEN_TYPES, Media, tokens_of_grids
-from brimful.typing import Fingerprint, Int64Array
+from brimful.store.shards import Pack
 
 OnBadMedium = Literal["error", "no_loss"]
 """Policy for a medium that cannot be decoded: an error that names it, or training of its sample without loss."""

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from io import SEEK_CUR, SEEK_END, BytesIO
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
+from brimful.base.optional import optional
 from brimful.media.medium import BadMediumError, Medium
-from brimful.optional import optional
 
 if TYPE_CHECKING:
     from PIL import Image, ImageFile

@@ -12,12 +12,12 @@ from functools import cached_property
 from os import pread
 from typing import BinaryIO
 
-from brimful.attachment import BadAttachmentError
-from brimful.blobs import BlobStore
-from brimful.checks import special_file
-from brimful.fingerprint import fingerprint_bytes, fingerprint_stream, short_digest
-from brimful.messages import setting
-from brimful.typing import Fingerprint
+from brimful.base.attachment import BadAttachmentError
+from brimful.base.blobs import BlobStore
+from brimful.base.checks import special_file
+from brimful.base.fingerprint import fingerprint_bytes, fingerprint_stream, short_digest
+from brimful.base.typing import Fingerprint
+from brimful.base.wording import setting
 
 _PIECE_BYTES = 1 << 20
 """Bytes of a file that are in memory while it is fingerprinted: a video need not fit."""
@@ -199,7 +199,7 @@ class MediaContainer:
         path: of the file, or its URL.
 
     >>> import tempfile
-    >>> from brimful.blobs import open_blob_store
+    >>> from brimful.base.blobs import open_blob_store
     >>> store = open_blob_store(tempfile.mkdtemp())
     >>> store.put_atomic("media/a.tar", b"abcdef")
     >>> MediaContainer(store, "media/a.tar").read(2, 3)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
+from brimful.base.typing import Int64Array
 from brimful.errors import SettingsError
 from brimful.media.families import Family
 from brimful.media.medium import BadMediumError, MediaKind
-from brimful.typing import Int64Array
 
 
 @dataclass(frozen=True, slots=True)

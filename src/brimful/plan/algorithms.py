@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from brimful.messages import counted
+from brimful.base.wording import counted
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.counts.runs import PackRuns
 from brimful.plan.fit.best_fit import best_fit

@@ -4,13 +4,13 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from brimful.base.typing import AnyIntArray, BoolArray, Int64Array, Lengths
+from brimful.base.wording import setting
 from brimful.errors import NoTargetError
 from brimful.lengths.table import LengthTable
 from brimful.lengths.targets import Targets
-from brimful.messages import setting
 from brimful.plan.policies.overflow import NO_SAMPLES, Overflow, Segments
 from brimful.plan.settings import PlanSettings
-from brimful.typing import AnyIntArray, BoolArray, Int64Array, Lengths
 
 MUCH_LOST = 0.05
 """Share of lost tokens from which a warning is given: it then shows in the mixture, and is rarely wanted."""

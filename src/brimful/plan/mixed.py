@@ -10,21 +10,21 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from brimful.checks import check_type, whole_number
+from brimful.base.checks import check_type, whole_number
+from brimful.base.ragged import offsets_of, sums_of
+from brimful.base.rng import generator
+from brimful.base.typing import AnyIntArray, Int64Array, Offsets
+from brimful.base.wording import setting
 from brimful.errors import PlanMismatchError, SettingsError
 from brimful.lengths.table import LengthTable
-from brimful.messages import setting
 from brimful.plan.items import Items
 from brimful.plan.ledger import Ledger, ledger_of, targets_of
 from brimful.plan.packing import Packing, PackResult
 from brimful.plan.policies.mixture.draw import MixtureDraw
 from brimful.plan.policies.mixture.elements import Elements, MixedSamples
-from brimful.plan.policies.mixture.shares import mixture_record
+from brimful.plan.policies.mixture.proportions import mixture_record
 from brimful.plan.policies.mixture.spec import MixOrder, Mixture, Weighting
 from brimful.plan.settings import PlanSettings
-from brimful.ragged import offsets_of, sums_of
-from brimful.rng import generator
-from brimful.typing import AnyIntArray, Int64Array, Offsets
 
 Pack: TypeAlias = Callable[[Items, PlanSettings], PackResult[Packing]]
 """The packing of items by the algorithm of the settings."""

@@ -9,8 +9,8 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from brimful.ragged import offsets_of, ranges
-from brimful.typing import AnyIntArray, Fingerprint, Int64Array, Offsets
+from brimful.base.ragged import offsets_of, ranges
+from brimful.base.typing import AnyIntArray, Fingerprint, Int64Array, Offsets
 
 Packs = TypeVar("Packs", covariant=True)
 

@@ -10,9 +10,11 @@ from typing import Any, NamedTuple, overload
 
 import numpy as np
 
-from brimful.checks import path_of, position, positions
+from brimful.base.checks import path_of, position, positions
+from brimful.base.fingerprint import fingerprint_array, fingerprint_of, short
+from brimful.base.ragged import sums_of
+from brimful.base.typing import AnyIntArray, Fingerprint, Float64Array, Int64Array, Lengths, Offsets
 from brimful.errors import CorruptFileError, LengthChangedError, PlanMismatchError, SettingsError
-from brimful.fingerprint import fingerprint_array, fingerprint_of, short
 from brimful.lengths.table import LengthTable
 from brimful.plan.ledger import Ledger
 from brimful.plan.packing import PlanOutcome
@@ -23,8 +25,6 @@ from brimful.plan.saved.validate import validate_plan
 from brimful.plan.schedule import CostModel, pack_costs, pack_part_costs
 from brimful.plan.schedule.pack_costs import TOWER_SIZES
 from brimful.plan.settings import PlanSettings
-from brimful.ragged import sums_of
-from brimful.typing import AnyIntArray, Fingerprint, Float64Array, Int64Array, Lengths, Offsets
 
 
 class Segment(NamedTuple):

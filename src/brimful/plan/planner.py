@@ -5,10 +5,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from brimful.arguments import CAPACITY_NAMES, understands
+from brimful.base.arguments import CAPACITY_NAMES, understands
+from brimful.base.ragged import positions_type
+from brimful.base.typing import AnyIntArray
+from brimful.base.wording import setting
 from brimful.errors import SettingsError
 from brimful.lengths.table import LengthTable, as_table
-from brimful.messages import setting
 from brimful.plan.algorithms import CountOptions
 from brimful.plan.counts.counting_sort import decreasing_order
 from brimful.plan.counts.histogram import Histogram
@@ -31,8 +33,6 @@ from brimful.plan.policies.no_target import NoTarget
 from brimful.plan.policies.overflow import Overflow, Truncated
 from brimful.plan.settings import PlanSettings
 from brimful.plan.vector.pack_vectors import pack_vectors
-from brimful.ragged import positions_type
-from brimful.typing import AnyIntArray
 
 _NONE_TRUNCATED = Truncated.none()
 

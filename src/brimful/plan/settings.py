@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field
 from typing import Any
 
-from brimful.checks import check_type, choice_of, is_number, setting_number
+from brimful.base.checks import check_type, choice_of, is_number, setting_number
+from brimful.base.settings import option, settings_from
+from brimful.base.typing import Fingerprint
+from brimful.base.wording import setting
 from brimful.errors import SettingsError
-from brimful.messages import setting
 from brimful.plan.algorithms import ALGORITHMS, ALGORITHMS_BY_ANY_NAME, Algorithm
 from brimful.plan.phased import Recipe
 from brimful.plan.policies.alignment import UNALIGNED, Alignment
@@ -16,8 +18,6 @@ from brimful.plan.policies.budgets import Budgets
 from brimful.plan.policies.mixture.spec import MixOrder, Mixture, Weighting
 from brimful.plan.policies.no_target import NoTarget
 from brimful.plan.policies.overflow import Overflow
-from brimful.settings import option, settings_from
-from brimful.typing import Fingerprint
 
 _MAX_CAPACITY = 2**31 - 1
 """Maximum tokens of a pack: positions in it are int32."""

@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from brimful.checks import whole_number
+from brimful.base.checks import whole_number
+from brimful.base.ragged import ranges
+from brimful.base.typing import AnyIntArray, Int64Array
+from brimful.base.wording import setting
 from brimful.errors import PlanMismatchError, SettingsError
 from brimful.lengths.table import LengthTable, as_table
-from brimful.messages import setting
 from brimful.plan.mixed import as_uses
 from brimful.plan.plan import Plan
 from brimful.plan.planner import plan_with
 from brimful.plan.settings import PlanSettings
-from brimful.ragged import ranges
-from brimful.typing import AnyIntArray, Int64Array
 
 
 @dataclass(frozen=True)

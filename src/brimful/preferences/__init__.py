@@ -3,7 +3,7 @@
 A row is two samples that stay in one pack: chosen and rejected, or an answer and a KL completion. ``formats`` reads
 such rows as views of the line's ``Rows``; ``dpo`` and ``kto`` make batches and steps of their packs, with log
 probabilities of a reference model from ``references``. The line imports nothing from this room
-(``brimful.wings``).
+(``brimful.base.wings``).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import brimful.sources  # noqa: F401  (first: it loads the formats of this room, which import the others)
-from brimful.optional import public_name
+from brimful.base.optional import public_name
 
 __all__ = [
     "KtoCollator",

@@ -11,7 +11,7 @@ from brimful.collate.loss import count_targets
 from brimful.preferences.pair_loss import PreferenceLosses, preference_loss
 from brimful.preferences.pairs import pair_segments
 from brimful.preferences.training import RowsCollator, collator_of, cu_seqlens_of, policy_and_reference, train_with
-from brimful.shards import Pack
+from brimful.store.shards import Pack
 
 __all__ = ["PreferenceCollator", "packed_preference_loss", "train_on_preferences"]
 

@@ -6,15 +6,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
-from brimful.messages import setting
-from brimful.preferences.rows import ANSWERS, AnswerOfRow, KtoRows, PreferenceRows, RowAndOther
+from brimful.base.wording import setting
+from brimful.preferences.row_views import ANSWERS, AnswerOfRow, KtoRows, PreferenceRows, RowAndOther
 from brimful.sources.formats.alpaca import Alpaca
+from brimful.sources.formats.conversation import as_text, as_tools, preview
 from brimful.sources.formats.messages import Messages
 from brimful.sources.formats.prompt_completion import PromptCompletion
 from brimful.sources.formats.registry import register, suggested
 from brimful.sources.formats.row_format import RowFormat
 from brimful.sources.formats.sharegpt import ShareGPT, as_sharegpt_message
-from brimful.sources.formats.turns import as_text, as_tools, preview
 from brimful.sources.sample import Completion, MalformedRowError, Message, Sample
 
 _LABELS = ("label", "kto_tag")

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from brimful.base.typing import BoolArray, Int64Array, LossMask
 from brimful.errors import CollateError
 from brimful.preferences.pairs import pair_segments
-from brimful.shards import Pack
-from brimful.typing import BoolArray, Int64Array, LossMask
+from brimful.store.shards import Pack
 
 
 @dataclass(frozen=True)

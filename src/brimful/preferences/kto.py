@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import torch
 
+from brimful.base.fingerprint import fingerprint_of
+from brimful.base.typing import Fingerprint
 from brimful.collate.torch import PackCollator
 from brimful.errors import SettingsError
-from brimful.fingerprint import fingerprint_of
 from brimful.preferences.kl_completions import AnswersAndKlCompletions, split_kl_completions, with_kl_targets
 from brimful.preferences.kto_loss import KtoLosses, kto_loss
 from brimful.preferences.references import ReferenceLogps
 from brimful.preferences.training import RowsCollator, collator_of, cu_seqlens_of, policy_and_reference, train_with
 from brimful.serve.pack_store import IndexedPacks
-from brimful.shards import Pack, PackSequence
-from brimful.typing import Fingerprint
+from brimful.store.shards import Pack, PackSequence
 
 __all__ = ["KtoCollator", "kl_sums", "packed_kto_loss", "train_on_kto", "with_mismatch_targets"]
 

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 
-from brimful.checks import is_number
+from brimful.base.checks import is_number
+from brimful.base.wording import setting
 from brimful.collate.loss_torch import SegmentLosses
 from brimful.errors import CollateError, SettingsError
-from brimful.messages import setting
 
 __all__ = ["PAIR_LOSSES", "PreferenceLosses", "preference_loss"]
 

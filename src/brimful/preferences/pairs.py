@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from brimful.base.typing import AnyIntArray, Int64Array
 from brimful.errors import CollateError
-from brimful.typing import AnyIntArray, Int64Array
 
 _FIX = "its packs were planned without their groups, or a batch takes samples apart"
 

@@ -9,17 +9,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from brimful.cache import exclusive
-from brimful.checks import setting_number
+from brimful.base.cache import exclusive
+from brimful.base.checks import setting_number
+from brimful.base.fingerprint import fingerprint_array, fingerprint_of, fingerprint_stream, short_digest
+from brimful.base.progress import Progress
+from brimful.base.tables import Table, open_table, write_table
+from brimful.base.typing import AnyIntArray, Fingerprint, Float32Array, Int64Array
+from brimful.base.wording import setting
 from brimful.collate.torch import PackCollator
 from brimful.errors import CorruptFileError, PlanMismatchError, SettingsError, SourceNotFoundError
-from brimful.fingerprint import fingerprint_array, fingerprint_of, fingerprint_stream, short_digest
 from brimful.integrations.trainers.evaluation import evaluate_samples
-from brimful.messages import setting
-from brimful.progress import Progress
-from brimful.shards import Pack, PackSequence
-from brimful.tables import Table, open_table, write_table
-from brimful.typing import AnyIntArray, Fingerprint, Float32Array, Int64Array
+from brimful.store.shards import Pack, PackSequence
 
 __all__ = ["ReferenceLogps", "compute_references", "model_fingerprint"]
 

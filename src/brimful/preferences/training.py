@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from brimful.checks import check_type
+from brimful.base.checks import check_type
+from brimful.base.typing import Float32Array
 from brimful.collate.batch import PackedBatch
 from brimful.collate.loss_torch import SegmentLosses, per_sample_loss
 from brimful.collate.torch import PackCollator
 from brimful.errors import SettingsError
 from brimful.preferences.references import ReferenceLogps
-from brimful.shards import Pack
-from brimful.typing import Float32Array
+from brimful.store.shards import Pack
 
 
 class RowsCollator:

@@ -19,10 +19,10 @@ from brimful.rl.context_parallel_split import (
     gather_from_context_parallel,
     split_for_context_parallel,
 )
-from brimful.rl.planner import plan_step
 from brimful.rl.step_items import GroupsShare
 from brimful.rl.step_packs import RestoredTokens, SampleColumn, pack_step, restore_tokens
 from brimful.rl.step_plan import LossMean, StepPlan, loss_weights
+from brimful.rl.step_planner import plan_step
 from brimful.rl.warm_up import warm_up
 
 __all__ = [

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from brimful.checks import check_share, setting_number, whole_number
+from brimful.base.checks import check_share, setting_number, whole_number
+from brimful.base.typing import AnyIntArray, Float64Array, Int64Array
+from brimful.base.wording import counted
 from brimful.errors import InvalidLengthsError, OversizedSampleError
 from brimful.lengths.table import LengthTable
-from brimful.messages import counted
 from brimful.plan.policies.budgets import examples_of
 from brimful.rl.context_parallel_plan import ContextParallelPlan
-from brimful.rl.fill import run_loop
+from brimful.rl.fill_bins import run_loop
 from brimful.rl.step_items import StepCost, prepare_step_items
-from brimful.typing import AnyIntArray, Float64Array, Int64Array
 
 _MORE_SLACK = 0.2
 """Slack of a second attempt, if the first shares a sample among more ranks than it has tokens."""

@@ -7,10 +7,10 @@ from functools import cached_property
 
 import numpy as np
 
-from brimful.checks import setting_number
-from brimful.fingerprint import fingerprint_array, fingerprint_of, short
-from brimful.messages import counted
-from brimful.typing import Fingerprint, Float64Array, Int64Array
+from brimful.base.checks import setting_number
+from brimful.base.fingerprint import fingerprint_array, fingerprint_of, short
+from brimful.base.typing import Fingerprint, Float64Array, Int64Array
+from brimful.base.wording import counted
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from brimful.checks import choice_of, setting_number, whole_number
+from brimful.base.checks import choice_of, setting_number, whole_number
+from brimful.base.ragged import ranges
+from brimful.base.typing import BoolArray, CuSeqlens, Float32Array, Int32Array, Int64Array, Labels
+from brimful.base.wording import setting
 from brimful.collate.batch import PackedBatch
 from brimful.collate.columns import Column
 from brimful.collate.shift import shift_labels, shift_left
 from brimful.errors import CollateError
-from brimful.messages import setting
-from brimful.ragged import ranges
-from brimful.typing import BoolArray, CuSeqlens, Float32Array, Int32Array, Int64Array, Labels
 
 
 class ContextParallelLayout(str, Enum):

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from brimful.rl.fill import run_loop
-from brimful.typing import Int64Array
+from brimful.base.typing import Int64Array
+from brimful.rl.fill_bins import run_loop
 
 
 def fill_levels(

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from brimful.rl.exchange import exchange_between_ranks
-from brimful.rl.fill import fill_least_loaded, run_loop
-from brimful.rl.spread import fill_vectors
-from brimful.typing import Int64Array
+from brimful.base.typing import Int64Array
+from brimful.rl.exchange_samples import exchange_between_ranks
+from brimful.rl.fill_bins import fill_least_loaded, run_loop
+from brimful.rl.spread_samples import fill_vectors
 
 _LIMITS = 4
 """Number of token limits of a rank to try, from its whole room down to almost an equal share of all tokens."""

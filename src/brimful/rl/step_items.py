@@ -10,16 +10,16 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from brimful.base.typing import AnyIntArray, Float64Array, Int64Array
+from brimful.base.wording import setting
 from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError
 from brimful.lengths.table import LengthTable, as_lengths
-from brimful.messages import setting
 from brimful.plan.policies.budgets import Budgets, examples_of
 from brimful.plan.policies.groups import ALONE, Groups, as_groups, group_items
 from brimful.plan.policies.overflow import Overflow
 from brimful.plan.schedule.balance import quantise
 from brimful.plan.schedule.cost_model import CostModel
 from brimful.plan.schedule.pack_costs import pack_costs, sample_costs
-from brimful.typing import AnyIntArray, Float64Array, Int64Array
 
 StepCost: TypeAlias = CostModel | npt.NDArray[np.floating] | Sequence[float]
 """A cost model, or the cost of each sample: ``float[num_samples]``, in any unit."""

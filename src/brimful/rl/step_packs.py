@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from brimful.checks import choice_of, position
+from brimful.base.checks import choice_of, position
+from brimful.base.ragged import offsets_of, ranges
+from brimful.base.typing import BoolArray, Int64Array, LossMask, Offsets, TokenIds
 from brimful.collate.batch import PackedBatch
 from brimful.collate.columns import Column, ColumnPlace, check_column_name, check_fill
 from brimful.collate.extras import PackExtras
 from brimful.errors import CollateError
-from brimful.ragged import offsets_of, ranges
 from brimful.rl.step_plan import StepPlan
-from brimful.shards import Pack, assemble_pack
-from brimful.typing import BoolArray, Int64Array, LossMask, Offsets, TokenIds
+from brimful.store.shards import Pack, assemble_pack
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,12 +9,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from brimful.checks import check_rank, choice_of, is_number
+from brimful.base.checks import check_rank, choice_of, is_number
+from brimful.base.fingerprint import fingerprint_array, fingerprint_of, short
+from brimful.base.typing import Fingerprint, Float64Array, Int64Array, Offsets
+from brimful.base.wording import counted, percent
 from brimful.errors import SettingsError
-from brimful.fingerprint import fingerprint_array, fingerprint_of, short
-from brimful.messages import counted, percent
 from brimful.plan.schedule.balance import Barrier
-from brimful.typing import Fingerprint, Float64Array, Int64Array, Offsets
 
 
 class LossMean(str, Enum):

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from brimful.compiling import warming_up
+from brimful.base.compiling import warming_up
 from brimful.plan.planner import plan_packs
 from brimful.rl.context_parallel import plan_context_parallel
-from brimful.rl.planner import plan_step
+from brimful.rl.step_planner import plan_step
 
 _NUM_SAMPLES = 64
 """Number of samples in the plans: enough to reach every loop."""

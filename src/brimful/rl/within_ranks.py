@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from brimful.rl.fill import run_loop
+from brimful.base.typing import AnyIntArray, Int64Array
+from brimful.rl.fill_bins import run_loop
 from brimful.rl.levels import fill_common_levels
-from brimful.rl.spread import spread
-from brimful.typing import AnyIntArray, Int64Array
+from brimful.rl.spread_samples import spread
 
 
 def spread_within_ranks(

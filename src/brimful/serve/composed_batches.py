@@ -9,21 +9,21 @@ from copy import copy
 from itertools import count
 from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 
-from brimful.checks import check_type, setting_number
+from brimful.base.checks import check_type, setting_number
+from brimful.base.fingerprint import fingerprint_of
+from brimful.base.typing import AnyIntArray
+from brimful.base.wording import counted
 from brimful.errors import CollateError, SettingsError, StateError
-from brimful.fingerprint import fingerprint_of
 from brimful.lengths.table import LengthTable
-from brimful.messages import counted
 from brimful.plan.schedule import Tail
 from brimful.serve.agreement import RankAgreement
 from brimful.serve.compose import BatchLedger, ComposerMark, MicroBatchComposer, SampleSegment
+from brimful.serve.online_window import Window, WindowComposer
 from brimful.serve.rank_loader import RankLoader, without_loss
 from brimful.serve.sample_feeds import IndexedSampleFeed, SampleFeed, StreamSampleFeed
 from brimful.serve.state import Position, check_state, damaged, make_state
 from brimful.serve.token_budget import Count, SampleCount, TokenBudget
-from brimful.serve.window import Window, WindowComposer
-from brimful.shards import Pack
-from brimful.typing import AnyIntArray
+from brimful.store.shards import Pack
 
 Batching: TypeAlias = TokenBudget | SampleCount | Window
 
@@ -109,7 +109,7 @@ class ComposedBatches(RankLoader):
         worker = None if torch_data is None else torch_data.get_worker_info()
         if worker is None or worker.num_workers == 1:
             return super().__iter__()
-        from brimful.serve.workers import LoaderDataset
+        from brimful.serve.worker_loader import LoaderDataset
 
         return iter(LoaderDataset(self))
 

@@ -8,24 +8,24 @@ from typing import Any
 
 import numpy as np
 
-from brimful.arguments import CAPACITY_NAMES, understands
-from brimful.checks import check_type
+from brimful.base.arguments import CAPACITY_NAMES, understands
+from brimful.base.checks import check_type
+from brimful.base.fingerprint import short
+from brimful.base.typing import AnyIntArray
+from brimful.base.wording import counted, setting
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoded_samples import EncodedSamples
 from brimful.encode.encoder import Encoder
 from brimful.errors import AugmentationError, LengthChangedError, OversizedSampleError, PlanMismatchError, SettingsError
-from brimful.fingerprint import short
 from brimful.lengths.table import LengthTable
-from brimful.messages import counted, setting
 from brimful.plan import Plan, plan_packs
 from brimful.plan.plan import Segment
 from brimful.plan.policies.groups import check_beginnings_stay
 from brimful.serve.pack_store import IndexedPacks, PackStore, open_packs
 from brimful.serve.wrapped import EncodedRows, WrappedPacks
-from brimful.shards import Pack, assemble_pack
 from brimful.sources.augmented import Transform, names_of
 from brimful.sources.source import Source
-from brimful.typing import AnyIntArray
+from brimful.store.shards import Pack, assemble_pack
 
 
 class _PlannedPacks:

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from brimful.arguments import understands
-from brimful.checks import check_type, is_whole_number, whole_number
+from brimful.base.arguments import understands
+from brimful.base.checks import check_type, is_whole_number, whole_number
+from brimful.base.fingerprint import fingerprint_array
+from brimful.base.wording import counted
 from brimful.errors import SettingsError, StateError
-from brimful.fingerprint import fingerprint_array
-from brimful.messages import counted
 from brimful.plan.schedule import DEFAULT_WINDOW_STEPS, Shape, Tail, quantise_parts, resized_schedule
 from brimful.serve.rank_loader import RankLoader, without_loss
 from brimful.serve.state import Position, check_state, damaged, make_state
-from brimful.shards import FingerprintedPacks, Pack
+from brimful.store.shards import FingerprintedPacks, Pack
 
 _SETTINGS = ("seed", "tail", "costs", "window_steps")
 """Keys of a state that decide the order of packs, in addition to the packs themselves."""

@@ -7,17 +7,17 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, overload
 
-from brimful.attachment import attachment_store
-from brimful.blobs import open_blob_store
-from brimful.checks import path_of, position, positions
+from brimful.base.attachment import attachment_store
+from brimful.base.blobs import open_blob_store
+from brimful.base.checks import path_of, position, positions
+from brimful.base.fingerprint import short
+from brimful.base.typing import Fingerprint
+from brimful.base.wording import counted
 from brimful.errors import UnfinishedStoreError
-from brimful.fingerprint import short
-from brimful.messages import counted
 from brimful.plan import Alignment
 from brimful.serve.shard_files import ShardFiles
 from brimful.serve.state import facts_of_store
-from brimful.shards import Pack, StreamLog
-from brimful.typing import Fingerprint
+from brimful.store.shards import Pack, StreamLog
 
 
 class IndexedPacks(abc.ABC):

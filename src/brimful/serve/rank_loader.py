@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from brimful.checks import check_rank, check_type
+from brimful.base.checks import check_rank, check_type
 from brimful.plan.schedule import Tail
-from brimful.shards import Pack, PlainPack
+from brimful.store.shards import Pack, PlainPack
 
 Loader = TypeVar("Loader", bound="RankLoader")
 AnyPack = TypeVar("AnyPack", Pack, PlainPack)

@@ -9,7 +9,7 @@ import torch.utils.data
 
 from brimful.errors import SettingsError, StateError
 from brimful.serve.rank_loader import RankLoader
-from brimful.serve.workers import FollowedLoader
+from brimful.serve.worker_loader import FollowedLoader
 
 __all__ = ["RequestDataset", "RequestSampler"]
 

@@ -11,16 +11,16 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from brimful.base.fingerprint import fingerprint_array, fingerprint_bytes
+from brimful.base.rng import generator
+from brimful.base.tokenized import TokenizedSample, read_tokenized
+from brimful.base.typing import AnyIntArray, Int64Array, Lengths
+from brimful.base.wording import counted
 from brimful.encode.encoded import EncodedSample
 from brimful.errors import CollateError, EncodeError, LengthChangedError, SettingsError, StateError
-from brimful.fingerprint import fingerprint_array, fingerprint_bytes
 from brimful.lengths.table import as_lengths
-from brimful.messages import counted
-from brimful.rng import generator
 from brimful.serve.compose import MicroBatchComposer, SampleSegment
-from brimful.shards import Pack, assemble_pack
-from brimful.tokenized import TokenizedSample, read_tokenized
-from brimful.typing import AnyIntArray, Int64Array, Lengths
+from brimful.store.shards import Pack, assemble_pack
 
 Item: TypeAlias = EncodedSample | Pack | TokenizedSample
 """A sample or a pack of a feed; a plain sample stays as it was read if a pack cannot represent all of it."""

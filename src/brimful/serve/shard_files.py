@@ -7,10 +7,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from brimful.blobs import BlobStore, LocalCopies, PromisedBlobs
+from brimful.base.blobs import BlobStore, LocalCopies, PromisedBlobs
+from brimful.base.fingerprint import fingerprint_stream
 from brimful.errors import CorruptFileError
-from brimful.fingerprint import fingerprint_stream
-from brimful.shards import Pack, ShardReader, ShardRecord
+from brimful.store.shards import Pack, ShardReader, ShardRecord
 
 _MAX_OPEN_SHARDS = 256
 """Maximum number of shards that one process keeps mapped; the shard mapped first is closed first."""

@@ -19,11 +19,11 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from brimful.checks import check_type, is_whole_number
+from brimful.base.checks import check_type, is_whole_number
+from brimful.base.fingerprint import short
+from brimful.base.typing import Fingerprint
+from brimful.base.wording import differences
 from brimful.errors import StateError
-from brimful.fingerprint import short
-from brimful.messages import differences
-from brimful.typing import Fingerprint
 
 STATE_VERSION = 3
 """Version in every state; states of other versions are refused."""

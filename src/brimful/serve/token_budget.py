@@ -4,7 +4,7 @@ from dataclasses import KW_ONLY, asdict, dataclass
 from enum import Enum
 from typing import Any
 
-from brimful.checks import choice_of, whole_number
+from brimful.base.checks import choice_of, whole_number
 from brimful.errors import SettingsError
 from brimful.plan import Overflow
 

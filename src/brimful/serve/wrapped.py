@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from brimful.base.fingerprint import differing_keys
+from brimful.base.typing import Lengths
+from brimful.base.wording import setting
 from brimful.errors import CacheMismatchError, EncodeError, LengthChangedError, SettingsError
-from brimful.fingerprint import differing_keys
 from brimful.lengths.table import LengthTable, as_lengths
-from brimful.messages import setting
 from brimful.plan import Overflow, Plan
 from brimful.serve.agreement import process_group
-from brimful.shards import PlainPack
-from brimful.typing import Lengths
+from brimful.store.shards import PlainPack
 
 _IN_PROCESS_ROWS = 64
 """Number of rows up to which this process measures alone: starting other processes takes longer."""

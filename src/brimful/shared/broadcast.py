@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from brimful.checks import check_type
+from brimful.base.checks import check_type
+from brimful.base.optional import optional
+from brimful.base.wording import setting
 from brimful.encode.encoder import Encoder
 from brimful.errors import CorruptFileError, SettingsError
-from brimful.messages import setting
-from brimful.optional import optional
 from brimful.plan import Plan
 from brimful.serve.agreement import process_group
-from brimful.shared.arguments import arguments_of, check_arguments
+from brimful.shared.equal_arguments import arguments_of, check_arguments
 from brimful.sources.source import Source
 
 _CHUNK_BYTES = 64 << 20

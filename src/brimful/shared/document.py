@@ -17,10 +17,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from brimful.base.fingerprint import fingerprint_of
+from brimful.base.locks import is_held, try_lock
+from brimful.base.wording import setting
 from brimful.errors import SettingsError
-from brimful.fingerprint import fingerprint_of
-from brimful.locks import is_held, try_lock
-from brimful.messages import setting
 
 _LAUNCHERS = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "MASTER_ADDR", "MASTER_PORT")
 """Variables that are equal on the ranks of one job and differ between jobs."""

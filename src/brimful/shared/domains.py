@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from brimful.base.fingerprint import fingerprint_array, fingerprint_of
+from brimful.base.tables import Ragged, open_table, write_table
+from brimful.base.typing import Fingerprint, Int32Array, Int64Array
+from brimful.base.wording import setting
 from brimful.errors import SettingsError
-from brimful.fingerprint import fingerprint_array, fingerprint_of
-from brimful.messages import setting
 from brimful.plan import Plan
-from brimful.tables import Ragged, open_table, write_table
-from brimful.typing import Fingerprint, Int32Array, Int64Array
 
 _KIND = "domains of packs"
 _CELLS = 1 << 22

@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from brimful.base.fingerprint import short
+from brimful.base.progress import Progress, clock
+from brimful.base.typing import Fingerprint
+from brimful.base.wording import setting
 from brimful.errors import BrimfulError, BuildFailedError, SettingsError, TaskFailedError
-from brimful.fingerprint import short
-from brimful.messages import setting
 from brimful.plan import Plan
-from brimful.progress import Progress, clock
-from brimful.shared.arguments import Arguments
 from brimful.shared.document import DocumentWriter, read_document
+from brimful.shared.equal_arguments import Arguments
 from brimful.shared.ranks import Ranks, Waiting
-from brimful.typing import Fingerprint
 
 _EPOCHS_TOLD = 4
 """Latest epochs in the document: followers are at most one behind."""

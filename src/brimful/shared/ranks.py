@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from dataclasses import asdict, dataclass
 
-from brimful.checks import is_number, setting_number
+from brimful.base.checks import is_number, setting_number
+from brimful.base.wording import setting
 from brimful.errors import SettingsError
-from brimful.messages import setting
 from brimful.serve.agreement import process_group
 
 

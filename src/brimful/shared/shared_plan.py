@@ -10,27 +10,27 @@ from pathlib import Path
 from types import SimpleNamespace, TracebackType
 from typing import Any
 
-from brimful.cache import cache_dir as default_cache_dir
-from brimful.checks import check_type, setting_number
+from brimful.base.cache import cache_dir as default_cache_dir
+from brimful.base.checks import check_type, setting_number
+from brimful.base.fingerprint import short
+from brimful.base.progress import Progress, make_progress
+from brimful.base.typing import AnyIntArray, Fingerprint
+from brimful.base.wording import counted, setting
 from brimful.errors import SettingsError
-from brimful.fingerprint import short
 from brimful.measure import LengthCache, LengthTable
 from brimful.measure.filters import Filter
 from brimful.measure.job import OnBadSample
-from brimful.messages import counted, setting
 from brimful.plan import Alignment, Plan, PlanSettings
-from brimful.progress import Progress, make_progress
 from brimful.serve import PackedDataset
 from brimful.serve.pack_store import IndexedPacks
-from brimful.shards import Pack
-from brimful.shared.arguments import Arguments, check_arguments
 from brimful.shared.document import document_of
 from brimful.shared.domains import PackMetadata, open_metadata
 from brimful.shared.epoch_plans import Builder, BuildPlan, BuiltPlan, Follower
+from brimful.shared.equal_arguments import Arguments, check_arguments
 from brimful.shared.ranks import Ranks, Waiting, find_ranks
 from brimful.shared.source_plans import SourcePlans
 from brimful.sources.augmented import Transform
-from brimful.typing import AnyIntArray, Fingerprint
+from brimful.store.shards import Pack
 
 _MAX_PATH = 4096
 """Maximum bytes of the path of a plan, as in file systems."""
@@ -99,7 +99,7 @@ def shared_plan(
 
     >>> import tempfile
     >>> from brimful import PlanSettings, open_source
-    >>> from brimful.progress import Progress
+    >>> from brimful.base.progress import Progress
     >>> from brimful.testing.toys import toy_chat_encoder
     >>> chats = [{"prompt": "1+1?", "completion": "2"}, {"prompt": "2+2?", "completion": "4"}]
     >>> folder = tempfile.mkdtemp()
@@ -294,7 +294,7 @@ class SharedPackedDataset(IndexedPacks):
 
     >>> import tempfile
     >>> from brimful import PlanSettings
-    >>> from brimful.progress import Progress
+    >>> from brimful.base.progress import Progress
     >>> from brimful.shared import shared_plan
     >>> from brimful.testing.toys import toy_chat_encoder
     >>> chats, encoder, folder = [{"prompt": "1+1?", "completion": "2"}], toy_chat_encoder(), tempfile.mkdtemp()

@@ -10,22 +10,22 @@ from typing import Any
 
 import numpy as np
 
-from brimful.cache import exclusive
+from brimful.base.cache import exclusive
+from brimful.base.fingerprint import fingerprint_array, fingerprint_of
+from brimful.base.progress import Progress
+from brimful.base.typing import AnyIntArray
+from brimful.base.wording import setting
 from brimful.encode.choose import as_encoder
 from brimful.encode.encoder import Encoder
 from brimful.errors import BrimfulError, SettingsError
-from brimful.fingerprint import fingerprint_array, fingerprint_of
 from brimful.measure import LengthCache, LengthTable, measure_lengths
-from brimful.messages import setting
 from brimful.plan import Plan, PlanSettings, plan_with
 from brimful.plan.policies.budgets import DERIVED
-from brimful.progress import Progress
-from brimful.shared.arguments import Arguments, arguments_of
 from brimful.shared.domains import Domains, group_of_packs, save_groups
 from brimful.shared.epoch_plans import BuiltPlan
-from brimful.sources.open import open_source
+from brimful.shared.equal_arguments import Arguments, arguments_of
+from brimful.sources.opening import open_source
 from brimful.sources.source import Source
-from brimful.typing import AnyIntArray
 
 _VERSION = 1
 """Version in the name of every plan: plans that another version of brimful might make differently are not found."""

@@ -4,7 +4,7 @@ A ``Source`` has rows (``rows.py`` and one file per kind of storage) and a forma
 row).
 """
 
-from brimful.sources.open import TextUnit, open_source
+from brimful.sources.opening import TextUnit, open_source
 from brimful.sources.rows import Block, Rows
 from brimful.sources.sample import Message, Sample
 from brimful.sources.source import Source

@@ -14,11 +14,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from brimful.checks import check_type
+from brimful.base.checks import check_type
+from brimful.base.fingerprint import fingerprint_array, fingerprint_of
+from brimful.base.rng import generator
+from brimful.base.wording import setting
 from brimful.errors import AugmentationError, BadSampleError, SettingsError
-from brimful.fingerprint import fingerprint_array, fingerprint_of
-from brimful.messages import setting
-from brimful.rng import generator
 from brimful.sources.sample import Sample
 
 Transform: TypeAlias = Callable[[Sample], Sample]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from brimful.sources.lines import JsonLines
-from brimful.sources.media import MEDIA_COLUMNS, is_media_part, media_keys
+from brimful.sources.media_places import MEDIA_COLUMNS, is_media_part, media_keys
 from brimful.sources.sample import MalformedRowError
 
 _TURNS = ("messages", "conversations", "prompt", "completion")

@@ -17,11 +17,11 @@ from typing import IO, Any
 
 import xxhash
 
-from brimful.blobs import atomic_file
-from brimful.cache import cache_dir, exclusive
+from brimful.base.atomic_file import atomic_file
+from brimful.base.cache import cache_dir, exclusive
+from brimful.base.file_systems import filesystem_of, is_remote, telling
+from brimful.base.fingerprint import fingerprint_of
 from brimful.errors import SourceError, SourceNotFoundError
-from brimful.fingerprint import fingerprint_of
-from brimful.remote import filesystem_of, is_remote, telling
 from brimful.sources.json_array import array_elements
 from brimful.sources.lines import JsonArray, JsonLines
 from brimful.sources.rows import MAX_ROW_BYTES, Rows

@@ -9,8 +9,8 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from brimful.base.wording import setting
 from brimful.errors import SettingsError, SourceNotFoundError
-from brimful.messages import setting
 
 ALL_SPLITS = "all"
 """Name of every split together."""

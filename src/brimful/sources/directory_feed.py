@@ -10,21 +10,21 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from brimful.base.fingerprint import fingerprint_bytes, fingerprint_of
+from brimful.base.wings import LINE_MODULES
 from brimful.errors import BadSampleError, SourceError
-from brimful.fingerprint import fingerprint_bytes, fingerprint_of
 from brimful.sources.copies import begins_like_array
 from brimful.sources.directory import is_pack_store
 from brimful.sources.fast_json import parser_for, row_of_line
 from brimful.sources.feed import Cursor, Feed, numbered, reading_of_arrivals, sample_of
 from brimful.sources.media_files import media_kind
-from brimful.sources.open import arrival_of, source_of_file
-from brimful.sources.pairs import ROW, TRANSCRIPT, row_beside, stem_of
+from brimful.sources.opening import arrival_of, source_of_file
+from brimful.sources.paired_files import ROW, TRANSCRIPT, row_beside, stem_of
 from brimful.sources.reading import Reading, RowOptions
 from brimful.sources.rows import MAX_ROW_BYTES, oversized
 from brimful.sources.sample import MalformedRowError, Sample
 from brimful.sources.source import Source
 from brimful.sources.stamp import require_file
-from brimful.wings import LINE_MODULES
 
 _CHECKED_BYTES = 4096
 """Bytes before a position that must be unchanged when reading continues after it."""
@@ -63,7 +63,7 @@ class DirectoryFeed(Feed):
     once.
 
     A ``.txt`` next to a recording of its name is its transcript, and a ``.json`` next to a medium of its name is a row
-    with it (``brimful.sources.pairs``). If media are taken, a ``.txt`` waits for its recording.
+    with it (``brimful.sources.paired_files``). If media are taken, a ``.txt`` waits for its recording.
 
     Args:
         directory: searched again whenever everything found so far has been taken.

@@ -15,14 +15,14 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from brimful.base.hub import offline_if_unreachable
+from brimful.base.optional import optional
+from brimful.base.typing import Fingerprint
 from brimful.errors import SourceError, SourceNotFoundError
-from brimful.hub import offline_if_unreachable
-from brimful.optional import optional
 from brimful.sources.directory import require_split
 from brimful.sources.memory import table_fingerprint
 from brimful.sources.rows import UniformBlockRows, block_ranges
 from brimful.sources.stamp import Stamp
-from brimful.typing import Fingerprint
 
 _ROWS_AT_ONCE = 1024
 """Number of rows that are checked and converted together."""

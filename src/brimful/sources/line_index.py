@@ -16,12 +16,12 @@ from typing import IO, Any
 import numpy as np
 import xxhash
 
-from brimful.cache import exclusive
+from brimful.base.cache import exclusive
+from brimful.base.tables import open_table, write_table
+from brimful.base.typing import Fingerprint, Int64Array
 from brimful.errors import BrimfulError, SourceError
 from brimful.sources.rows import BLOCK_BYTES, BLOCK_ROWS, Block
 from brimful.sources.stamp import Stamp
-from brimful.tables import open_table, write_table
-from brimful.typing import Fingerprint, Int64Array
 
 _KIND, _VERSION = "line_index", 3
 _CHUNK = 1 << 20

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from brimful.base.fingerprint import fingerprint_bytes, fingerprint_of
+from brimful.base.typing import Fingerprint
 from brimful.errors import SourceError
-from brimful.fingerprint import fingerprint_bytes, fingerprint_of
 from brimful.sources.rows import UniformBlockRows, block_ranges
 from brimful.sources.sample import MalformedRowError
-from brimful.typing import Fingerprint
 
 _BATCH_ROWS = 1024
 """Number of rows that are converted to Python together: bounds the memory of reading a long range."""

@@ -10,8 +10,8 @@ from typing import Any
 from brimful.errors import SettingsError, SourceNotFoundError
 from brimful.sources.directory_feed import DirectoryFeed
 from brimful.sources.feed import Feed
-from brimful.sources.media import MediaPlace
-from brimful.sources.open import STANDARD_INPUT, arrival_of
+from brimful.sources.media_places import MediaPlace
+from brimful.sources.opening import STANDARD_INPUT, arrival_of
 from brimful.sources.reading import RowOptions
 from brimful.sources.row_feed import IteratorFeed, PipeFeed
 from brimful.sources.stamp import require_file

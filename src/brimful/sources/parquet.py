@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from brimful.base.fingerprint import fingerprint_bytes, fingerprint_of
+from brimful.base.ragged import offsets_of
+from brimful.base.typing import Fingerprint
 from brimful.errors import SourceError, SourceNotFoundError
-from brimful.fingerprint import fingerprint_bytes, fingerprint_of
-from brimful.ragged import offsets_of
 from brimful.sources.memory import rows_of_table
 from brimful.sources.rows import Block, Rows, block_ranges, joined
 from brimful.sources.stamp import Stamp
-from brimful.typing import Fingerprint
 
 _PIECE_ROWS = 65536
 """Maximum rows of a piece of a row group: more than in other blocks, since reading any row decodes the whole group."""

@@ -20,12 +20,12 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any
 
+from brimful.base.wording import setting
 from brimful.errors import BadSampleError
 from brimful.media import MediaKind
-from brimful.messages import setting
 from brimful.sources.formats import RowFormat, format_named, suggested
 from brimful.sources.formats.registry import REFUSED_COLUMNS, detect_rows
-from brimful.sources.media import MEDIA_COLUMNS, MediaPlace, place_media
+from brimful.sources.media_places import MEDIA_COLUMNS, MediaPlace, place_media
 from brimful.sources.sample import MalformedRowError, Message, PlainMessages, Sample, unusual_messages
 
 MESSAGE_KEYS = frozenset(

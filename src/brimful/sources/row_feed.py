@@ -12,14 +12,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from brimful.base.fingerprint import fingerprint_of
+from brimful.base.typing import Fingerprint
 from brimful.errors import BadSampleError, SourceError
-from brimful.fingerprint import fingerprint_of
 from brimful.sources.fast_json import rows_of_lines
 from brimful.sources.feed import Cursor, Feed, reading_of_arrivals, sample_of
 from brimful.sources.reading import Reading, RowOptions
 from brimful.sources.rows import MAX_ROW_BYTES, oversized
 from brimful.sources.sample import MalformedRowError, Sample
-from brimful.typing import Fingerprint
 
 _PIECE_BYTES = 1 << 20
 """Maximum bytes of one read from a pipe."""

@@ -6,8 +6,8 @@ from itertools import chain
 from operator import itemgetter
 from typing import Any, TypeAlias
 
+from brimful.base.wording import counted
 from brimful.media import Medium
-from brimful.messages import counted
 
 Message: TypeAlias = dict[str, Any]
 """One turn in OpenAI's form: ``role``, ``content`` (text) and, if it calls tools, ``tool_calls``."""

@@ -6,9 +6,9 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from brimful.settings import option
+from brimful.base.settings import option
 from brimful.sources.formats import FORMATS
-from brimful.sources.open import TextUnit
+from brimful.sources.opening import TextUnit
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,16 +11,16 @@ from itertools import accumulate, chain, groupby
 from operator import itemgetter
 from typing import Any
 
-from brimful.checks import index_of, setting_number
+from brimful.base.checks import index_of, setting_number
+from brimful.base.fingerprint import fingerprint_of, short
+from brimful.base.typing import Fingerprint
+from brimful.base.wording import counted, setting
 from brimful.errors import BadSampleError, SettingsError, SourceError
-from brimful.fingerprint import fingerprint_of, short
-from brimful.messages import counted, setting
 from brimful.sources.augmented import Augmentation, Transform, as_transforms
 from brimful.sources.formats import FORMATS, RowFormat
 from brimful.sources.reading import Reading, RowOptions
 from brimful.sources.rows import FEW_FILES, Block, ChainedRows, Rows, joined
 from brimful.sources.sample import Sample
-from brimful.typing import Fingerprint
 
 _DEFAULTS = RowOptions()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 
-from brimful.checks import special_file
+from brimful.base.checks import special_file
 from brimful.errors import SourceError
 
 

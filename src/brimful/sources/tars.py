@@ -26,9 +26,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
+from brimful.base.wording import setting
 from brimful.errors import SourceError
 from brimful.media import MediaKind, Medium
-from brimful.messages import setting
 from brimful.sources.catalogue import CatalogueRows, has_media_of_its_own, line_of, map_media, shown
 from brimful.sources.copies import kept_copy
 from brimful.sources.fast_json import object_of, text_of

@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from brimful.fingerprint import fingerprint_bytes, fingerprint_of
+from brimful.base.fingerprint import fingerprint_bytes, fingerprint_of
+from brimful.base.typing import Fingerprint
 from brimful.sources.fast_json import text_of
 from brimful.sources.rows import UniformBlockRows
 from brimful.sources.sample import MalformedRowError
 from brimful.sources.stamp import Stamp, changed
-from brimful.typing import Fingerprint
 
 
 class TextFiles(UniformBlockRows):

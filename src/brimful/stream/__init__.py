@@ -2,9 +2,9 @@
 
 from brimful.stream.acks import mark_completed, remove_acknowledged
 from brimful.stream.lazy_dataset import LazyShardedDataset
-from brimful.stream.loader import StreamLoader
 from brimful.stream.order import Assignment
 from brimful.stream.settings import StreamSettings
+from brimful.stream.stream_loader import StreamLoader
 
 __all__ = [
     "Assignment",

@@ -19,11 +19,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from brimful.blobs import BlobStore, open_blob_store
-from brimful.checks import check_type, setting_number
+from brimful.base.blobs import BlobStore, open_blob_store
+from brimful.base.checks import check_type, setting_number
+from brimful.base.wording import differences, setting
 from brimful.errors import CorruptFileError, SettingsError, StateError
-from brimful.messages import differences, setting
-from brimful.shards import ShardRecord, StreamLog
+from brimful.store.shards import ShardRecord, StreamLog
 
 _EXPIRED = "expired.json"
 _COMPLETED = ".completed"

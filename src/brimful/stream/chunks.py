@@ -15,18 +15,18 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from brimful.base.fingerprint import fingerprint_of
+from brimful.base.ragged import offsets_of
+from brimful.base.typing import IGNORE_INDEX
+from brimful.base.wording import counted
 from brimful.errors import BadSampleError, SettingsError, SourceError
-from brimful.fingerprint import fingerprint_of
-from brimful.messages import counted
-from brimful.packed_layouts.chunks import CHUNK_NAME, rows_of_pack
-from brimful.ragged import offsets_of
-from brimful.shards import Pack, ShardRecord
+from brimful.integrations.packed_layouts.packed_lines import CHUNK_NAME, rows_of_pack
 from brimful.sources.lines import JsonLines
 from brimful.sources.sample import MalformedRowError
+from brimful.store.shards import Pack, ShardRecord
 from brimful.stream.follow import FollowedLog
-from brimful.stream.loader import StreamLoader
 from brimful.stream.settings import StreamSettings
-from brimful.typing import IGNORE_INDEX
+from brimful.stream.stream_loader import StreamLoader
 
 _SETTLE_SECONDS = 1.0
 """Seconds for which the last chunk must stay unchanged; chunks before it are complete."""

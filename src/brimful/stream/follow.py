@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from brimful.blobs import BlobStore
-from brimful.checks import is_number
+from brimful.base.blobs import BlobStore
+from brimful.base.checks import is_number
+from brimful.base.wording import counted, setting
 from brimful.errors import SettingsError, StreamTimeoutError
-from brimful.messages import counted, setting
-from brimful.shards import EndRecord, ShardRecord, StreamLog
+from brimful.store.shards import EndRecord, ShardRecord, StreamLog
 
 _FIRST_WAIT, _MAX_WAIT = 0.02, 5.0
 """Seconds between two polls of the log, doubled while nothing arrives, so that waiting ranks cost almost nothing."""

@@ -8,18 +8,18 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any, Literal, TypeAlias
 
-from brimful.arguments import understands
-from brimful.checks import index_of, setting_number, whole_number
+from brimful.base.arguments import understands
+from brimful.base.checks import index_of, setting_number, whole_number
+from brimful.base.fingerprint import short
+from brimful.base.typing import Fingerprint
+from brimful.base.wording import counted, setting
 from brimful.errors import SettingsError, UnfinishedStoreError
-from brimful.fingerprint import short
-from brimful.messages import counted, setting
 from brimful.plan import Alignment
-from brimful.shards import Pack
+from brimful.store.shards import Pack
 from brimful.stream.chunks import ChunkLoader, holds_chunks
-from brimful.stream.loader import StreamLoader
 from brimful.stream.order import Assignment
 from brimful.stream.settings import OnCorrupt, StreamSettings
-from brimful.typing import Fingerprint
+from brimful.stream.stream_loader import StreamLoader
 
 Beyond: TypeAlias = Literal["error", "pad", "repeat"]
 

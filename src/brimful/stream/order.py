@@ -18,7 +18,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from enum import Enum
 
-from brimful.shards import ShardRecord
+from brimful.store.shards import ShardRecord
 
 
 class Assignment(Enum):

@@ -6,9 +6,9 @@ import os
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
-from brimful.checks import check_rank, choice_of, setting_number, whole_number
+from brimful.base.checks import check_rank, choice_of, setting_number, whole_number
+from brimful.base.wording import setting
 from brimful.errors import SettingsError
-from brimful.messages import setting
 from brimful.plan.schedule import Tail
 from brimful.stream.acks import check_group
 from brimful.stream.follow import check_timeout

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import brimful
-from brimful.shards import Pack
+from brimful.store.shards import Pack
 
 __all__ = ["assert_packing_is_right"]
 

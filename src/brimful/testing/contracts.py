@@ -32,7 +32,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import brimful
-from brimful.blobs import BlobStore
+from brimful.base.blobs import BlobStore
 from brimful.collate.padding import Padding
 from brimful.errors import SourceError
 from brimful.sources.rows import BLOCK_ROWS, Rows
@@ -176,7 +176,7 @@ class RowsContract(abc.ABC):
 
 
 class BlobStoreContract:
-    """Tests of a class that derives from ``brimful.blobs.BlobStore``.
+    """Tests of a class that derives from ``brimful.base.blobs.BlobStore``.
 
     Override the fixture ``store``; use one that yields if something must be removed afterwards.
     """

@@ -16,9 +16,9 @@ from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, S
 from dataclasses import dataclass, field
 from typing import Any
 
-from brimful.checks import setting_number
+from brimful.base.checks import setting_number
+from brimful.base.wording import counted
 from brimful.errors import SettingsError
-from brimful.messages import counted
 
 __all__ = ["Place", "ResumeCase", "ResumeRow", "ResumeTable", "check_resume", "resume_cases"]
 

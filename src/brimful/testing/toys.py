@@ -7,13 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from brimful.blobs import BlobGroup, open_blob_store
+from brimful.base.blobs import BlobGroup, open_blob_store
+from brimful.base.fingerprint import fingerprint_of
+from brimful.base.optional import optional
+from brimful.base.typing import Fingerprint, Lengths
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoder import Encoder
 from brimful.errors import BadSampleError
-from brimful.fingerprint import fingerprint_of
-from brimful.optional import optional
-from brimful.shards import (
+from brimful.sources.sample import Sample
+from brimful.store.shards import (
     BATCH_ROWS,
     EndRecord,
     Pack,
@@ -24,8 +26,6 @@ from brimful.shards import (
     assemble_pack,
     shard_key,
 )
-from brimful.sources.sample import Sample
-from brimful.typing import Fingerprint, Lengths
 
 __all__ = [
     "ToyPacks",

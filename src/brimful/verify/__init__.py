@@ -5,8 +5,8 @@
 architectures.
 """
 
-from brimful.verify.context_parallel import ContextParallelReport, verify_context_parallel
-from brimful.verify.report import Finding, Status, VerifyReport
-from brimful.verify.run import verify_packing
+from brimful.verify.bench import verify_packing
+from brimful.verify.sharded_rows import ContextParallelReport, verify_context_parallel
+from brimful.verify.verify_report import Finding, Status, VerifyReport
 
 __all__ = ["ContextParallelReport", "Finding", "Status", "VerifyReport", "verify_context_parallel", "verify_packing"]

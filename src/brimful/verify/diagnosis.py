@@ -17,16 +17,16 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
+from brimful.base.typing import Int64Array
 from brimful.errors import BrimfulError
-from brimful.typing import Int64Array
-from brimful.verify.attention import first_sentence
-from brimful.verify.batch import CollatedBatch
+from brimful.verify.attention_backends import first_sentence
 from brimful.verify.checks.isolation import Leak, measure_leaks
 from brimful.verify.checks.positions import check_positions, position_rows
 from brimful.verify.modes import in_float32
 from brimful.verify.reference_samples import Change
-from brimful.verify.report import Diagnosis
 from brimful.verify.setup import PackingSetup
+from brimful.verify.verified_batch import CollatedBatch
+from brimful.verify.verify_report import Diagnosis
 
 _ONE_PER_ROW = "one sample per row (no packing) with this model"
 

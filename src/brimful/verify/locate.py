@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from brimful.ragged import starts_of
-from brimful.typing import BoolArray, Int64Array
+from brimful.base.ragged import starts_of
+from brimful.base.typing import BoolArray, Int64Array
 from brimful.verify.reference_samples import Change, ReferenceSamples, Segment
 
 _MAX_TRIES = 20_000

@@ -4,10 +4,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from brimful.base.optional import optional
+from brimful.base.wording import setting
 from brimful.errors import SettingsError
 from brimful.media import MediaKind
-from brimful.messages import setting
-from brimful.optional import optional
 from brimful.verify.models import device_named, small_config, with_random_weights
 
 _MODEL_TYPES = {

@@ -14,7 +14,7 @@ from brimful.media import MediaKind, Medium, PlacedMedium
 from brimful.media.audio import audio_header, load_audio
 from brimful.media.images import load_image
 from brimful.media.videos import video_header
-from brimful.shards import Pack
+from brimful.store.shards import Pack
 
 _MAX_PACKS = 64
 """Maximum number of packs whose features are kept: some samples, with the changes made to them."""

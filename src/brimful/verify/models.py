@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
+from brimful.base.optional import optional
+from brimful.base.wording import setting
 from brimful.errors import SettingsError
-from brimful.messages import setting
-from brimful.optional import optional
 
 WITHOUT_SMALL_FORM = {
     "gemma4_assistant": "a draft model: it reads keys and values of the model that it drafts for",

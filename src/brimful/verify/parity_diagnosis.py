@@ -18,8 +18,8 @@ from brimful.verify.checks.parity import check_parity
 from brimful.verify.checks.weights import check_weights
 from brimful.verify.modes import in_float32
 from brimful.verify.noise import LOW_PRECISIONS
-from brimful.verify.report import Diagnosis, Finding, joined
 from brimful.verify.setup import PackingSetup
+from brimful.verify.verify_report import Diagnosis, Finding, joined
 
 _IN_ROWS_TOO = Diagnosis(
     "not the packing: with a row for each sample the numbers also differ from a sample alone (padding, or what the model "

@@ -11,15 +11,15 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from brimful.base.ragged import starts_of
+from brimful.base.tokenized import TARGET_MASKS, read_tokenized
+from brimful.base.typing import IGNORE_INDEX, AnyArray, Int64Array
+from brimful.base.wording import setting
 from brimful.collate.extras import PackExtras
 from brimful.encode import EncodedSample
 from brimful.errors import BrimfulError, SettingsError
 from brimful.media import PlacedMedium
-from brimful.messages import setting
-from brimful.ragged import starts_of
-from brimful.shards import Pack, assemble_pack
-from brimful.tokenized import TARGET_MASKS, read_tokenized
-from brimful.typing import IGNORE_INDEX, AnyArray, Int64Array
+from brimful.store.shards import Pack, assemble_pack
 from brimful.verify.media_samples import other_medium
 
 Feature: TypeAlias = Pack | EncodedSample | Mapping[str, Any]

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from itertools import pairwise
 
+from brimful.base.typing import CuSeqlens
 from brimful.rl.context_parallel_split import ContextParallelLayout
-from brimful.typing import CuSeqlens
 
 
 def reference_places(cu_seqlens: CuSeqlens, cp_size: int, layout: ContextParallelLayout) -> list[list[int]]:

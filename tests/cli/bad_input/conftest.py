@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from brimful.encode import ChatEncoder
-from brimful.materialize import pack_dataset
 from brimful.sources import open_source
+from brimful.store import pack_dataset
 from tests.cli.bad_input.tools import CHATS, TEMPLATE, done, save_tokenizer, write_rows
 
 

@@ -18,7 +18,7 @@ from megatron.energon import (
 )
 
 from brimful.integrations.export import export_packs, select_samples_to_pack
-from brimful.shards import assemble_pack
+from brimful.store.shards import assemble_pack
 from brimful.testing.toys import ToyPacks
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from brimful.media import MediaKind, Medium, PlacedMedium
-from brimful.shards import assemble_pack
+from brimful.store.shards import assemble_pack
 from brimful.testing.toys import ToyPacks
 
 ROOT = Path(__file__).parents[3]

@@ -14,7 +14,7 @@ from brimful.collate.shift import shift_labels
 from brimful.errors import SettingsError, StoreError
 from brimful.integrations.export import check_export, energon_mix, export_packs, select_samples_to_pack
 from brimful.media import MediaKind, Medium, PlacedMedium
-from brimful.shards import assemble_pack
+from brimful.store.shards import assemble_pack
 from brimful.testing.toys import ToyPacks
 from tests.integrations.export.stores import as_rows, content, run_with, some_packs, tree
 

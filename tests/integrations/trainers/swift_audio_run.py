@@ -59,7 +59,7 @@ def main(folder: Path, flags: list[str]) -> None:
     from brimful import PackCollator, PackingProducer
     from brimful.demo import make_media_chats
     from brimful.media.collate import MediaFeatures
-    from brimful.media.encode.chat import MediaChatEncoder
+    from brimful.media.encode.media_chat import MediaChatEncoder
     from brimful.media.families import open_family
 
     chats = make_media_chats(num_chats=1, num_tones=40)

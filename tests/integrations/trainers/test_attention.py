@@ -10,8 +10,8 @@ from brimful.errors import SettingsError  # noqa: E402
 from brimful.integrations.trainers import attention  # noqa: E402
 from brimful.integrations.trainers.attention import Machine, choose_attention, collator_for  # noqa: E402
 from brimful.verify import verify_packing  # noqa: E402
+from brimful.verify.drawn_samples import random_samples  # noqa: E402
 from brimful.verify.models import tiny_model  # noqa: E402
-from brimful.verify.samples import random_samples  # noqa: E402
 from tests.integrations.trainers.tiny import model as tiny  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")

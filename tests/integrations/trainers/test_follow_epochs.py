@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from brimful import PlanSettings, shared_plan
+from brimful.base.progress import Progress
 from brimful.errors import SettingsError
-from brimful.progress import Progress
 from brimful.testing.toys import toy_chat_encoder
 
 torch = pytest.importorskip("torch")

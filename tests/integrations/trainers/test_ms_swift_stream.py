@@ -21,8 +21,8 @@ from brimful.integrations.trainers.ms_swift_stream import SwiftStream, take_flag
 from brimful.media.collate import MediaFeatures
 from brimful.testing.toys import toy_stream
 from tests.integrations.trainers.swift_stream_run import CANNOT
-from tests.materialize.pictures import PictureEncoder, chat, picture
-from tests.materialize.streams import append
+from tests.store.pictures import PictureEncoder, chat, picture
+from tests.stream.producer.streams import append
 
 VARIABLE = "BRIMFUL_PYTHON_MS_SWIFT"
 FLAGS = ["--sharded_lazy", "true", "--sharded_lazy_pre_packed", "true"]

@@ -9,7 +9,7 @@ pytest.importorskip("accelerate")
 transformers = pytest.importorskip("transformers")
 
 from brimful import LazyShardedDataset, PackCollator, StreamLoader  # noqa: E402
-from brimful.blobs import open_blob_store  # noqa: E402
+from brimful.base.blobs import open_blob_store  # noqa: E402
 from brimful.errors import SettingsError  # noqa: E402
 from brimful.integrations.trainers.transformers import AckCheckpoints  # noqa: E402
 from brimful.stream import remove_acknowledged  # noqa: E402

@@ -5,11 +5,11 @@ import re
 import pytest
 
 from brimful import measure_lengths, pack_dataset, plan_packs, write_packs
+from brimful.base.progress import Progress
 from brimful.errors import BadSampleError, LengthChangedError
-from brimful.progress import Progress
 from brimful.serve import open_packs
 from brimful.sources import open_source
-from tests.materialize.pictures import PictureEncoder, chat, picture, write_pictures
+from tests.store.pictures import PictureEncoder, chat, picture, write_pictures
 
 CAPACITY = 64
 

@@ -5,10 +5,10 @@ import pytest
 
 from brimful import LengthTable, open_source, pack_dataset
 from brimful.errors import OversizedSampleError
-from brimful.media.job.job import check_media_fit, remedy_of
+from brimful.media.job.media_job import check_media_fit, remedy_of
 from brimful.plan import PlanSettings
 from brimful.testing.toys import toy_chat_encoder
-from tests.materialize.pictures import PictureEncoder, chat, picture
+from tests.store.pictures import PictureEncoder, chat, picture
 
 ROWS = [chat("a"), chat("bb", picture(0)), chat("c", picture(1), picture(4)), chat("d" * 9)]
 """3, 10, 10 and 11 tokens: a text of 1 to 9, pictures of 6, 5 and 2 tokens, and an answer of 2."""

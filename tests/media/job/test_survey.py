@@ -5,14 +5,14 @@ import os
 import numpy as np
 import pytest
 
+from brimful.base.fingerprint import fingerprint_bytes
+from brimful.base.progress import Progress
 from brimful.errors import BadSampleError
-from brimful.fingerprint import fingerprint_bytes
 from brimful.media import Medium
 from brimful.media.job import survey as media_survey
 from brimful.media.job.survey import fingerprint_of_digest, survey_media
-from brimful.progress import Progress
 from brimful.sources import open_source
-from tests.materialize.pictures import chat, picture, write_pictures
+from tests.store.pictures import chat, picture, write_pictures
 
 ROWS = [chat("a", "p0.png"), chat("b"), chat("c", "p0.png", picture(3)), chat("d", "p1.png")]
 

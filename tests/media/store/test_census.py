@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from brimful.media import MediaKind, Medium, PlacedMedium
 from brimful.media.store import KindCount, KindCounter, LargestMedium, MediaCensus
-from brimful.shards import ShardRecord
+from brimful.store.shards import ShardRecord
 
 
 def placed(name: str, tokens: int, kind: MediaKind = MediaKind.IMAGE) -> PlacedMedium:

@@ -6,7 +6,7 @@ import tarfile
 import numpy as np
 import pytest
 
-from brimful.blobs import open_blob_store
+from brimful.base.blobs import open_blob_store
 from brimful.errors import CorruptFileError
 from brimful.media import BadMediumError, MediaKind
 from brimful.media.store import (
@@ -18,7 +18,7 @@ from brimful.media.store import (
     recorded_root,
     root_note,
 )
-from brimful.shards import ShardRecord
+from brimful.store.shards import ShardRecord
 
 SUMS = {"distinct": 2, "tokens": 0, "patches": 0, "frames": 0, "mel_frames": 0, "largest": None}
 

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful.blobs import open_blob_store
+from brimful.base.blobs import open_blob_store
+from brimful.base.fingerprint import fingerprint_bytes
+from brimful.base.ragged import offsets_of
 from brimful.errors import CorruptFileError
-from brimful.fingerprint import fingerprint_bytes
 from brimful.media import BadMediumError, MediaKind, Medium, PlacedMedium
 from brimful.media.store import MediaFiles
-from brimful.media.store.columns import MediaCells, cells_of
+from brimful.media.store.media_columns import MediaCells, cells_of
 from brimful.media.store.stored import StoredFacts, StoredMedia
-from brimful.ragged import offsets_of
-from brimful.shards import MEDIA_VERSION, PackRows, ShardReader, ShardWriter
+from brimful.store.shards import MEDIA_VERSION, PackRows, ShardReader, ShardWriter
 from tests.media.store.test_files import written
 
 CONTENTS = (b"abc", b"defg", b"x" * 600)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brimful.compiling import compiled, compiled_forms
+from brimful.base.compiling import compiled, compiled_forms
 from brimful.plan.counts import assigning, bucketing
 from brimful.plan.counts import runs as runs_module
 from brimful.plan.counts.assigning import assign_pieces

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful import plan_packs
-from brimful.compiling import compiled_forms
+from brimful.base.compiling import compiled_forms
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 

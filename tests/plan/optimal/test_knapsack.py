@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful.compiling import compiled_forms
+from brimful.base.compiling import compiled_forms
 from brimful.plan.optimal.knapsack import Knapsack
 from brimful.plan.optimal.search_limit import SearchLimit
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brimful.compiling import compiled_forms
+from brimful.base.compiling import compiled_forms
 from brimful.errors import MissingExtraError
 from brimful.plan.counts.counting_sort import decreasing_order
 from brimful.plan.counts.histogram import Histogram

@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from brimful import plan_packs
-from brimful.compiling import compiled, compiled_forms
+from brimful.base.compiling import compiled, compiled_forms
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.fit.next_fit import next_fit

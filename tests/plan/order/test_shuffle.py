@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful.compiling import compiled_forms
+from brimful.base.compiling import compiled_forms
+from brimful.base.rng import generator
 from brimful.plan.order.shuffle import random_order, random_places, shuffle_classes
-from brimful.rng import generator
 
 
 def stream(seed=0):

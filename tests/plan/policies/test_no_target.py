@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brimful.base.ragged import offsets_of
+from brimful.base.tables import Ragged
 from brimful.errors import NoTargetError
 from brimful.lengths.targets import Targets, runs_of_masks
 from brimful.measure import LengthTable
 from brimful.plan import Plan, plan_packs
-from brimful.ragged import offsets_of
-from brimful.tables import Ragged
 
 # Four samples: answers at the end, at the beginning, none, everywhere.
 MASKS = ["0011", "0110000", "000", "01111"]

@@ -20,9 +20,9 @@ def table_of(tokens, prompts=None):
 
 
 def runs_of(tokens, prompts):
+    from brimful.base.ragged import offsets_of
+    from brimful.base.tables import Ragged
     from brimful.lengths.targets import runs_of_masks
-    from brimful.ragged import offsets_of
-    from brimful.tables import Ragged
 
     mask = np.concatenate([np.arange(length) >= prompt for length, prompt in zip(tokens, prompts, strict=True)])
     return runs_of_masks(Ragged(mask, offsets_of(np.array(tokens))))

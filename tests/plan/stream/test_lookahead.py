@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from brimful import compiling
-from brimful.compiling import compiled_forms
+from brimful.base import compiling
+from brimful.base.compiling import compiled_forms
 from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError, StateError
 from brimful.plan.fit.next_fit import next_fit
 from brimful.plan.stream.lookahead import LOOKAHEAD_ALGORITHMS, Lookahead

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brimful.base.rng import generator
 from brimful.lengths.table import LengthTable
 from brimful.plan.counts.counting_sort import decreasing_order
 from brimful.plan.counts.histogram import Histogram
@@ -16,7 +17,6 @@ from brimful.plan.items import prepare_items
 from brimful.plan.packing import loads_of
 from brimful.plan.settings import PlanSettings
 from brimful.plan.vector.pack_vectors import bound_of_budgets, pack_vectors
-from brimful.rng import generator
 from brimful.testing import reference
 from tests.plan.vector.instances import check, matrix, vectors
 

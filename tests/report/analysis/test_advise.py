@@ -15,8 +15,8 @@ from brimful.measure import LengthTable
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.schedule import CostModel
 from brimful.report.analysis.advise import _probabilities_of_longest, advise
-from brimful.report.tables import runs_table
-from brimful.report.text.facts import describe_advice, draw_choices
+from brimful.report.table_model import runs_table
+from brimful.report.text.fact_lines import describe_advice, draw_choices
 from brimful.testing.strategies import capacities_and_lengths
 
 LINEAR = CostModel(linear=1, quadratic=0)

@@ -8,7 +8,7 @@ from brimful import LazyShardedDataset, StreamLoader
 from brimful.report.analysis.stream_watch import StreamWatch
 from brimful.stream import remove_acknowledged
 from brimful.testing.toys import ToyProducer
-from tests.materialize.streams import producer, texts
+from tests.stream.producer.streams import producer, texts
 
 ROWS = texts([7, 4, 3, 6, 9, 2, 8, 5])
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from brimful.base.wording import in_python
 from brimful.errors import SourceError, UnknownFormatError
-from brimful.messages import in_python
 from brimful.sources import open_source
 from brimful.sources.formats import suggested
 from tests.sources.tools import Put

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from brimful.checks import check_type
+from brimful.base.checks import check_type
+from brimful.base.optional import optional
 from brimful.collate.batch import PackedBatch
 from brimful.errors import SettingsError
-from brimful.optional import optional
 
 __all__ = ["DIALECTS", "Dialect", "dialect_of"]
 

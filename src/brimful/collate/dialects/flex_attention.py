@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch.nn.attention.flex_attention import BlockMask
 
+from brimful.base.typing import BoolArray, CuSeqlens
 from brimful.collate.batch import PackedBatch
 from brimful.collate.dialects.tensors import other_tensors, token_row
-from brimful.typing import BoolArray, CuSeqlens
 
 _MaskMod = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 

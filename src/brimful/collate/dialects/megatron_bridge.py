@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from brimful.base.ragged import offsets_of
 from brimful.collate.batch import PackedBatch
 from brimful.collate.dialects.tensors import column_tensors, media_tensors, row, shifted_labels, shifted_weights
-from brimful.ragged import offsets_of
 
 
 def to_megatron_bridge(batch: PackedBatch) -> dict[str, Any]:

@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from brimful.base.typing import CuSeqlens
+from brimful.base.wording import setting
 from brimful.collate.batch import PackedBatch
 from brimful.collate.dialects.tensors import column_tensors, media_tensors, row, shifted_labels, shifted_weights
 from brimful.errors import CollateError
-from brimful.messages import setting
-from brimful.typing import CuSeqlens
 
 
 def to_megatron_bridge_legacy(batch: PackedBatch) -> dict[str, Any]:

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from brimful.base.typing import Int32Array
 from brimful.collate.batch import PackedBatch
 from brimful.collate.dialects.tensors import join_rows
-from brimful.typing import Int32Array
 
 _NO_LENGTH = -1000
 """Filler in Automodel's lists of lengths, for rows with fewer segments than others."""

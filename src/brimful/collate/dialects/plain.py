@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from brimful.base.typing import IGNORE_INDEX
 from brimful.collate.batch import PackedBatch
 from brimful.collate.dialects.tensors import divisor_if_no_target, media_tensors
-from brimful.typing import IGNORE_INDEX
 
 
 def to_plain(batch: PackedBatch, *, length: int | None = None, pad_token_id: int = 0) -> dict[str, Any]:

@@ -7,12 +7,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from brimful.base.tokenized_media import Media
+from brimful.base.typing import IGNORE_INDEX, Float32Array, Labels
 from brimful.collate.batch import PackedBatch
 from brimful.collate.extras import join_media
 from brimful.collate.shift import shift_labels, shift_left
 from brimful.errors import CollateError
-from brimful.tokenized_media import Media
-from brimful.typing import IGNORE_INDEX, Float32Array, Labels
 
 
 def row(values: npt.NDArray[Any]) -> torch.Tensor:

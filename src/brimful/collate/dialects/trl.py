@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from brimful.base.wording import setting
 from brimful.collate.batch import PackedBatch
 from brimful.collate.dialects.transformers import to_transformers
 from brimful.errors import CollateError
-from brimful.messages import setting
 
 _KEYS_OF_THE_TRAINER = ("use_cache", "num_items_in_batch")
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Mapping
 
+from brimful.base.preloading import STATE
 from brimful.encode.chat_template import ChatTemplate
 from brimful.encode.encoder import Encoder, Engine
 from brimful.encode.tokenizer import Tokenizer
-from brimful.preloading import STATE
 
 TOKENIZER = "BRIMFUL_PRELOAD_TOKENIZER"
 """Environment variable: directory or hub id of the tokenizer that ``encode.fast.preload`` loads."""
@@ -69,8 +69,8 @@ class FastEngine(Engine):
         if place is None:
             return {}
         # In this order: a thread loads the fast library while the server imports the rest, and is joined at the end.
-        modules: dict[str, dict[str, str]] = {"brimful.preloading": {STATE: self._tokenizer.state_path}}
-        modules["brimful.encode.fast.preload"] = {TOKENIZER: place}
+        modules: dict[str, dict[str, str]] = {"brimful.base.preloading": {STATE: self._tokenizer.state_path}}
+        modules["brimful.encode.fast.preload_tokenizer"] = {TOKENIZER: place}
         if template is not None and template.needs_transformers:
             modules["transformers.models.auto.tokenization_auto"] = {}
         return modules

@@ -7,10 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from brimful.blobs import atomic_file
-from brimful.cache import cache_dir
+from brimful.base.atomic_file import atomic_file
+from brimful.base.cache import cache_dir
+from brimful.base.fingerprint import fingerprint_of
 from brimful.encode.known_libraries import RELEASED_PROOFS
-from brimful.fingerprint import fingerprint_of
 
 
 def _path(subject: Any) -> Path:

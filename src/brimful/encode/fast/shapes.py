@@ -4,7 +4,7 @@ import json
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from brimful.fingerprint import fingerprint_bytes
+from brimful.base.fingerprint import fingerprint_bytes
 from brimful.sources.sample import Message, MixedMessages, PlainMessages
 
 Shape: TypeAlias = tuple[tuple[Hashable, ...], str | int | None]

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from brimful.base.ragged import offsets_of
+from brimful.base.typing import Int64Array
 from brimful.encode.text_spans import Span, TextSpans
-from brimful.ragged import offsets_of
 from brimful.sources.sample import Message, MixedMessages, PlainMessages
-from brimful.typing import Int64Array
 
 _encode_json = json.JSONEncoder(ensure_ascii=False).encode
 """One encoder for all calls: ``json.dumps`` makes one for each."""

@@ -12,12 +12,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from brimful.blobs import BlobStore
+from brimful.base.blobs import BlobStore
+from brimful.base.typing import LossMask
 from brimful.errors import CorruptFileError
-from brimful.integrations.export.layout import ExportPlan, Layout, ReadPack, Shard, ShardOutcome
+from brimful.integrations.export.export_layout import ExportPlan, Layout, ReadPack, Shard, ShardOutcome
 from brimful.integrations.export.parquet_rows import write_parquet
-from brimful.shards import Pack
-from brimful.typing import LossMask
+from brimful.store.shards import Pack
 
 METADATA = "packing_metadata.json"
 """File with the extremes of all packs, which Bridge uses to pad ``cu_seqlens`` for CUDA graphs."""

@@ -16,9 +16,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from brimful.blobs import BlobStore
+from brimful.base.blobs import BlobStore
 from brimful.integrations.export.energon_index import write_index
-from brimful.integrations.export.layout import ExportPlan, Layout, ReadPack, Shard, ShardOutcome
+from brimful.integrations.export.export_layout import ExportPlan, Layout, ReadPack, Shard, ShardOutcome
 from brimful.integrations.export.pack_members import write_pack_tar
 from brimful.integrations.export.tar import shard_name
 

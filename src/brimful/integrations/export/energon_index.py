@@ -8,8 +8,8 @@ from contextlib import closing
 from itertools import groupby
 from pathlib import Path
 
-from brimful.blobs import BlobStore
-from brimful.integrations.export.layout import chunks_of_file, write_blob
+from brimful.base.blobs import BlobStore
+from brimful.integrations.export.export_layout import chunks_of_file, write_blob
 
 _TABLES = """
 CREATE TABLE samples (

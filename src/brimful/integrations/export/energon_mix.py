@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from brimful.blobs.atomic_file import atomic_file
+from brimful.base.atomic_file import atomic_file
 from brimful.errors import SettingsError
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from brimful.base.typing import Int64Array
 from brimful.measure import LengthTable
 from brimful.plan import plan_packs
-from brimful.typing import Int64Array
 
 
 def select_samples_to_pack(

@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from brimful.integrations.export.layout import Layout, ReadPack, Shard, ShardOutcome, write_blob
-from brimful.ragged import offsets_of
-from brimful.shards import Pack
-from brimful.typing import IGNORE_INDEX
+from brimful.base.ragged import offsets_of
+from brimful.base.typing import IGNORE_INDEX
+from brimful.integrations.export.export_layout import Layout, ReadPack, Shard, ShardOutcome, write_blob
+from brimful.store.shards import Pack
 
 
 class JsonLinesLayout(Layout):

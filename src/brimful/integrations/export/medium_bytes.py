@@ -5,7 +5,7 @@ from typing import Any
 
 from brimful.errors import StoreError
 from brimful.media import BadMediumError, PlacedMedium
-from brimful.shards import Pack
+from brimful.store.shards import Pack
 
 _SUFFIX = re.compile(r"\.([A-Za-z0-9]{1,5})$")
 

@@ -12,8 +12,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from brimful.blobs import BlobStore
-from brimful.integrations.export.layout import (
+from brimful.base.blobs import BlobStore
+from brimful.base.ragged import offsets_of
+from brimful.integrations.export.export_layout import (
     ExportPlan,
     Layout,
     ReadPack,
@@ -22,7 +23,6 @@ from brimful.integrations.export.layout import (
     chunks_of_file,
     write_blob,
 )
-from brimful.ragged import offsets_of
 
 _PARTS = ".brimful/parts"
 """Folder of the parts of each shard, which become one file at the end."""

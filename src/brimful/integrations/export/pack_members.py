@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from brimful.integrations.export.layout import Shard, ShardOutcome
+from brimful.integrations.export.export_layout import Shard, ShardOutcome
 from brimful.integrations.export.medium_bytes import place_as_json, read_medium, suffix_of
 from brimful.integrations.export.tar import shard_name, write_tar
-from brimful.shards import Pack
+from brimful.store.shards import Pack
 
 
 def write_pack_tar(shard: Shard, *, kinds_as_endings: bool) -> ShardOutcome:

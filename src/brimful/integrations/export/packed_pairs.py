@@ -9,20 +9,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from brimful.blobs import BlobStore
+from brimful.base.blobs import BlobStore
+from brimful.base.progress import Progress
+from brimful.base.wording import setting
 from brimful.errors import BadSampleError, CorruptFileError
 from brimful.integrations.export.energon import META, write_metadata
-from brimful.integrations.export.layout import ExportPlan, Layout, ReadPack, Shard, ShardOutcome
+from brimful.integrations.export.export_layout import ExportPlan, Layout, ReadPack, Shard, ShardOutcome
 from brimful.integrations.export.medium_bytes import suffix_of
 from brimful.integrations.export.tar import shard_name, write_tar
 from brimful.integrations.export.whole_samples import check_whole, source_of_packs
+from brimful.integrations.packed_layouts.packed_folders import samples_of
 from brimful.media import BadMediumError, MediaKind, Medium
-from brimful.messages import setting
-from brimful.packed_layouts.pairs import samples_of
-from brimful.progress import Progress
-from brimful.shards.pack import FingerprintedPacks
-from brimful.sources.media import MARK
+from brimful.sources.media_places import MARK
 from brimful.sources.sample import Sample
+from brimful.store.shards.pack import FingerprintedPacks
 
 DATASET = """\
 sample_type:

@@ -5,8 +5,8 @@ from contextlib import closing
 from itertools import islice
 from typing import Any
 
-from brimful.integrations.export.layout import Shard
-from brimful.shards import Pack
+from brimful.integrations.export.export_layout import Shard
+from brimful.store.shards import Pack
 
 ROWS = 64
 """Packs of a row group: readers fetch a whole group for one of its rows, so it should be a few megabytes."""

@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from brimful.blobs import BlobStore
+from brimful.base.blobs import BlobStore
+from brimful.base.fingerprint import differing_keys
+from brimful.base.wording import setting
 from brimful.errors import CorruptFileError, NotAPackStoreError, StoreMismatchError, UnfinishedStoreError
-from brimful.fingerprint import differing_keys
-from brimful.integrations.export.layout import ShardOutcome
-from brimful.messages import setting
+from brimful.integrations.export.export_layout import ShardOutcome
 
 _FOLDER = ".brimful"
 _HEADER = f"{_FOLDER}/export.json"

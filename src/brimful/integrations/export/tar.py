@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from brimful.blobs import BlobStore
-from brimful.integrations.export.layout import write_blob
+from brimful.base.blobs import BlobStore
+from brimful.integrations.export.export_layout import write_blob
 
 END_OF_TAR = bytes(2 * tarfile.BLOCKSIZE)
 """Two empty blocks after the last member."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from brimful.integrations.export.layout import Layout, ReadPack, Shard, ShardOutcome
+from brimful.integrations.export.export_layout import Layout, ReadPack, Shard, ShardOutcome
 from brimful.integrations.export.pack_members import write_pack_tar
 from brimful.integrations.export.tar import shard_name
 

@@ -2,12 +2,12 @@
 
 from typing import Any
 
+from brimful.base.wording import setting
 from brimful.errors import SettingsError, StoreMismatchError
-from brimful.messages import setting
 from brimful.plan import Overflow
 from brimful.serve import Pack
-from brimful.shards.pack import FingerprintedPacks
 from brimful.sources import Source, open_source
+from brimful.store.shards.pack import FingerprintedPacks
 
 _CUTS = (Overflow.TRUNCATE.value, Overflow.TRUNCATE_LEFT.value, Overflow.SPLIT.value)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from brimful.optional import public_name
+from brimful.base.optional import public_name
 
 __all__ = [
     "AttentionChoice",
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from brimful.integrations.trainers.attention import AttentionChoice, choose_attention, collator_for
     from brimful.integrations.trainers.evaluation import SampleLosses, evaluate_samples, one_by_one
     from brimful.integrations.trainers.lightning import packed_for_lightning
-    from brimful.integrations.trainers.refusals import check_arguments
+    from brimful.integrations.trainers.refused_settings import check_arguments
     from brimful.integrations.trainers.transformers import packed_for_transformers
     from brimful.integrations.trainers.trl import packed_for_trl
 

@@ -12,14 +12,14 @@ from typing import Any
 
 import torch
 
+from brimful.base.typing import IGNORE_INDEX
 from brimful.collate.extras import PackExtras
 from brimful.collate.loss_torch import packed_loss_sum
 from brimful.collate.padding import Padding
 from brimful.collate.torch import PackCollator
 from brimful.errors import SettingsError
 from brimful.integrations.trainers.model_facts import ModelFacts, facts_of
-from brimful.shards import Pack
-from brimful.typing import IGNORE_INDEX
+from brimful.store.shards import Pack
 
 __all__ = ["AttentionChoice", "Machine", "choose_attention", "collator_for"]
 

@@ -10,16 +10,16 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from brimful.checks import check_type, setting_number
+from brimful.base.checks import check_type, setting_number
+from brimful.base.fingerprint import fingerprint_of
+from brimful.base.typing import AnyIntArray, Fingerprint, Float64Array, Int64Array, SampleIds
+from brimful.base.wording import counted
 from brimful.collate.loss_torch import per_sample_loss
 from brimful.collate.source_losses import SourceNames, SourceParts
 from brimful.collate.torch import PackCollator
 from brimful.errors import SettingsError
-from brimful.fingerprint import fingerprint_of
-from brimful.messages import counted
 from brimful.serve.pack_store import IndexedPacks
-from brimful.shards import Pack, PackSequence
-from brimful.typing import AnyIntArray, Fingerprint, Float64Array, Int64Array, SampleIds
+from brimful.store.shards import Pack, PackSequence
 
 __all__ = ["SampleLosses", "evaluate_samples", "one_by_one"]
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy.typing as npt
 
+from brimful.base.optional import optional
 from brimful.errors import SettingsError
 from brimful.integrations.trainers.attention import collator_for
 from brimful.integrations.trainers.one_file import packs_of_file
-from brimful.optional import optional
 from brimful.plan.schedule import Tail
 from brimful.serve import PackLoader
-from brimful.shards import FingerprintedPacks, Pack
+from brimful.store.shards import FingerprintedPacks, Pack
 from brimful.stream import StreamLoader, mark_completed
 
 with optional("lightning", "lightning", "PackDataModule"):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from brimful.checks import check_type
+from brimful.base.checks import check_type
 
 __all__ = ["ModelFacts", "facts_of"]
 

@@ -18,15 +18,15 @@ from typing import Any
 
 import numpy as np
 
+from brimful.base.typing import IGNORE_INDEX
 from brimful.collate.torch import PackCollator
 from brimful.errors import SettingsError
 from brimful.media.collate import MediaFeatures
-from brimful.shards import Pack
 from brimful.sources.sample import MalformedRowError
+from brimful.store.shards import Pack
 from brimful.stream import LazyShardedDataset
 from brimful.stream.chunks import ChunkLoader
 from brimful.stream.settings import StreamSettings
-from brimful.typing import IGNORE_INDEX
 
 __all__ = ["SwiftStream", "install_stream_flags", "take_flags"]
 

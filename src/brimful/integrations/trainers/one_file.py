@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from brimful.base.wording import counted
 from brimful.encode.choose import encoder_for
-from brimful.messages import counted
 from brimful.plan import Plan, PlanSettings
 from brimful.plan.ledger import drop_reason
 from brimful.shared import SharedPackedDataset, shared_plan
-from brimful.sources.open import open_source
+from brimful.sources.opening import open_source
 
 __all__ = ["packs_of_file"]
 

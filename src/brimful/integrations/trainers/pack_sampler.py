@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import torch.utils.data
 
-from brimful.checks import position
+from brimful.base.checks import position
+from brimful.base.wording import counted
 from brimful.errors import StateError
-from brimful.messages import counted
 from brimful.plan.schedule import DEFAULT_WINDOW_STEPS, Tail
 from brimful.serve import PackLoader
 from brimful.serve.rank_loader import without_loss
-from brimful.shards import FingerprintedPacks, Pack
+from brimful.store.shards import FingerprintedPacks, Pack
 
 __all__ = ["PackSampler", "ServedPacks"]
 

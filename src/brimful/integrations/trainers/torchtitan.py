@@ -10,7 +10,7 @@ from brimful.collate.torch import PackCollator
 from brimful.errors import SettingsError
 from brimful.plan.schedule import Tail
 from brimful.serve import PackLoader
-from brimful.shards import FingerprintedPacks, Pack
+from brimful.store.shards import FingerprintedPacks, Pack
 
 __all__ = ["TorchtitanLoader"]
 

@@ -11,13 +11,13 @@ import numpy.typing as npt
 import torch
 import transformers
 
+from brimful.base.wording import setting
 from brimful.errors import SettingsError, StateError
 from brimful.integrations.trainers.attention import collator_for
 from brimful.integrations.trainers.one_file import packs_of_file
 from brimful.integrations.trainers.pack_metrics import PackMetrics, log_packing
 from brimful.integrations.trainers.pack_sampler import PackSampler, ServedPacks
-from brimful.integrations.trainers.refusals import check_arguments
-from brimful.messages import setting
+from brimful.integrations.trainers.refused_settings import check_arguments
 from brimful.plan.schedule import DEFAULT_WINDOW_STEPS, Tail
 from brimful.stream import LazyShardedDataset, mark_completed
 

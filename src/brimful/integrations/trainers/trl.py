@@ -5,13 +5,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from brimful.base.optional import optional
+from brimful.base.wording import setting
 from brimful.errors import SettingsError
 from brimful.integrations.trainers.attention import collator_for
 from brimful.integrations.trainers.one_file import packs_of_file
-from brimful.integrations.trainers.refusals import check_arguments
-from brimful.messages import setting
-from brimful.optional import optional
-from brimful.shards import Pack, PackSequence
+from brimful.integrations.trainers.refused_settings import check_arguments
+from brimful.store.shards import Pack, PackSequence
 
 with optional("datasets", "trl", "SFTPacks"):
     import datasets

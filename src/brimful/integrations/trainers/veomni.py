@@ -8,11 +8,11 @@ from typing import Any, Protocol
 
 import torch
 
+from brimful.base.wording import setting
 from brimful.collate.features import Feature
 from brimful.collate.torch import PackCollator
 from brimful.errors import SettingsError
-from brimful.messages import setting
-from brimful.shards import Pack, PackSequence
+from brimful.store.shards import Pack, PackSequence
 
 __all__ = ["SlicingCollator", "VeomniPacks"]
 

@@ -11,15 +11,15 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
+from brimful.base.wings import FILTER_MODULES
+from brimful.base.wording import setting
 from brimful.errors import SettingsError
 from brimful.measure.filters.duplicates import Duplicates
 from brimful.measure.filters.filter import Filter
-from brimful.measure.filters.refusals import Refusals
+from brimful.measure.filters.refused_answers import Refusals
 from brimful.measure.filters.repetition import Repetition
 from brimful.measure.filters.text_length import Characters, Words
-from brimful.messages import setting
 from brimful.sources.sample import Sample
-from brimful.wings import FILTER_MODULES
 
 __all__ = [
     "FILTERS",

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from brimful.attachment import BadAttachmentError
-from brimful.fingerprint import fingerprint_bytes
+from brimful.base.attachment import BadAttachmentError
+from brimful.base.fingerprint import fingerprint_bytes
+from brimful.base.typing import Int64Array
 from brimful.measure.filters.filter import Filter
 from brimful.sources.sample import Sample
-from brimful.typing import Int64Array
 
 CONTENT = ("content_high", "content_low")
 """Columns of a block's file with the two halves of the fingerprint of each sample's content."""

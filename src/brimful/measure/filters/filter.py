@@ -4,8 +4,8 @@ import abc
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
+from brimful.base.wording import setting
 from brimful.errors import SettingsError
-from brimful.messages import setting
 from brimful.sources.sample import Sample
 
 

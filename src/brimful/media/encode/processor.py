@@ -16,19 +16,19 @@ from typing import Any
 
 import numpy as np
 
+from brimful.base.fingerprint import fingerprint_bytes, fingerprint_of
+from brimful.base.optional import optional
+from brimful.base.typing import Fingerprint
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import BadSampleError, MissingExtraError
-from brimful.fingerprint import fingerprint_bytes, fingerprint_of
 from brimful.media import BadMediumError, MediaKind, PlacedMedium
 from brimful.media.audio import load_audio
 from brimful.media.families import Family
 from brimful.media.families.family import read_processor_files
 from brimful.media.images import load_image
 from brimful.media.videos import load_frames, video_header
-from brimful.optional import optional
 from brimful.sources.sample import Message, Sample
-from brimful.typing import Fingerprint
 
 _MAX_FRAME_BYTES = 1 << 28
 """Maximum bytes of video frames to decode for a comparison; of a longer video, only the text around it is compared."""

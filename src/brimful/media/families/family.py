@@ -9,12 +9,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+from brimful.base.wording import counted, setting
 from brimful.errors import SettingsError
 from brimful.media.audio import AudioHeader, audio_header
 from brimful.media.images import ImageSize, image_size
 from brimful.media.medium import BadMediumError, MediaKind, Medium
 from brimful.media.videos import VideoHeader, video_header
-from brimful.messages import counted, setting
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
+from brimful.base.wording import setting
 from brimful.errors import SettingsError
 from brimful.media.families.family import Expansion, Family, Piece, Placeholder, ProcessorFiles
 from brimful.media.images import ImageSize
 from brimful.media.medium import BadMediumError, MediaKind
 from brimful.media.videos import VideoHeader
-from brimful.messages import setting
 
 Settings = TypeVar("Settings", bound="PatchSettings")
 

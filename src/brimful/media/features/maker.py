@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from brimful.base.fingerprint import fingerprint_of
+from brimful.base.optional import optional
+from brimful.base.typing import Fingerprint
+from brimful.base.wording import setting
 from brimful.errors import SettingsError
-from brimful.fingerprint import fingerprint_of
 from brimful.media.audio import load_audio
 from brimful.media.families import Family
 from brimful.media.families.family import read_processor_files
-from brimful.media.features.block import Features, block_bytes, metadata_of, restored, to_block, trimmed
+from brimful.media.features.feature_block import Features, block_bytes, metadata_of, restored, to_block, trimmed
 from brimful.media.images import load_image
 from brimful.media.medium import MediaKind, Medium, PlacedMedium
 from brimful.media.videos import iterate_frames, video_header
-from brimful.messages import setting
-from brimful.optional import optional
-from brimful.typing import Fingerprint
 
 _LIMITS = ("min_pixels", "max_pixels", "max_patches")
 """Settings of the family that its image processor has by the same name."""

@@ -8,17 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
-from brimful.blobs import BlobGroup, BlobStore
+from brimful.base.blobs import BlobGroup, BlobStore
+from brimful.base.typing import Fingerprint
+from brimful.base.wording import setting
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoded_samples import is_compared
 from brimful.encode.encoder import Encoder
 from brimful.errors import BadSampleError, CorruptFileError, ProcessorDiffersError
 from brimful.media import BadMediumError, MediaKind, PlacedMedium
 from brimful.media.store import ContainerWriter, CountedContainer, MediaFiles
-from brimful.messages import setting
-from brimful.shards import ShardRecord
 from brimful.sources.sample import Sample
-from brimful.typing import Fingerprint
+from brimful.store.shards import ShardRecord
 
 _THREADS = 8
 """Files that are read at a time: a network disk has high latency, and serves many requests at once."""

@@ -15,17 +15,17 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from brimful.cache import cache_dir as default_cache_dir
+from brimful.base.cache import cache_dir as default_cache_dir
+from brimful.base.execute import LOCAL, Execution, available_cores, run_tasks
+from brimful.base.fingerprint import short_digest
+from brimful.base.progress import Progress
+from brimful.base.ragged import offsets_of
+from brimful.base.tables import open_table, write_table
+from brimful.base.typing import BoolArray, Fingerprint, Int8Array, Int64Array, Offsets
 from brimful.errors import BadSampleError, BrimfulError
-from brimful.execute import LOCAL, Execution, available_cores, run_tasks
-from brimful.fingerprint import short_digest
 from brimful.media import BadMediumError, MediaKind, Medium
-from brimful.progress import Progress
-from brimful.ragged import offsets_of
 from brimful.sources.sample import Sample
 from brimful.sources.source import Source
-from brimful.tables import open_table, write_table
-from brimful.typing import BoolArray, Fingerprint, Int8Array, Int64Array, Offsets
 
 Digests = npt.NDArray[np.uint64]
 """``uint64[num_media, 2]``: the two halves of fingerprints."""

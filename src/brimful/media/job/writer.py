@@ -7,18 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from brimful.attachment import BadAttachmentError, attachments_of_segment
-from brimful.blobs import BlobStore
+from brimful.base.attachment import BadAttachmentError, attachments_of_segment
+from brimful.base.blobs import BlobStore
+from brimful.base.fingerprint import fingerprint_bytes
+from brimful.base.ragged import offsets_of
+from brimful.base.typing import Fingerprint, Int64Array, Lengths, Offsets
+from brimful.base.wording import setting
 from brimful.encode.encoded_samples import EncodedSamples
 from brimful.errors import BadSampleError, OversizedSampleError, SettingsError, StoreFullError
-from brimful.fingerprint import fingerprint_bytes
 from brimful.media import BadMediumError, PlacedMedium
 from brimful.media.features import FeatureMaker
-from brimful.media.job.layout import ShardMedia
+from brimful.media.job.media_layout import ShardMedia
 from brimful.media.store import CountedContainer
-from brimful.messages import setting
-from brimful.ragged import offsets_of
-from brimful.typing import Fingerprint, Int64Array, Lengths, Offsets
 
 _ENDING = ".safetensors"
 """Ending of a block of features in a container."""

@@ -1,10 +1,9 @@
 """Media in a pack store: their columns in shards, the containers of their bytes, a census and a check of them.
 
-The package is the ``AttachmentStore`` of ``brimful.attachment``.
+The package is the ``AttachmentStore`` of ``brimful.base.attachment``.
 """
 
 from brimful.media.store.census import KindCount, KindCounter, LargestMedium, MediaCensus
-from brimful.media.store.columns import COLUMNS, cells_of, column_types, columns_of
 from brimful.media.store.files import (
     ContainerWriter,
     CountedContainer,
@@ -17,6 +16,7 @@ from brimful.media.store.files import (
     root_note,
 )
 from brimful.media.store.files import MediaCheck as check_of
+from brimful.media.store.media_columns import COLUMNS, cells_of, column_types, columns_of
 from brimful.media.store.stored import from_json, stored, to_json
 
 __all__ = [

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from brimful.base.wording import counted, size_of
 from brimful.media import MediaKind, PlacedMedium
-from brimful.messages import counted, size_of
-from brimful.shards.log import ShardRecord
+from brimful.store.shards.log import ShardRecord
 
 _NOUNS = {MediaKind.IMAGE: "image", MediaKind.VIDEO: "video", MediaKind.AUDIO: "audio clip"}
 

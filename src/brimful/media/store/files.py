@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from brimful.blobs import Blob, BlobStore, PromisedBlobs
+from brimful.base.blobs import Blob, BlobStore, PromisedBlobs
+from brimful.base.fingerprint import short_digest
+from brimful.base.typing import Fingerprint, Int64Array
 from brimful.errors import CorruptFileError
-from brimful.fingerprint import short_digest
 from brimful.media import MediaKind, Medium, PlacedMedium
 from brimful.media.medium import CHANGED, BadMediumError, MediaContainer
 from brimful.media.store.census import KindCounter, MediaCensus
-from brimful.shards.log import ShardRecord
-from brimful.shards.pack import Pack
-from brimful.typing import Fingerprint, Int64Array
+from brimful.store.shards.log import ShardRecord
+from brimful.store.shards.pack import Pack
 
 _BLOCK = 512
 """Bytes of a block of tar: a header takes one, and every member ends at a multiple of it."""

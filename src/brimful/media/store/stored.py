@@ -11,11 +11,21 @@ from typing import Any, overload
 
 import numpy as np
 
+from brimful.base.fingerprint import digest_bytes
 from brimful.errors import CorruptFileError
-from brimful.fingerprint import digest_bytes
 from brimful.media.medium import MediaContainer, MediaKind, Medium, PlacedMedium
-from brimful.media.store.columns import DIGEST_BYTES, KINDS, NO_DIGEST, NUMBERS, ONE_RUN, PLACE, ROW, TEXT, MediaCells
 from brimful.media.store.files import MediaFiles
+from brimful.media.store.media_columns import (
+    DIGEST_BYTES,
+    KINDS,
+    NO_DIGEST,
+    NUMBERS,
+    ONE_RUN,
+    PLACE,
+    ROW,
+    TEXT,
+    MediaCells,
+)
 
 _NUM_RUNS = NUMBERS.index("num_runs")
 _NAME_BYTES = NUMBERS.index("name_bytes")

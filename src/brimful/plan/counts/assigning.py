@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from brimful.ragged import ranges, starts_of
-from brimful.typing import AnyIntArray, Int64Array, Offsets
+from brimful.base.ragged import ranges, starts_of
+from brimful.base.typing import AnyIntArray, Int64Array, Offsets
 
 CHUNK_ITEMS = 1 << 18
 """Items that NumPy assigns at a time, so that its temporary arrays stay in the cache."""

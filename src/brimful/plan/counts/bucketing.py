@@ -21,9 +21,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from brimful.compiling import compiled
-from brimful.ragged import offsets_of
-from brimful.typing import AnyIntArray, Int64Array, Offsets
+from brimful.base.compiling import compiled
+from brimful.base.ragged import offsets_of
+from brimful.base.typing import AnyIntArray, Int64Array, Offsets
 
 BUCKET_WORDS = 1 << 18
 """Average words of the records of one bucket: they stay in a cache, and few buckets are written to in turn."""

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from brimful.compiling import compiled
+from brimful.base.compiling import compiled
+from brimful.base.ragged import positions_type, ranges
+from brimful.base.typing import AnyIntArray, Int64Array
 from brimful.plan.counts.histogram import DENSE_LENGTHS, Histogram
-from brimful.ragged import positions_type, ranges
-from brimful.typing import AnyIntArray, Int64Array
 
 _CHUNK_ITEMS = 1 << 18
 """Minimum number of items that NumPy sorts at a time: their keys and positions stay in the cache."""

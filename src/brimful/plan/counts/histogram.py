@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from brimful.compiling import compiled
-from brimful.typing import AnyIntArray, Int64Array
+from brimful.base.compiling import compiled
+from brimful.base.typing import AnyIntArray, Int64Array
 
 DENSE_LENGTHS = 1 << 24
 """Lengths below this are counted in a table with an entry for each; longer ones are sorted."""

@@ -7,9 +7,9 @@ from typing import TypeAlias
 
 import numpy as np
 
+from brimful.base.typing import Int64Array
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.counts.runs import PackRuns
-from brimful.typing import Int64Array
 
 Pattern: TypeAlias = tuple[tuple[int, int], ...]
 """``((length, copies), …)``, longest first, copies at least 1: the content of one pack."""

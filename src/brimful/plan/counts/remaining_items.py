@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from brimful.base.typing import Float64Array
 from brimful.plan.counts.histogram import Histogram
-from brimful.typing import Float64Array
 
 
 class RemainingItems:

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from brimful.compiling import compiled
+from brimful.base.compiling import compiled
+from brimful.base.ragged import ranges, starts_of
+from brimful.base.typing import AnyIntArray, Int64Array
 from brimful.plan.counts import bucketing
 from brimful.plan.counts.assigning import TILE_PACKS, assign_in_numpy, assign_pieces, lay_packs
 from brimful.plan.counts.bucketing import bucket_kernels, read_records, write_records
 from brimful.plan.packing import Packing
-from brimful.ragged import ranges, starts_of
-from brimful.typing import AnyIntArray, Int64Array
 
 _ITEMS_FOR_BUCKETS = 1 << 22
 """Number of items from which packs are reordered through buckets: fewer items are near the cache anyway."""

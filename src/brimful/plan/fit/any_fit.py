@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from brimful.compiling import compiled
+from brimful.base.compiling import compiled
+from brimful.base.ragged import offsets_of, positions_type
+from brimful.base.typing import AnyIntArray, Lengths
 from brimful.plan.counts.counting_sort import decreasing_order
 from brimful.plan.packing import Packing
-from brimful.ragged import offsets_of, positions_type
-from brimful.typing import AnyIntArray, Lengths
 
 
 def as_int32(lengths: AnyIntArray) -> Lengths:

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from brimful.base.typing import AnyIntArray, Int64Array, Lengths
 from brimful.plan.fit.any_fit import fit_in_order
 from brimful.plan.packing import Packing
-from brimful.typing import AnyIntArray, Int64Array, Lengths
 
 _BLOCK_KEYS = 256
 """Maximum keys of a block. Moving half of them costs about as much as finding the block."""

@@ -5,10 +5,10 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from brimful.compiling import compiled
+from brimful.base.compiling import compiled
+from brimful.base.typing import Int64Array
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.counts.runs import PackRuns
-from brimful.typing import Int64Array
 
 _DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)
 """A number in which each sequence of six bits occurs once (Leiserson, Prokop and Randall, 1998)."""

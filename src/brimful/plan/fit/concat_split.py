@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from brimful.base.ragged import offsets_of, positions_type
+from brimful.base.typing import AnyIntArray
 from brimful.plan.packing import Packing
-from brimful.ragged import offsets_of, positions_type
-from brimful.typing import AnyIntArray
 
 
 def concat_split(lengths: AnyIntArray, *, capacity: int) -> Packing:

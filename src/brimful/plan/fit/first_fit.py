@@ -4,9 +4,9 @@ from collections.abc import MutableSequence, Sequence
 
 import numpy as np
 
+from brimful.base.typing import AnyIntArray
 from brimful.plan.fit.any_fit import fit_in_order, next_fit_upper_bound
 from brimful.plan.packing import Packing
-from brimful.typing import AnyIntArray
 
 
 def first_fit(lengths: AnyIntArray, *, capacity: int) -> Packing:

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from brimful.compiling import compiled
+from brimful.base.compiling import compiled
+from brimful.base.ragged import positions_type
+from brimful.base.typing import AnyIntArray, Lengths, Offsets
 from brimful.plan.fit.any_fit import as_int32
 from brimful.plan.packing import Packing
-from brimful.ragged import positions_type
-from brimful.typing import AnyIntArray, Lengths, Offsets
 
 _CHUNK_ITEMS = 1 << 20
 """Items that NumPy processes together."""

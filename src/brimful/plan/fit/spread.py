@@ -4,13 +4,13 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from brimful.compiling import compiled
+from brimful.base.compiling import compiled
+from brimful.base.typing import Int64Array
+from brimful.base.wording import setting
 from brimful.errors import InvalidLengthsError
-from brimful.messages import setting
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.counts.runs import PackRuns
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
-from brimful.typing import Int64Array
 
 
 def spread(items: Histogram, *, capacity: int, num_packs: int | None, bound: int) -> PackRuns:

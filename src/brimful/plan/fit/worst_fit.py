@@ -3,9 +3,9 @@
 from collections.abc import MutableSequence, Sequence
 from heapq import heappush, heapreplace
 
+from brimful.base.typing import AnyIntArray
 from brimful.plan.fit.any_fit import fit_in_order
 from brimful.plan.packing import Packing
-from brimful.typing import AnyIntArray
 
 
 def worst_fit(lengths: AnyIntArray, *, capacity: int) -> Packing:

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from brimful.compiling import compiled
+from brimful.base.compiling import compiled
+from brimful.base.typing import Int32Array, Int64Array
 from brimful.plan.optimal.search_limit import SearchLimit
-from brimful.typing import Int32Array, Int64Array
 
 STEPS_PER_ITEM = 100
 """Steps (distinct lengths times capacity) that take as long as one item as ``compiling.compiled`` counts them."""

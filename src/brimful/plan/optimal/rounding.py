@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from brimful.base.typing import Int64Array
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.counts.patterns import Pattern, PatternCounts, pattern_of, remaining
 from brimful.plan.counts.remaining_items import RemainingItems
 from brimful.plan.optimal.column_generation import SOLVER_TOLERANCE
-from brimful.typing import Int64Array
 
 
 def substitute_lengths(patterns: Iterable[Pattern], items: Histogram) -> list[Pattern]:

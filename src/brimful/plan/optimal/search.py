@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import ceil
 
+from brimful.base.wording import setting
 from brimful.errors import missing_extra
-from brimful.messages import setting
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.counts.patterns import Pattern, PatternCounts, load_of, patterns_of, remaining, runs_of
 from brimful.plan.counts.runs import PackRuns

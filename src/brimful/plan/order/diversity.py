@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from brimful.base.ragged import offsets_of, ranges
+from brimful.base.rng import generator
+from brimful.base.typing import AnyIntArray, Float64Array, Int64Array, Lengths, Offsets
 from brimful.errors import InvalidLengthsError, PlanMismatchError
-from brimful.ragged import offsets_of, ranges
-from brimful.rng import generator
-from brimful.typing import AnyIntArray, Float64Array, Int64Array, Lengths, Offsets
 
 _CHUNK = 1 << 22
 """Segments, or groups times sources, that are processed together."""

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from brimful.compiling import compiled
+from brimful.base.compiling import compiled
+from brimful.base.ragged import offsets_of, ranges
+from brimful.base.rng import RandomStream, generator
+from brimful.base.typing import AnyIntArray, BoolArray, Int64Array, Offsets
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.order.shuffle import random_order
 from brimful.plan.packing import Packing
-from brimful.ragged import offsets_of, ranges
-from brimful.rng import RandomStream, generator
-from brimful.typing import AnyIntArray, BoolArray, Int64Array, Offsets
 
 _BLOCK_PACKS = 1 << 16
 """Packs of a block, which exchange with each other: they stay in the cache, and their numbers fit 16 bits of a key."""

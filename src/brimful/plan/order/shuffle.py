@@ -10,12 +10,12 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from brimful.compiling import compiled
+from brimful.base.compiling import compiled
+from brimful.base.ragged import positions_type
+from brimful.base.rng import RandomStream, generator
+from brimful.base.typing import AnyIntArray, Int64Array
 from brimful.plan.counts.counting_sort import decreasing_order
 from brimful.plan.counts.histogram import Histogram
-from brimful.ragged import positions_type
-from brimful.rng import RandomStream, generator
-from brimful.typing import AnyIntArray, Int64Array
 
 _ROUNDS = 4
 """Rounds of multiply, add and fold in one bijection."""
@@ -106,7 +106,7 @@ def shuffle_classes(order: AnyIntArray, counts: Int64Array, stream: RandomStream
         order: ``int[num_items]``.
         counts: ``int64[num_classes]``, items of each class, that add up to ``num_items``.
 
-    >>> from brimful.rng import generator
+    >>> from brimful.base.rng import generator
     >>> items = np.arange(8)
     >>> shuffle_classes(items, np.array([5, 3]), generator(seed=0, epoch=0, purpose="doc"))
     >>> items.tolist()
@@ -128,7 +128,7 @@ def _shuffle(
 def random_order(count: int, stream: RandomStream) -> AnyIntArray:
     """Return the numbers 0 to count - 1 in random order: ``int32[count]``, or int64 if needed.
 
-    >>> from brimful.rng import generator
+    >>> from brimful.base.rng import generator
     >>> random_order(6, generator(seed=0, epoch=0, purpose="doc")).tolist()
     [2, 1, 3, 0, 4, 5]
     """
@@ -139,7 +139,7 @@ def random_order(count: int, stream: RandomStream) -> AnyIntArray:
 def random_places(count: int, stream: RandomStream, *, dtype: npt.DTypeLike) -> AnyIntArray:
     """Return the place of each number in ``random_order``: ``int[count]`` of the given type.
 
-    >>> from brimful.rng import generator
+    >>> from brimful.base.rng import generator
     >>> random_places(6, generator(seed=0, epoch=0, purpose="doc"), dtype=np.int32).tolist()
     [3, 1, 0, 2, 4, 5]
     """

@@ -5,8 +5,8 @@ from math import ceil
 
 import numpy as np
 
+from brimful.base.typing import AnyIntArray, BoolArray, Int64Array
 from brimful.plan.packing import Packing, loads_of, tokens_of
-from brimful.typing import AnyIntArray, BoolArray, Int64Array
 
 
 def repack_underfilled(

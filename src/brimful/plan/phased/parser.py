@@ -12,8 +12,8 @@ import re
 from dataclasses import fields
 from typing import Any
 
+from brimful.base.wording import setting
 from brimful.errors import SettingsError
-from brimful.messages import setting
 from brimful.plan.phased.finish import Finish
 from brimful.plan.phased.phase import Phase
 from brimful.plan.phased.powers_of_two import PowersOfTwo

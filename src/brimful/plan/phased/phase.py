@@ -5,9 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from brimful.checks import check_share, whole_number
+from brimful.base.checks import check_share, whole_number
+from brimful.base.wording import setting
 from brimful.errors import SettingsError
-from brimful.messages import setting
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.counts.patterns import PatternRun
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from brimful.base.wording import counted, setting
 from brimful.errors import SettingsError
-from brimful.messages import counted, setting
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.counts.patterns import PatternRun, load_of, runs_of
 from brimful.plan.counts.runs import PackRuns

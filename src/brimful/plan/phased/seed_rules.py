@@ -6,10 +6,10 @@ from math import ceil, floor
 
 import numpy as np
 
-from brimful.checks import is_whole_number
+from brimful.base.checks import is_whole_number
+from brimful.base.typing import BoolArray, Int64Array
 from brimful.plan.packing import tokens_of
 from brimful.plan.phased.phase import Settings
-from brimful.typing import BoolArray, Int64Array
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from math import lcm
 
 import numpy as np
 
-from brimful.checks import choice_of, whole_number
+from brimful.base.checks import choice_of, whole_number
+from brimful.base.typing import AnyIntArray
+from brimful.base.wording import setting
 from brimful.errors import SettingsError
-from brimful.messages import setting
-from brimful.typing import AnyIntArray
 
 _FUSED_ATTENTION = 64
 """cuDNN's fused attention needs a multiple of this number of tokens on each rank, as ms-swift pads for it."""

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from brimful.checks import whole_number
+from brimful.base.checks import whole_number
+from brimful.base.typing import AnyIntArray, Int64Array
+from brimful.base.wording import first_few, setting
 from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError
 from brimful.lengths.table import LengthTable
-from brimful.messages import first_few, setting
 from brimful.plan.policies.overflow import Overflow
-from brimful.typing import AnyIntArray, Int64Array
 
 DERIVED: Mapping[str, Callable[[Int64Array], Int64Array]] = {
     "samples": np.ones_like,

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from brimful.base.ragged import offsets_of, ranges
+from brimful.base.typing import AnyIntArray, BoolArray, Int64Array, Lengths, Offsets
+from brimful.base.wording import setting
 from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError
-from brimful.messages import setting
 from brimful.plan.packing import Packing
 from brimful.plan.policies.alignment import Alignment
 from brimful.plan.policies.budgets import Budgets, examples_of
 from brimful.plan.policies.overflow import Overflow
-from brimful.ragged import offsets_of, ranges
-from brimful.typing import AnyIntArray, BoolArray, Int64Array, Lengths, Offsets
 
 ALONE = -1
 """Group id of a sample without a group."""

@@ -4,11 +4,11 @@ from enum import Enum
 
 import numpy as np
 
+from brimful.base.typing import Int64Array
+from brimful.base.wording import first_few, setting
 from brimful.errors import NoTargetError
 from brimful.lengths.table import LengthTable
-from brimful.messages import first_few, setting
 from brimful.plan.policies.overflow import NO_SAMPLES, Overflow
-from brimful.typing import Int64Array
 
 
 class NoTarget(str, Enum):

@@ -7,12 +7,12 @@ from enum import Enum
 
 import numpy as np
 
-from brimful.checks import choice_of
+from brimful.base.checks import choice_of
+from brimful.base.fingerprint import fingerprint_array, fingerprint_of
+from brimful.base.ragged import ranges
+from brimful.base.typing import AnyIntArray, Fingerprint, Int64Array, Lengths
+from brimful.base.wording import first_few, setting
 from brimful.errors import OversizedSampleError
-from brimful.fingerprint import fingerprint_array, fingerprint_of
-from brimful.messages import first_few, setting
-from brimful.ragged import ranges
-from brimful.typing import AnyIntArray, Fingerprint, Int64Array, Lengths
 
 NO_SAMPLES = np.empty(0, dtype=np.int64)
 """An empty array of sample ids."""

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from brimful.base.tables import Ragged, open_table, write_table
+from brimful.base.typing import AnyIntArray, Int64Array, Lengths, Offsets
 from brimful.errors import CorruptFileError
 from brimful.plan.policies.overflow import Truncated
-from brimful.tables import Ragged, open_table, write_table
-from brimful.typing import AnyIntArray, Int64Array, Lengths, Offsets
 
 _KIND = "plan"
 _PLAIN, _WITH_TRUNCATED = 1, 2

@@ -6,11 +6,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from brimful.base.typing import AnyIntArray, Int64Array, Lengths, Offsets
 from brimful.errors import PlanMismatchError
 from brimful.lengths.table import LengthTable, as_table
 from brimful.plan.packing import Packing, loads_of
 from brimful.plan.policies.budgets import DERIVED, Budgets
-from brimful.typing import AnyIntArray, Int64Array, Lengths, Offsets
 
 
 class PlannedPacks(Protocol):

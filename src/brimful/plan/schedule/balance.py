@@ -28,11 +28,11 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 
-from brimful.checks import choice_of
+from brimful.base.checks import choice_of
+from brimful.base.rng import RandomStream
+from brimful.base.typing import Float64Array, Int64Array
 from brimful.errors import SettingsError
 from brimful.plan.schedule.cost_model import check_finite
-from brimful.rng import RandomStream
-from brimful.typing import Float64Array, Int64Array
 
 _LEVELS = 2.0**31
 """Weight of the pack with the largest cost: sums over 2**31 packs stay exact in 64 bits."""

@@ -22,9 +22,9 @@ platform.
 
 import numpy as np
 
+from brimful.base.rng import RandomStream
+from brimful.base.typing import Int64Array
 from brimful.plan.schedule.balance import assign_to_ranks, in_random_order, windows_of
-from brimful.rng import RandomStream
-from brimful.typing import Int64Array
 
 _MAX_PASSES = 12
 """Maximum passes of exchanges over the barriers of a window."""

@@ -37,11 +37,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from brimful.checks import check_share, is_number, whole_number
+from brimful.base.checks import check_share, is_number, whole_number
+from brimful.base.typing import Float64Array
+from brimful.base.wings import TOWERS_MODULE
 from brimful.errors import SettingsError
 from brimful.plan.schedule.model_config import sizes_of_config
-from brimful.typing import Float64Array
-from brimful.wings import TOWERS_MODULE
 
 AnyRealArray: TypeAlias = npt.NDArray[np.integer[Any]] | npt.NDArray[np.floating[Any]]
 

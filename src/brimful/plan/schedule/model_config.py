@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from brimful.checks import check_type, whole_number
+from brimful.base.checks import check_type, whole_number
 from brimful.errors import SettingsError
 
 

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from brimful.base.ragged import sums_of
+from brimful.base.typing import PAIRS_PER_BLOCK, AnyIntArray, Float64Array, Int64Array, Offsets
 from brimful.errors import SettingsError
 from brimful.plan.schedule.cost_model import AnyRealArray, CostModel, Part, check_tiling, real_array
-from brimful.ragged import sums_of
-from brimful.typing import PAIRS_PER_BLOCK, AnyIntArray, Float64Array, Int64Array, Offsets
 
 
 class TowerSize(NamedTuple):

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from brimful.base.rng import generator
+from brimful.base.typing import Int64Array
 from brimful.plan.schedule.balance import quantise_parts
 from brimful.plan.schedule.schedule import Tail, arrange, schedule_packs
-from brimful.rng import generator
-from brimful.typing import Int64Array
 
 
 class Shape(NamedTuple):

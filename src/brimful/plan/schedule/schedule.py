@@ -8,12 +8,12 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 
-from brimful.checks import choice_of
+from brimful.base.checks import choice_of
+from brimful.base.rng import RandomStream, generator
+from brimful.base.typing import Int64Array
 from brimful.errors import SettingsError
 from brimful.plan.schedule.balance import balance_partial_step, balance_steps, quantise_parts
 from brimful.plan.schedule.balance_parts import balance_steps_of_parts
-from brimful.rng import RandomStream, generator
-from brimful.typing import Int64Array
 
 DEFAULT_WINDOW_STEPS = 80
 """Steps within which packs are exchanged for balance. This brings 64 ranks with one pack each within 2 % of equal, even

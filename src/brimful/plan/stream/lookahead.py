@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from brimful.arguments import CAPACITY_NAMES, understands
-from brimful.checks import check_share, setting_number
+from brimful.base.arguments import CAPACITY_NAMES, understands
+from brimful.base.checks import check_share, setting_number
+from brimful.base.typing import AnyIntArray, BoolArray, Int64Array, Lengths, SampleIds
+from brimful.base.wording import differences
 from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError, StateError
 from brimful.lengths.table import REJECTED, as_lengths
-from brimful.messages import differences
 from brimful.plan.algorithms import ALGORITHMS
 from brimful.plan.counts.counting_sort import decreasing_order
 from brimful.plan.fit.any_fit import next_fit_upper_bound
 from brimful.plan.packing import Packing, loads_of, tokens_of
 from brimful.plan.policies.overflow import Overflow, apply_overflow
 from brimful.plan.stream.packs import StreamLedger, StreamPacks
-from brimful.typing import AnyIntArray, BoolArray, Int64Array, Lengths, SampleIds
 
 _VERSION = 1
 

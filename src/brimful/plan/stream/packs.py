@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from brimful.ragged import offsets_of
-from brimful.typing import Lengths, Offsets, SampleIds
+from brimful.base.ragged import offsets_of
+from brimful.base.typing import Lengths, Offsets, SampleIds
 
 
 @dataclass(frozen=True)

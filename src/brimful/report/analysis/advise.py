@@ -18,14 +18,14 @@ from typing import Any
 
 import numpy as np
 
+from brimful.base.typing import Float64Array
+from brimful.base.wording import counted
 from brimful.errors import PlanMismatchError, SettingsError
 from brimful.measure import LengthTable
-from brimful.messages import counted
 from brimful.plan import Plan
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.schedule import pack_costs
 from brimful.report.analysis.training_run import TrainingRun
-from brimful.typing import Float64Array
 
 SAME_STEP_TOLERANCE = 0.1
 """Share by which two steps may differ and still count as the same."""

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from brimful.base.typing import AnyIntArray
+from brimful.base.wording import setting
 from brimful.errors import SettingsError
 from brimful.measure import LengthTable
-from brimful.messages import setting
 from brimful.plan import Plan
-from brimful.typing import AnyIntArray
 
 _FOR_COSTS = ("patch_blocks",)
 """Columns that only cost models read: shown only if they are limited."""

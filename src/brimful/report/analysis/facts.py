@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from brimful.base.typing import AnyIntArray
 from brimful.measure import LengthTable
 from brimful.media.store import MediaCensus
 from brimful.plan import Alignment, Plan
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.order.diversity import measure_variety
-from brimful.plan.policies.mixture.shares import SourceDraws, sources_of_record
+from brimful.plan.policies.mixture.proportions import SourceDraws, sources_of_record
 from brimful.report.analysis.advise import Advice, advise
 from brimful.report.analysis.contents import (
     BudgetFill,
@@ -18,13 +19,12 @@ from brimful.report.analysis.contents import (
     source_shares,
     sources_of_table,
 )
-from brimful.report.analysis.lengths import LengthFacts
+from brimful.report.analysis.length_facts import LengthFacts
 from brimful.report.analysis.plan_facts import PlanFacts
 from brimful.report.analysis.rank_balance import RankBalance, measure_rank_balance
 from brimful.report.analysis.shown_packs import ShownPack
 from brimful.report.analysis.training_run import TrainingRun
 from brimful.report.analysis.what_if import CAPACITIES, CapacityPoint, sweep_capacities
-from brimful.typing import AnyIntArray
 
 _MAX_REJECTS = 20
 """Maximum number of rejected rows that a report lists."""

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from brimful.fingerprint import short
-from brimful.messages import counted, percent
+from brimful.base.fingerprint import short
+from brimful.base.wording import counted, percent
 from brimful.plan import Plan
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.ledger import MUCH_LOST, drop_reason
 from brimful.plan.order.diversity import Variety
-from brimful.report.analysis.lengths import Bin, count_bins, percentiles, ratio_edges, step_edges
+from brimful.report.analysis.length_facts import Bin, count_bins, percentiles, ratio_edges, step_edges
 
 MAX_ALIKENESS = 1.5
 """Likeness of a pack's segments above which mixing is recommended; 1 is the likeness by chance."""

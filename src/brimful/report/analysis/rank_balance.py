@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from brimful.base.typing import Float64Array, Int64Array
+from brimful.base.wording import setting
 from brimful.errors import SettingsError
 from brimful.lengths.table import LengthTable
-from brimful.messages import setting
 from brimful.plan import Plan
 from brimful.plan.schedule import Barrier, Part, Tail, imbalance, pack_squares, schedule_packs
 from brimful.report.analysis.training_run import TrainingRun
-from brimful.typing import Float64Array, Int64Array
 
 _NOTABLE = 0.01
 """Share of a part's time that an order for all parts may lose to one for this part alone before a note says so."""

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from brimful.base.wording import setting
 from brimful.errors import BrimfulError, SettingsError
-from brimful.materialize.dropped import why_dropped
 from brimful.measure import LengthTable
-from brimful.messages import setting
 from brimful.plan import Plan
 from brimful.sources import open_source
+from brimful.store.dropped import why_dropped
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from brimful.base.typing import TokenIds
 from brimful.errors import MissingExtraError
 from brimful.media import BadMediumError, MediaKind, PlacedMedium
 from brimful.media.audio import audio_header, load_audio
 from brimful.media.images import image_size, load_image
 from brimful.media.videos import load_frames, video_header
-from brimful.shards import Pack, PackSequence
-from brimful.typing import TokenIds
+from brimful.store.shards import Pack, PackSequence
 
 _CANDIDATES = 64
 """Number of evenly spread packs from which the shown ones are choices."""

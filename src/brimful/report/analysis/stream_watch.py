@@ -7,13 +7,13 @@ import time
 from collections import deque
 from typing import Any
 
-from brimful.blobs import open_blob_store
-from brimful.materialize.registered import Producers, Registration
+from brimful.base.blobs import open_blob_store
 from brimful.report.analysis.stream_status import ProducerStatus, RankStatus, StreamStatus, TrainingStatus
-from brimful.shards import ShardRecord
+from brimful.store.shards import ShardRecord
 from brimful.stream.acks import Acks, expired_below
 from brimful.stream.follow import FollowedLog
 from brimful.stream.order import Assignment, StreamOrder, order_of
+from brimful.stream.producer.registered import Producers, Registration
 
 _RATE_SECONDS = 300.0
 """Seconds over which the growth of the log is taken."""

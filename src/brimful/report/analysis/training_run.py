@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from brimful.base.settings import option
+from brimful.base.wording import setting
 from brimful.errors import BrimfulError, SettingsError, SourceNotFoundError
-from brimful.messages import setting
 from brimful.plan.schedule import CostModel
-from brimful.settings import option
 
 _CONFIG_KEYS = (
     "hidden_size",

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from html import escape
 
 from brimful.report.html.svg import Chart
-from brimful.report.tables import Cell, Share, Table, text_of
+from brimful.report.table_model import Cell, Share, Table, text_of
 
 
 def paragraph(text: str, kind: str = "") -> str:

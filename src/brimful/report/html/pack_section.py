@@ -4,7 +4,7 @@ from base64 import b64encode
 from html import escape
 from itertools import groupby
 
-from brimful.messages import counted, percent, whole
+from brimful.base.wording import counted, percent, whole
 from brimful.report.analysis.shown_packs import ShownMedium, ShownPack, ShownSegment, ShownText
 from brimful.report.html.markup import paragraph, section
 

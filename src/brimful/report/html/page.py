@@ -6,8 +6,8 @@ from importlib.resources import files
 from typing import Any
 
 from brimful import __version__
-from brimful.fingerprint import short
-from brimful.messages import counted
+from brimful.base.fingerprint import short
+from brimful.base.wording import counted
 from brimful.report.analysis.facts import Facts
 from brimful.report.html.sections import sections_of
 

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
+from brimful.base.wording import counted, in_python, percent, setting, whole
 from brimful.encode.completions import BORROWED_REASON
 from brimful.measure import LengthTable
-from brimful.messages import counted, in_python, percent, setting, whole
 from brimful.plan.ledger import MUCH_LOST, Ledger
-from brimful.report import tables
+from brimful.report import table_model as tables
 from brimful.report.analysis.advise import Advice
 from brimful.report.analysis.facts import Facts
-from brimful.report.analysis.lengths import LengthFacts
+from brimful.report.analysis.length_facts import LengthFacts
 from brimful.report.analysis.plan_facts import PlanFacts
 from brimful.report.analysis.rank_balance import RankBalance
 from brimful.report.html.charts import (
@@ -23,7 +23,7 @@ from brimful.report.html.charts import (
 )
 from brimful.report.html.markup import pair, paragraph, section, table, tile, warning
 from brimful.report.html.pack_section import shown_packs_section
-from brimful.report.tables import Row, Table
+from brimful.report.table_model import Row, Table
 
 
 def sections_of(facts: Facts) -> list[str]:

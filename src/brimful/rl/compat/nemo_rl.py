@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from brimful.checks import whole_number
-from brimful.rl.planner import plan_step
+from brimful.base.checks import whole_number
 from brimful.rl.step_items import StepCost
+from brimful.rl.step_planner import plan_step
 
 __all__ = ["SequencePacker", "get_packer"]
 

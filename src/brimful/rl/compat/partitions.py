@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from brimful.errors import SettingsError
-from brimful.rl.planner import plan_step
+from brimful.rl.step_planner import plan_step
 
 
 def get_seqlen_balanced_partitions(seqlen_list: Sequence[int], k_partitions: int, equal_size: bool) -> list[list[int]]:

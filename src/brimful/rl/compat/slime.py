@@ -10,7 +10,7 @@ import numpy as np
 from brimful.errors import InvalidLengthsError, SettingsError
 from brimful.plan import CostModel
 from brimful.rl.compat.partitions import get_seqlen_balanced_partitions
-from brimful.rl.planner import plan_step
+from brimful.rl.step_planner import plan_step
 
 __all__ = ["build_dp_schedule", "get_seqlen_balanced_partitions"]
 

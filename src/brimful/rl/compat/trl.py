@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from brimful.checks import whole_number
+from brimful.base.checks import whole_number
+from brimful.base.optional import optional
 from brimful.errors import InvalidLengthsError
-from brimful.optional import optional
-from brimful.rl.planner import plan_step
 from brimful.rl.step_items import StepCost
 from brimful.rl.step_plan import StepPlan
+from brimful.rl.step_planner import plan_step
 
 with optional("torch", "torch", "TokenBudgetBatcher"):
     from torch.utils.data import IterableDataset

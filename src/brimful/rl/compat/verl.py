@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from brimful.optional import optional
+from brimful.base.optional import optional
+from brimful.base.typing import AnyIntArray
 from brimful.plan import CostModel
 from brimful.rl.compat.partitions import get_seqlen_balanced_partitions
-from brimful.rl.planner import plan_step
-from brimful.typing import AnyIntArray
+from brimful.rl.step_planner import plan_step
 
 __all__ = ["get_seqlen_balanced_partitions", "micro_batch_indices", "rearrange_micro_batches"]
 

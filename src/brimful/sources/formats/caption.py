@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from brimful.sources.formats.conversation import preview
 from brimful.sources.formats.row_format import RowFormat
-from brimful.sources.formats.turns import preview
-from brimful.sources.media import MARK, MEDIA_COLUMNS
+from brimful.sources.media_places import MARK, MEDIA_COLUMNS
 from brimful.sources.sample import MalformedRowError, Message, exchange
 
 _FIRST = "Describe this {kind}."

@@ -4,8 +4,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from brimful.sources.formats.conversation import as_text, preview
 from brimful.sources.formats.row_format import RowFormat
-from brimful.sources.formats.turns import as_text, preview
 from brimful.sources.sample import MalformedRowError, exchange
 
 SCALE = 1000

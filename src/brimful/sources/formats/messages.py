@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from brimful.sources.formats.conversation import as_tools, key_of_turns
 from brimful.sources.formats.row_format import RowFormat
-from brimful.sources.formats.turns import as_tools, key_of_turns
 from brimful.sources.sample import PlainMessages
 
 

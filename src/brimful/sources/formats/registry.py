@@ -4,8 +4,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+from brimful.base.wording import setting
 from brimful.errors import SettingsError, UnknownFormatError
-from brimful.messages import setting
 from brimful.sources.formats.row_format import RowFormat
 from brimful.sources.sample import MalformedRowError
 
@@ -93,7 +93,7 @@ def detect_rows(
 def suggested(row: Any) -> str:
     """Return the settings by which a row can be read, by its keys and values; empty if none are known.
 
-    >>> from brimful.messages import in_python
+    >>> from brimful.base.wording import in_python
     >>> in_python(suggested({"problem": "1+1?", "solution": "2"}))
     'format="question_answer" fields={"question": "problem", "answer": "solution"}'
     >>> in_python(suggested({"messages": [], "label": True}))

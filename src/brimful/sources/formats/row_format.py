@@ -4,9 +4,9 @@ import abc
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
+from brimful.base.wording import setting
 from brimful.errors import SettingsError
-from brimful.messages import setting
-from brimful.sources.formats.turns import as_message, as_text, is_plain, preview
+from brimful.sources.formats.conversation import as_message, as_text, is_plain, preview
 from brimful.sources.rows import RowView
 from brimful.sources.sample import MalformedRowError, Message, MixedMessages, PlainMessages, Sample
 

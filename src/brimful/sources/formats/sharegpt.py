@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from brimful.sources.formats.conversation import as_message, as_text, as_tools, from_json, key_of_turns, preview
 from brimful.sources.formats.row_format import RowFormat
-from brimful.sources.formats.turns import as_message, as_text, as_tools, from_json, key_of_turns, preview
 from brimful.sources.sample import MalformedRowError, Message
 
 _ROLES = {

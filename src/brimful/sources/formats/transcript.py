@@ -5,7 +5,7 @@ from typing import Any
 
 from brimful.media import MediaKind
 from brimful.sources.formats.row_format import RowFormat
-from brimful.sources.media import MEDIA_COLUMNS
+from brimful.sources.media_places import MEDIA_COLUMNS
 from brimful.sources.sample import MalformedRowError, exchange
 
 _NAMES = ("transcript", "transcription", "sentence", "text")

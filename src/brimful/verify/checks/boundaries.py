@@ -4,11 +4,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from brimful.messages import counted
-from brimful.typing import Int64Array
-from brimful.verify.batch import as_integers
-from brimful.verify.report import Finding, failed, passed
+from brimful.base.typing import Int64Array
+from brimful.base.wording import counted
 from brimful.verify.setup import PackingSetup
+from brimful.verify.verified_batch import as_integers
+from brimful.verify.verify_report import Finding, failed, passed
 
 _BOUNDARY_KEYS = ("cu_seq_lens_q", "cu_seq_lens_k", "cu_seqlens", "cu_seqlens_q", "cu_seqlens_kv", "cu_seqlens_k")
 _MAX_LENGTH_KEYS = ("max_length_q", "max_length_k", "max_seqlen", "max_seqlen_q", "max_seqlen_kv", "max_seqlen_k")

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from brimful.typing import IGNORE_INDEX
-from brimful.verify.batch import CollatedBatch
+from brimful.base.typing import IGNORE_INDEX
 from brimful.verify.noise import measure_movement
-from brimful.verify.report import Diagnosis, Finding, Status, compared, joined
 from brimful.verify.setup import PackingSetup, PerSampleReference, at_least_float32, difference, targets_loss
+from brimful.verify.verified_batch import CollatedBatch
+from brimful.verify.verify_report import Diagnosis, Finding, Status, compared, joined
 
 _LEAK_IN_BACKWARD = Diagnosis(
     "leak in the backward: the forward keeps samples apart, and the gradients do not (the mask of a kernel's "

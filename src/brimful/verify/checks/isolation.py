@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from brimful.typing import Int64Array
-from brimful.verify.batch import CollatedBatch
+from brimful.base.typing import Int64Array
 from brimful.verify.noise import Movement, measure_movement
 from brimful.verify.reference_samples import UNCHANGED, Change
-from brimful.verify.report import Diagnosis, Finding, Status, joined, not_supported
 from brimful.verify.setup import PackingSetup, difference, media_tokens
+from brimful.verify.verified_batch import CollatedBatch
+from brimful.verify.verify_report import Diagnosis, Finding, Status, joined, not_supported
 
 _MAX_CHANGED_SAMPLES = 8
 """Samples that are changed, one forward for each."""

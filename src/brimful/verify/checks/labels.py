@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from brimful.typing import IGNORE_INDEX, BoolArray, Int64Array
-from brimful.verify.batch import CollatedBatch, expected_targets
-from brimful.verify.report import Diagnosis, Finding, failed, not_supported, passed
+from brimful.base.typing import IGNORE_INDEX, BoolArray, Int64Array
 from brimful.verify.setup import PackingSetup
+from brimful.verify.verified_batch import CollatedBatch, expected_targets
+from brimful.verify.verify_report import Diagnosis, Finding, failed, not_supported, passed
 
 _PATTERN_SHARE = 0.8
 """Share of wrong targets that must follow a pattern for it to be the cause."""

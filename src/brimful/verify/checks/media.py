@@ -5,11 +5,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from brimful.base.typing import AnyArray
 from brimful.media import MediaKind
-from brimful.typing import AnyArray
 from brimful.verify.reference_samples import Segment
-from brimful.verify.report import Finding, failed, passed
 from brimful.verify.setup import PackingSetup
+from brimful.verify.verify_report import Finding, failed, passed
 
 _TOLERANCE = 0.05
 """Largest mean difference of equal features, relative to their mean size: decoders and resizers round differently."""

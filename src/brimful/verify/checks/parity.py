@@ -4,11 +4,11 @@ from operator import itemgetter
 
 import torch
 
-from brimful.verify.batch import CollatedBatch
 from brimful.verify.checks.gradients import check_gradients
-from brimful.verify.checks.loss import AuxiliaryLoss, check_loss, language_loss
-from brimful.verify.report import Finding, compared
+from brimful.verify.checks.loss_sums import AuxiliaryLoss, check_loss, language_loss
 from brimful.verify.setup import PackingSetup, PerSampleReference, difference
+from brimful.verify.verified_batch import CollatedBatch
+from brimful.verify.verify_report import Finding, compared
 
 
 def check_parity(

@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from brimful.messages import counted
-from brimful.typing import Int64Array
-from brimful.verify.report import Diagnosis, Finding, failed, passed
+from brimful.base.typing import Int64Array
+from brimful.base.wording import counted
 from brimful.verify.setup import PackingSetup
+from brimful.verify.verify_report import Diagnosis, Finding, failed, passed
 
 
 class _Mismatch(NamedTuple):

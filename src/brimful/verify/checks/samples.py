@@ -1,7 +1,7 @@
 """Samples in the batch: each present once, and unchanged by the collator."""
 
-from brimful.verify.report import Finding, failed, joined, not_supported, passed
 from brimful.verify.setup import PackingSetup
+from brimful.verify.verify_report import Finding, failed, joined, not_supported, passed
 
 _MAX_NAMED_SAMPLES = 4
 """Maximum number of lost samples that one message names."""

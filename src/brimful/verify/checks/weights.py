@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import torch
 
-from brimful.verify.checks.loss import AuxiliaryLoss, loss_difference, other_labels
-from brimful.verify.report import Diagnosis, Finding, compared, not_supported
+from brimful.verify.checks.loss_sums import AuxiliaryLoss, loss_difference, other_labels
 from brimful.verify.setup import PackingSetup, PerSampleReference, targets_loss
+from brimful.verify.verify_report import Diagnosis, Finding, compared, not_supported
 
 _PER_PACK_MEAN = Diagnosis(
     "per-pack mean: the loss ignores num_items_in_batch, so every micro-batch weighs the same with any number of "

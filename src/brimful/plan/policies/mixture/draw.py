@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from brimful.base.ragged import offsets_of
+from brimful.base.rng import generator
+from brimful.base.typing import AnyIntArray, Int64Array
+from brimful.base.wording import setting
 from brimful.errors import InvalidLengthsError
-from brimful.messages import setting
 from brimful.plan.policies.mixture.spec import MixStop, Mixture
-from brimful.plan.policies.mixture.turns import as_parts, scale_for, take_turns
-from brimful.ragged import offsets_of
-from brimful.rng import generator
-from brimful.typing import AnyIntArray, Int64Array
+from brimful.plan.policies.mixture.take_turns import as_parts, scale_for, take_turns
 
 _LEAST_REFILL = 1024
 """Minimum draws that are added to a queue at a time."""

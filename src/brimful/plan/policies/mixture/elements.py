@@ -8,11 +8,11 @@ from typing import TypeVar
 
 import numpy as np
 
+from brimful.base.ragged import ranges, sums_of
+from brimful.base.typing import AnyIntArray, Int64Array, Offsets
 from brimful.plan.policies.mixture.draw import MixtureDraw, Pool, draw
 from brimful.plan.policies.mixture.spec import Mixture, MixUnit
 from brimful.plan.policies.overflow import Segments
-from brimful.ragged import ranges, sums_of
-from brimful.typing import AnyIntArray, Int64Array, Offsets
 
 _Elements = TypeVar("_Elements", bound="Elements")
 

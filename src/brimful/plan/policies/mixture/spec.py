@@ -9,9 +9,9 @@ from enum import Enum
 from functools import cached_property
 from typing import Any
 
-from brimful.checks import check_type, is_number, whole_number
+from brimful.base.checks import check_type, is_number, whole_number
+from brimful.base.wording import setting
 from brimful.errors import SettingsError
-from brimful.messages import setting
 
 
 class MixOrder(str, Enum):

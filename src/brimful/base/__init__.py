@@ -1,0 +1,1 @@
+"""Base of all rooms: files, tables, numbers, settings, messages; imports none of them."""

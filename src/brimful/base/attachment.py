@@ -1,0 +1,140 @@
+"""Attachments: what travels with a sample in addition to its tokens, such as its images.
+
+The packages of the line carry attachments and do not know their kinds. Images, videos and audio are
+one kind, in the room ``media``; ``brimful.base.wings`` names it, and it is loaded when it is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from enum import Enum
+from importlib import import_module
+from typing import Any, Protocol, TypeVar, cast
+
+from brimful.base.wings import ATTACHMENT_JOBS, ATTACHMENT_STORE
+
+CONTAINER_BYTES = 256 << 20
+"""Target size of the bytes that come with one shard: a killed job rewrites at most one for each process."""
+
+
+class AttachmentStorage(str, Enum):
+    """Storage of attachments that are in files. Bytes that came with rows are always in the store."""
+
+    REFERENCES = "references"
+    """Path, offset, size and fingerprint; the files must exist when packs are read."""
+    BYTES = "bytes"
+    """Their bytes, each distinct content once: the store is complete."""
+    FEATURES = "features"
+    """Arrays from the model's processor, each distinct content once: training needs neither files nor processor."""
+
+
+class BadAttachmentError(ValueError):
+    """An attachment that cannot be used; gives the reason without its name, which the caller adds."""
+
+
+class Attachment(Protocol):
+    """One thing that belongs to some tokens of a sample or a pack. Implementations are frozen dataclasses.
+
+    Attributes:
+        start: first of its tokens, counted in the sample or in the pack.
+        length: number of its tokens.
+        segment: number of the segment that it belongs to; 0 in a sample.
+        title: kind and name, for messages.
+    """
+
+    @property
+    def start(self) -> int: ...
+
+    @property
+    def length(self) -> int: ...
+
+    @property
+    def segment(self) -> int: ...
+
+    @property
+    def title(self) -> str: ...
+
+
+class AttachmentStore(Protocol):
+    """Attachments in the files of a pack store."""
+
+    @property
+    def COLUMNS(self) -> tuple[str, ...]:
+        """Names of their columns in a shard, in the order in which they enter the checksum of a row."""
+
+    def column_types(self) -> dict[str, Any]:
+        """Return the Arrow type of each column."""
+
+    def cells_of(self, items: Iterable[Any], root: str = "") -> tuple[bytes, ...]:
+        """Return the cells of a pack; paths of files below ``root`` are relative to it."""
+
+    def columns_of(self, cells: Sequence[Any]) -> list[Any]:
+        """Return the columns of some packs, as Arrow arrays."""
+
+    def files_of(self, store: Any, records: Sequence[Any], notes: Mapping[str, Any], root: str | None = None) -> Any:
+        """Return the files that packs refer to, with their ``root`` and ``census(directory)``.
+
+        Args:
+            store: of the packs.
+            records: the log.
+            notes: of the header.
+            root: current directory of references; the recorded one if None.
+        """
+
+    def stored(self, cells: Sequence[bytes], files: Any) -> Sequence[Any]:
+        """Return the attachments of a pack from its cells."""
+
+    def to_json(self, items: Iterable[Any]) -> bytes:
+        """Return the attachments of a sample without their bytes; ``from_json`` gives them back."""
+
+    def from_json(self, text: bytes) -> tuple[Any, ...]:
+        """Return the attachments of a sample; none for an empty text."""
+
+    def check_of(self, files: Any) -> Any:
+        """Return a check of the attachments of a store: ``check_shard(record)`` and ``check(pack, name)``."""
+
+
+def attachment_store() -> AttachmentStore:
+    """Return the implementation of attachments in pack stores."""
+    return cast("AttachmentStore", import_module(ATTACHMENT_STORE))
+
+
+def attachment_jobs() -> Any:
+    """Return the package with the attachments of jobs that write packs (``brimful.media.job``)."""
+    return import_module(ATTACHMENT_JOBS)
+
+
+_Item = TypeVar("_Item", bound=Attachment)
+
+
+def attachments_of_segment(
+    items: Iterable[_Item], *, start: int, length: int, segment: int = 0, offset: int = 0
+) -> Iterator[_Item]:
+    """Yield the attachments of one segment of a sample, placed in a pack.
+
+    Args:
+        items: of the whole sample.
+        start: first token of the sample in the segment.
+        length: tokens of the segment.
+        segment: its number in the pack.
+        offset: its first token in the pack.
+
+    Raises:
+        BadAttachmentError: the segment holds a part of an attachment.
+
+    >>> from brimful.media import MediaKind, Medium, PlacedMedium
+    >>> image = PlacedMedium(Medium(MediaKind.IMAGE, "a"), start=5, length=4, num_tokens=4)
+    >>> moved = attachments_of_segment([image], start=2, length=8, segment=1, offset=100)
+    >>> [(item.segment, item.start) for item in moved]
+    [(1, 103)]
+    >>> list(attachments_of_segment([image], start=9, length=8))
+    []
+    """
+    for item in items:
+        place = item.start - start
+        if place >= length or place + item.length <= 0:
+            continue  # in another part of the sample
+        if place < 0 or place + item.length > length:
+            raise BadAttachmentError(f"the sample was cut within {item.title}")
+        yield replace(cast("Any", item), start=offset + place, segment=segment)

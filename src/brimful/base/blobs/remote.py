@@ -1,0 +1,237 @@
+"""Blobs at a URL that fsspec opens, such as an object store."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import threading
+import uuid
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from brimful.base.blobs.interface import Blob, BlobStore
+from brimful.base.blobs.retries import Retries, ShortReadError, is_passing
+from brimful.base.file_systems import filesystem_of
+from brimful.errors import StoreError
+
+CONDITIONAL = {
+    "s3": "If-None-Match of S3 (s3fs)",
+    "s3a": "If-None-Match of S3 (s3fs)",
+    "gs": "ifGenerationMatch of Google Cloud Storage (gcsfs)",
+    "gcs": "ifGenerationMatch of Google Cloud Storage (gcsfs)",
+    "abfs": "If-None-Match of Azure (adlfs)",
+    "abfss": "If-None-Match of Azure (adlfs)",
+    "az": "If-None-Match of Azure (adlfs)",
+    "memory": "a lock of this process",
+}
+"""Protocols whose file system creates a name for one of two writers, and how. fsspec's default checks first and then
+writes, so two concurrent writers both succeed."""
+
+_PART_BYTES = 8 << 20
+"""Maximum bytes of one read request: few requests, and little to repeat after a failure."""
+
+_THREADS = 16
+"""Small blobs that are read at once."""
+
+_memory_lock = threading.Lock()
+
+
+class FsspecBlobStore(BlobStore):
+    """A prefix of an object store or any other file system that fsspec opens.
+
+    Reading takes any file system. ``put_if_absent`` takes file systems that create a name for only one writer
+    (``CONDITIONAL``), and probes once that the server obeys. Requests that fail for a transient reason are
+    repeated (``Retries``), and the rest of a short answer is requested.
+
+    Args:
+        url: of the prefix.
+        filesystem, root: an open file system of fsspec and the prefix in it; opened from the URL if None.
+        storage_options: of the file system, in addition to its own configuration and environment.
+
+    Attributes:
+        retries: repeater of failed requests.
+    """
+
+    def __init__(self, url: str, *, filesystem: Any = None, root: str = "", **storage_options: Any) -> None:
+        self.url = url.rstrip("/")
+        self.retries = Retries(self.url)
+        self._storage_options = storage_options
+        self._given = filesystem
+        self._opened: tuple[int, Any] | None = None
+        self._root = self._open()[1] if filesystem is None else root
+        self._probed = False
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _reopened, (self.url, self._storage_options)
+
+    def _open(self) -> tuple[Any, str]:
+        # Listings are not cached: other writers add keys, and sizes would come from stale listings.
+        filesystem, root = filesystem_of(self.url, use_listings_cache=False, **self._storage_options)
+        self._opened = os.getpid(), filesystem
+        return filesystem, root.rstrip("/")
+
+    @property
+    def _fs(self) -> Any:
+        """The file system of this process: connections do not survive a fork."""
+        if self._given is not None:
+            return self._given
+        if self._opened is None or self._opened[0] != os.getpid():
+            self._open()
+        assert self._opened is not None
+        return self._opened[1]
+
+    def _path(self, key: str) -> str:
+        return f"{self._root}/{key}"
+
+    @contextlib.contextmanager
+    def blob(self, title: str) -> Iterator[Blob]:
+        yield _MemoryBlob(self)
+
+    @contextlib.contextmanager
+    def used(self, *job_folders: str) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            self.retries.log_total()
+
+    def put(self, key: str, data: bytes | bytearray | memoryview) -> None:
+        """Put all bytes of a blob with one request, which replaces an older blob."""
+        body = bytes(data)
+        self.retries.call(f"write {key}", lambda: self._fs.pipe_file(self._path(key), body))
+
+    def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
+        # Not when the store is opened: reading must not require write permission.
+        if not self._probed:
+            self._probe()
+        return self._create(key, bytes(data))
+
+    def _create(self, key: str, data: bytes) -> bool:
+        """Create a blob; true if this call wrote it, or if it exists with the same bytes.
+
+        A request may succeed and its answer be lost; fsspec's libraries may then repeat it, and learn
+        that the name exists. So a writer that gets this answer reads the blob, and considers equal bytes its own.
+        """
+
+        def create() -> bool:
+            try:
+                with _memory_lock if self.url.startswith("memory://") else contextlib.nullcontext():
+                    self._fs.pipe_file(self._path(key), data, mode="create")
+            except Exception as error:
+                # Servers may also report an existing name by errors of other classes.
+                content = self._found(key) if isinstance(error, OSError) or is_passing(error) else None
+                if content is not None:
+                    return content == data
+                if isinstance(error, FileExistsError):
+                    raise ShortReadError(f"{key} exists and cannot be read yet") from error
+                raise
+            return True
+
+        return self.retries.call(f"create {key}", create)
+
+    def _found(self, key: str) -> bytes | None:
+        """Return the bytes of a blob, or None if it is absent."""
+        try:
+            return self.get(key)
+        except FileNotFoundError:
+            return None
+
+    def _probe(self) -> None:
+        """Refuse a file system on which a second creation of the same name succeeds too."""
+        protocol = self.url.partition("://")[0]
+        if protocol not in CONDITIONAL:
+            raise StoreError(
+                f"{self.url}: {protocol}:// is read only here: two writers could create the same name on it, and packs "
+                f"could be lost. Write to a local directory or to one of {', '.join(CONDITIONAL)}"
+            )
+        key = f"tmp/probe-{uuid.uuid4().hex}"
+        is_first_created, is_second_created = self._create(key, b"1"), self._create(key, b"2")
+        self.delete(key)
+        if not is_first_created or is_second_created:
+            raise StoreError(
+                f"{self.url}: this file system lets two writers create the same name, so packs written by two "
+                f"jobs at once could be lost; it needs {CONDITIONAL[protocol]}, which its server ignores"
+            )
+        self._probed = True
+
+    def get(self, key: str) -> bytes:
+        size = self.size(key)
+        if size is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), f"{self.url}/{key}")
+        return self.get_range(key, 0, size)
+
+    def get_range(self, key: str, start: int, stop: int) -> bytes:
+        data = bytearray()
+        while (begin := start + len(data)) < stop:
+            data += self.retries.call(f"read {key}", lambda begin=begin: self._piece(key, begin, stop))  # type: ignore[misc]
+        return bytes(data)
+
+    def _piece(self, key: str, begin: int, stop: int) -> bytes:
+        """Return some bytes from ``begin`` on, at least one byte: an answer may be short."""
+        end = min(begin + _PART_BYTES, stop)
+        piece = bytes(self._fs.cat_file(self._path(key), start=begin, end=end))
+        if not piece:
+            raise ShortReadError(f"no bytes from {begin:,} on")
+        if len(piece) > end - begin:
+            raise StoreError(
+                f"{self.url}: this file system gives whole blobs where {end - begin:,} bytes were asked for"
+            )
+        return piece
+
+    def get_many(self, keys: Sequence[str]) -> list[bytes]:
+        if len(keys) < 2:
+            return [self.get(key) for key in keys]
+        with ThreadPoolExecutor(min(_THREADS, len(keys))) as threads:
+            return list(threads.map(self.get, keys))
+
+    def size(self, key: str) -> int | None:
+        try:
+            return int(self.retries.call(f"look for {key}", lambda: self._fs.size(self._path(key))))
+        except FileNotFoundError:
+            return None
+
+    def folders(self, prefix: str) -> list[str]:
+        return self._names(prefix, "directory")
+
+    def _names(self, prefix: str, kind: str) -> list[str]:
+        """Return the names of one kind that follow a prefix, sorted."""
+        folder = prefix.rstrip("/")
+
+        def entries() -> Any:
+            self._fs.invalidate_cache()
+            return self._fs.ls(self._path(folder), detail=True)
+
+        try:
+            listing = self.retries.call(f"list {prefix}", entries)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return sorted(entry["name"].rstrip("/").rsplit("/", 1)[-1] for entry in listing if entry["type"] == kind)
+
+    def list(self, prefix: str) -> list[str]:
+        return [f"{prefix.rstrip('/')}/{name}" for name in self._names(prefix, "file")]
+
+    def delete(self, key: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self.retries.call(f"delete {key}", lambda: self._fs.rm_file(self._path(key)))
+
+
+def _reopened(url: str, storage_options: dict[str, Any]) -> FsspecBlobStore:
+    """Return the store of another process: a file system is not pickled, but opened there."""
+    return FsspecBlobStore(url, **storage_options)
+
+
+class _MemoryBlob(Blob):
+    """Bytes collected in memory and put with one request, which makes them atomic."""
+
+    def __init__(self, store: FsspecBlobStore) -> None:
+        super().__init__()
+        self._store = store
+        self._data = bytearray()
+
+    def _write(self, view: memoryview) -> None:
+        self._data += view
+
+    def publish(self, key: str) -> None:
+        self.flush_pending()
+        self._store.put(key, self._data)

@@ -1,0 +1,237 @@
+"""Tasks on a running Ray cluster; the only file that imports Ray.
+
+Workers are actors with one core each. Each gets two tasks at a time, so that no worker waits and a death loses little.
+A worker that dies, alone or with its machine, is replaced, and its tasks are run again: they are safe to run twice.
+Deaths are counted for the task that was running, and a task that kills every worker is reported by name.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+from brimful.base.execute.cluster_worker import ClusterWorker, Surroundings
+from brimful.base.execute.serving import WorkerTraceback, order_of
+from brimful.base.execute.shared_directories import marks_of
+from brimful.base.optional import optional
+from brimful.base.wording import counted, setting
+from brimful.errors import SettingsError, TaskFailedError
+
+_TASKS_AHEAD = 2
+"""Tasks that a worker has at once, one of them running: enough that it never waits."""
+
+_MAX_DEATHS = 3
+"""Deaths of workers after which a task fails the job."""
+
+_MAX_STARTS_IN_VAIN = 8
+"""Consecutive workers that die before they are ready, after which the cluster is taken as unable to run any."""
+
+_WAIT_SECONDS = 0.5
+"""Seconds of one wait for an answer; Ctrl-C is handled after it."""
+
+_PATIENCE_SECONDS = 20.0
+"""Seconds without a ready worker after which a line is shown."""
+
+_NAMESPACE = "brimful"
+
+
+@dataclass(eq=False)
+class _Worker:
+    """One actor and its pending answers.
+
+    Attributes:
+        actor: Ray's handle.
+        queue: pending answers in order, each with the number of its task; the first answers ``start``, with None.
+        machine: name of its machine; empty until it is ready.
+    """
+
+    actor: Any
+    queue: deque[tuple[Any, int | None]]
+    machine: str = ""
+
+
+def run_on_ray(
+    function: Callable[[Any, Any], Any],
+    tasks: Sequence[Any],
+    *,
+    context: Any,
+    num_proc: int | None,
+    shared: Sequence[str | os.PathLike[str]],
+    say: Callable[[str], None],
+) -> Generator[tuple[Any, Any], None, None]:
+    """Run ``function(context, task)`` for every task on the cluster; see ``run_tasks`` for arguments and errors."""
+    if num_proc is not None and num_proc < 1:
+        raise SettingsError(f"{setting('num_proc')} must be at least 1 and is {num_proc}")
+    if not tasks:
+        return
+    crew = _Crew(_connected(), function, context, shared, num_proc, say)
+    try:
+        yield from crew.run(tasks)
+    finally:
+        crew.dismiss()
+
+
+def _connected() -> Any:
+    """Return the library, connected to the cluster that it finds; an existing connection of the caller is kept."""
+    with optional("ray", "ray", setting("engine", "ray")):
+        import ray
+    if ray.is_initialized():
+        return ray
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        # Output of workers would break the bar, and adds nothing to their errors.
+        ray.init(address="auto", namespace=_NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, ValueError) as error:
+        raise SettingsError(
+            f"no Ray cluster was found ({_first_line(error)}): start one with `ray start`, or name one in RAY_ADDRESS; for "
+            f"processes of only this machine use {setting('engine', 'local')}"
+        ) from error
+    finally:
+        # Ray installs its own handler of SIGTERM; ``brimful.base.stopping`` decides how a program ends.
+        if in_main_thread and handler is not None:
+            signal.signal(signal.SIGTERM, handler)
+    return ray
+
+
+class _Crew:
+    """The workers of one job, and the number of workers that died at each task."""
+
+    def __init__(
+        self,
+        ray: Any,
+        function: Callable[[Any, Any], Any],
+        context: Any,
+        shared: Sequence[str | os.PathLike[str]],
+        num_proc: int | None,
+        say: Callable[[str], None],
+    ) -> None:
+        self._ray, self._say = ray, say
+        cores = int(ray.cluster_resources().get("CPU", 0))
+        if num_proc is None and not cores:
+            raise SettingsError(
+                f"the Ray cluster has no core for workers: give {setting('num_proc')} if it will have some"
+            )
+        self._num_workers = num_proc or cores
+        # Both are stored in the cluster once, and each node takes a copy.
+        self._order = ray.put(order_of(function, context))
+        self._surroundings = ray.put(Surroundings.here(marks_of(shared)))
+        self._actor_class = ray.remote(ClusterWorker).options(num_cpus=1, max_restarts=0)
+        self._workers: list[_Worker] = []
+        self._deaths: Counter[int] = Counter()
+        self._starts_in_vain = 0
+
+    def run(self, tasks: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+        """Yield each task with its result."""
+        # Tasks are tracked by number, so that a dead worker's tasks can be assigned again.
+        repeats: deque[int] = deque()
+        numbers = iter(range(len(tasks)))
+        num_open = len(tasks)
+        waiting_since: float | None = time.monotonic()
+        while num_open:
+            while len(self._workers) < min(self._num_workers, num_open):
+                self._hire()
+            for worker in self._workers:
+                while worker.machine and len(worker.queue) < _TASKS_AHEAD:
+                    number = repeats.popleft() if repeats else next(numbers, None)
+                    if number is None:
+                        break
+                    worker.queue.append((worker.actor.do.remote(tasks[number]), number))
+            dead_workers = []
+            for worker in self._answering():
+                reference, number = worker.queue[0]
+                try:
+                    answer, error_traceback = ForkingPickler.loads(self._ray.get(reference))
+                except self._ray.exceptions.RayError as error:
+                    dead_workers.append((worker, error))
+                    continue
+                worker.queue.popleft()
+                if error_traceback:
+                    raise answer from WorkerTraceback(error_traceback)
+                if number is None:
+                    worker.machine, self._starts_in_vain, waiting_since = answer, 0, None
+                    continue
+                num_open -= 1
+                yield tasks[number], answer
+            for worker, death in dead_workers:
+                repeats.extend(self._bury(worker, death, tasks))
+            if dead_workers:
+                worker, death = dead_workers[-1]
+                self._say(
+                    f"{counted(len(dead_workers), 'worker')} died, the last on {worker.machine or 'its way'} "
+                    f"({_reason(death)}); their tasks are run again"
+                )
+            if waiting_since is not None and time.monotonic() - waiting_since > _PATIENCE_SECONDS:
+                waiting_since = None
+                self._say(
+                    f"no worker has begun yet: {len(self._workers):,} wait for a core of the cluster, or are still starting "
+                    f"(`ray status` shows the use of cores)"
+                )
+
+    def _hire(self) -> None:
+        actor = self._actor_class.remote()
+        start = actor.start.remote(self._surroundings, self._order)
+        self._workers.append(_Worker(actor, deque([(start, None)])))
+
+    def _answering(self) -> list[_Worker]:
+        """Wait for an answer, and return the workers whose first answer has arrived."""
+        by_reference = {worker.queue[0][0]: worker for worker in self._workers if worker.queue}
+        references = list(by_reference)
+        assert references, "tasks are open and no worker has any"
+        ready, _ = self._ray.wait(references, num_returns=1, timeout=_WAIT_SECONDS)
+        if ready:
+            # All answers that have arrived: one call per task would scan all workers each time.
+            ready, _ = self._ray.wait(references, num_returns=len(references), timeout=0)
+        return [by_reference[reference] for reference in ready]
+
+    def _bury(self, worker: _Worker, error: Exception, tasks: Sequence[Any]) -> list[int]:
+        """Remove a dead worker, and return its unfinished tasks.
+
+        Raises:
+            TaskFailedError: too many workers died at the same task, or before they were ready.
+        """
+        self._workers.remove(worker)
+        # It may only be unreachable: two workers on one task do no harm, but it would hold the core forever.
+        self._ray.kill(worker.actor, no_restart=True)
+        first, *others = [number for _, number in worker.queue]
+        if first is None:
+            self._starts_in_vain += 1
+            if self._starts_in_vain >= _MAX_STARTS_IN_VAIN or getattr(error, "actor_init_failed", False):
+                raise TaskFailedError(
+                    f"workers on the Ray cluster die before they are ready ({_reason(error)}): most often brimful or one of "
+                    f"its extras is not installed on a node, or memory ran out"
+                ) from error
+            return []
+        self._deaths[first] += 1
+        if self._deaths[first] >= _MAX_DEATHS:
+            raise TaskFailedError(
+                f"{tasks[first]}: {self._deaths[first]} workers died at this task, the last on {worker.machine} "
+                f"({_reason(error)}): most often memory ran out (try a smaller {setting('num_proc')}); what was finished "
+                f"is kept, run it again"
+            ) from error
+        return [first, *(number for number in others if number is not None)]
+
+    def dismiss(self) -> None:
+        """Kill all workers, busy or not."""
+        for worker in self._workers:
+            self._ray.kill(worker.actor, no_restart=True)
+
+
+def _reason(error: Exception) -> str:
+    """Return the sentence in Ray's message that says why a worker is gone."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # The first lines name the actor; the cause comes after them.
+    causes = [line for line in lines[1:] if ": " not in line[:20]] or lines or [type(error).__name__]
+    return causes[0].split(". ", 1)[0][:200].rstrip(".")
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).split("\n", 1)[0].rstrip(".")

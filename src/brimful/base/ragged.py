@@ -1,0 +1,101 @@
+"""Ragged arrays: rows of different lengths in one flat array, row ``i`` at ``[offsets[i], offsets[i + 1])``."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from brimful.base.typing import AnyIntArray, BoolArray, Int64Array, Offsets
+
+
+def offsets_of(sizes: npt.ArrayLike) -> Offsets:
+    """Return the offsets of rows of these sizes.
+
+    Args:
+        sizes: integers, one for each row.
+
+    Returns:
+        ``int64[num_rows + 1]``: 0, then the running sum.
+
+    >>> offsets_of([2, 0, 3]).tolist()
+    [0, 2, 2, 5]
+    """
+    sizes = np.asarray(sizes)
+    offsets: Int64Array = np.zeros(len(sizes) + 1, dtype=np.int64)
+    np.cumsum(sizes, dtype=np.int64, out=offsets[1:])
+    return offsets
+
+
+def positions_type(count: int) -> type[np.signedinteger[Any]]:
+    """Return the narrower of int32 and int64 that holds the positions of ``count`` elements.
+
+    >>> positions_type(3).__name__
+    'int32'
+    """
+    return np.int32 if count < 2**31 else np.int64
+
+
+def starts_of(sizes: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the index of each row's first element in the flat array, in the type of the running sum.
+
+    >>> starts_of(np.array([2, 0, 3])).tolist()
+    [0, 2, 2]
+    """
+    starts: npt.NDArray[Any] = np.cumsum(sizes)
+    starts -= sizes
+    return starts
+
+
+def sums_of(values: AnyIntArray, offsets: Offsets) -> Int64Array:
+    """Add up the values of each row; 0 for a row without any.
+
+    >>> sums_of(np.array([3, 5, 1]), np.array([0, 2, 2, 3])).tolist()
+    [8, 0, 1]
+    """
+    sums_before = offsets_of(values)
+    return sums_before[offsets[1:]] - sums_before[offsets[:-1]]
+
+
+def ranges(begins: AnyIntArray, sizes: AnyIntArray) -> Int64Array:
+    """Return the whole numbers of several ranges, one range after the other.
+
+    Args:
+        begins: first number of each range.
+        sizes: number of elements of each range.
+
+    Returns:
+        ``int64[sum(sizes)]``.
+
+    >>> ranges(np.array([5, 0]), np.array([2, 3])).tolist()
+    [5, 6, 0, 1, 2]
+    """
+    # Element k of the flat result, in row i, is begins[i] + (k - starts[i]).
+    shifts = np.asarray(begins, dtype=np.int64) - starts_of(sizes)
+    numbers: Int64Array = np.arange(int(sizes.sum()), dtype=np.int64) + np.repeat(shifts, sizes)
+    return numbers
+
+
+def mask_of_ranges(begins: Int64Array, ends: Int64Array, count: int) -> BoolArray:
+    """Mark the elements that lie in a range.
+
+    Args:
+        begins, ends: of ranges ``[begin, end)``, in any order; a range with ``end <= begin`` is empty.
+        count: number of elements.
+
+    Returns:
+        ``bool[count]``.
+
+    >>> mask_of_ranges(np.array([1, 3]), np.array([2, 5]), 6).tolist()
+    [False, True, False, True, True, False]
+    """
+    is_range = begins < ends
+    begins, ends = begins[is_range], ends[is_range]
+    if (begins[1:] < begins[:-1]).any():
+        order = np.argsort(begins, kind="stable")
+        begins, ends = begins[order], ends[order]
+    edges = np.zeros(2 * len(begins) + 2, dtype=np.int64)
+    edges[1:-1:2], edges[2:-1:2], edges[-1] = begins, np.maximum.accumulate(ends), count
+    # A range that begins inside an earlier one is cut to begin where all earlier ones have ended.
+    np.maximum(edges[3:-1:2], edges[2:-2:2], out=edges[3:-1:2])
+    # Elements between two edges are outside, inside, outside, …
+    return np.repeat(np.arange(len(edges) - 1) % 2 == 1, np.diff(edges))

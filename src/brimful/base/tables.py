@@ -1,0 +1,233 @@
+"""Memory-mapped columns in one Arrow IPC file: the container of every table that brimful writes.
+
+A table is a set of equally long columns and a JSON description. A column is a flat array, or a *ragged* one whose rows
+differ in length. Reading maps the file and returns views: nothing is copied, and opening takes the same time for ten
+rows or a billion. Any Arrow reader (polars, DuckDB, pandas) opens it too.
+
+Everything that is read is checked. The description is compared with its checksum when the file is opened, a column when
+it is first requested, which reads all of it once. Code that must open large tables in milliseconds and checks the
+arrays in another way later (plans: ``Plan.check_fingerprint``) passes ``checked=False``.
+
+>>> import numpy as np, tempfile, os
+>>> path = os.path.join(tempfile.mkdtemp(), "t.arrow")
+>>> rows = Ragged(np.array([7, 8, 9], dtype=np.int32), np.array([0, 2, 3]))
+>>> write_table(path, {"size": np.array([2, 1]), "ids": rows}, {"unit": "tokens"})
+>>> table = open_table(path)
+>>> table.description["unit"], table.flat("size").tolist(), table.ragged("ids").row(0).tolist()
+('tokens', [2, 1], [7, 8])
+"""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import xxhash
+
+from brimful.base.arrow_arrays import to_arrow, to_numpy
+from brimful.base.checks import path_of
+from brimful.base.fingerprint import fingerprint_bytes
+from brimful.base.typing import Fingerprint, Offsets
+from brimful.errors import CorruptFileError, SourceNotFoundError
+
+_DESCRIPTION_KEY = b"brimful"
+_CHECKSUMS_KEY = b"brimful_checksums"
+_DESCRIPTION = ""
+"""Name of the description among the checksums; no column has an empty name."""
+_Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Rows of different lengths: row ``i`` is ``values[offsets[i]:offsets[i + 1]]``."""
+
+    values: _Array
+    offsets: Offsets
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def row(self, index: int) -> _Array:
+        """Return a view of one row."""
+        return self.values[self.offsets[index] : self.offsets[index + 1]]
+
+
+_Column = TypeVar("_Column", _Array, Ragged)
+
+
+def write_table(
+    path: str | os.PathLike[str],
+    columns: Mapping[str, _Array | Ragged],
+    description: Mapping[str, Any],
+    *,
+    durable: bool = True,
+) -> None:
+    """Write one table atomically.
+
+    Args:
+        path: the file to appear.
+        columns: arrays of integers, floats or booleans by name, all equally long.
+        description: any mapping that JSON can hold.
+        durable: see ``atomic_file``.
+
+    Raises:
+        StoreFullError: no space left; nothing appears.
+    """
+    import pyarrow as pa
+
+    from brimful.base.atomic_file import atomic_file
+
+    # Checksums cover the values that a reader will see, so they are computed after trimming.
+    columns = {name: _trimmed(column) for name, column in columns.items()}
+    arrays = {
+        name: pa.LargeListArray.from_arrays(to_arrow(column.offsets), to_arrow(column.values))
+        if isinstance(column, Ragged)
+        else to_arrow(column)
+        for name, column in columns.items()
+    }
+    description_json = json.dumps(description, ensure_ascii=False).encode()
+    checksums = {_DESCRIPTION: fingerprint_bytes(description_json)}
+    checksums |= {name: _checksum(column) for name, column in columns.items()}
+    metadata = {_DESCRIPTION_KEY: description_json, _CHECKSUMS_KEY: json.dumps(checksums).encode()}
+    schema = pa.schema([pa.field(name, array.type) for name, array in arrays.items()], metadata=metadata)
+    batch = pa.record_batch(list(arrays.values()), schema=schema)
+    with atomic_file(path, durable=durable) as file, pa.ipc.new_file(file, schema) as writer:
+        writer.write_batch(batch)
+
+
+def _trimmed(column: _Array | Ragged) -> _Array | Ragged:
+    """Return the column contiguous and without values outside all rows, which Arrow does not write to the file."""
+    if not isinstance(column, Ragged):
+        return np.ascontiguousarray(column)
+    offsets = np.ascontiguousarray(column.offsets, dtype=np.int64)
+    first, end = int(offsets[0]), int(offsets[-1])
+    return Ragged(np.ascontiguousarray(column.values[first:end]), offsets - first if first else offsets)
+
+
+def _checksum(column: _Array | Ragged) -> Fingerprint:
+    """Return the fingerprint of the numbers, their count and type: equal bytes of another type are other numbers."""
+    hasher = xxhash.xxh3_128()
+    for array in (column.offsets, column.values) if isinstance(column, Ragged) else (column,):
+        hasher.update(f"{array.dtype.str}:{len(array)};".encode())
+        hasher.update(array.view(np.uint8).data)
+    return hasher.hexdigest()
+
+
+class Table:
+    """An open table. Arrays are read-only views of the mapped file, which stays mapped as long as they exist.
+
+    Attributes:
+        path: the file.
+        description: the mapping that was written with the columns.
+        fingerprint: of the description and the columns, from their checksums.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        batch: Any,
+        description: dict[str, Any],
+        checksums: Mapping[str, Fingerprint],
+        fingerprint: Fingerprint,
+    ) -> None:
+        self.path = path
+        self.description = description
+        self.fingerprint = fingerprint
+        self._batch = batch
+        self._unchecked = dict(checksums)
+
+    def __len__(self) -> int:
+        return int(self._batch.num_rows)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.names
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the columns, in file order."""
+        return list(self._batch.schema.names)
+
+    def flat(self, name: str, *, checked: bool = True) -> _Array:
+        """Return a column of one value per row.
+
+        Args:
+            name: the column.
+            checked: compare the column with its checksum, which reads all of it the first time.
+
+        Raises:
+            KeyError: no such column.
+            CorruptFileError: the numbers differ from the written ones.
+        """
+        return self._read(name, to_numpy, checked)
+
+    def ragged(self, name: str, *, checked: bool = True) -> Ragged:
+        """Return a column of several values per row; for arguments and errors, see ``flat``."""
+        return self._read(name, _ragged, checked)
+
+    def _read(self, name: str, view: Callable[[Any], _Column], checked: bool) -> _Column:
+        import pyarrow as pa
+
+        try:
+            arrow_column = self._batch.column(name)
+            if arrow_column.null_count:
+                raise ValueError("has holes")
+            column = view(arrow_column)
+        except (pa.ArrowException, AttributeError, ValueError) as error:
+            raise CorruptFileError(f"{self.path} is damaged: column {name!r} {_first_line(error)}") from error
+        if checked and name in self._unchecked:
+            if _checksum(column) != self._unchecked[name]:
+                raise CorruptFileError(f"{self.path} is damaged: column {name!r} has other numbers than were written")
+            # Only now: a damaged column is refused every time it is requested.
+            self._unchecked.pop(name, None)
+        return column
+
+
+def _ragged(column: Any) -> Ragged:
+    return Ragged(to_numpy(column.values), to_numpy(column.offsets))
+
+
+def open_table(path: str | os.PathLike[str]) -> Table:
+    """Map a table into memory and check its description.
+
+    Raises:
+        SourceNotFoundError: no such file.
+        CorruptFileError: the file is truncated or damaged, or brimful did not write it.
+    """
+    import pyarrow as pa
+
+    name = path_of("path", path)
+    try:
+        reader = pa.ipc.open_file(pa.memory_map(name))
+        metadata = reader.schema.metadata or {}
+        if _DESCRIPTION_KEY not in metadata:
+            raise CorruptFileError(f"{name} is an Arrow file that brimful did not write")
+        if reader.num_record_batches != 1:
+            raise CorruptFileError(f"{name} holds {reader.num_record_batches} record batches where one is due")
+        # Column names are compared too: the checksum of a renamed column would never be looked up.
+        checksums = _read_checksums(metadata)
+        is_same = checksums.pop(_DESCRIPTION, None) == fingerprint_bytes(metadata[_DESCRIPTION_KEY])
+        if not is_same or sorted(checksums) != sorted(reader.schema.names):
+            raise CorruptFileError(f"{name} is damaged: its description is not the one that was written")
+        description = json.loads(metadata[_DESCRIPTION_KEY])
+        batch = reader.get_batch(0)
+        batch.validate()
+        return Table(name, batch, description, checksums, fingerprint_bytes(metadata.get(_CHECKSUMS_KEY, b"")))
+    except CorruptFileError:
+        raise
+    except FileNotFoundError as error:
+        raise SourceNotFoundError(f"{name}: no such file") from error
+    except (pa.ArrowException, MemoryError, ValueError, OSError) as error:
+        raise CorruptFileError(f"{name} cannot be read as a table of brimful: {_first_line(error)}") from error
+
+
+def _read_checksums(metadata: Mapping[bytes, bytes]) -> dict[str, Fingerprint]:
+    """Return the checksums by column name."""
+    checksums: Any = json.loads(metadata.get(_CHECKSUMS_KEY, b"null"))
+    # Metadata without checksums is damaged: an empty mapping matches no description, so the file is refused.
+    return checksums if isinstance(checksums, dict) else {}
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).split("\n", 1)[0]

@@ -1,0 +1,31 @@
+"""Rooms beside the line, by the names of their modules: the line loads them here and imports none of them.
+
+A module that is named here registers what it adds when it is imported.
+"""
+
+FORMAT_MODULES = ("brimful.preferences.formats",)
+"""Modules that register formats of rows (``sources.formats.register``)."""
+
+TOWERS_MODULE = "brimful.media.towers"
+"""Module whose ``tower_terms`` reads the costs of towers from a model's config (``plan.schedule.cost_model``)."""
+
+READER_MODULES = (
+    "brimful.integrations.packed_layouts.packed_folders",
+    "brimful.integrations.packed_layouts.packed_lines",
+)
+"""Modules with ``open_rows(path, cache)``: the rows of a path in a layout of their own, or None."""
+
+LINE_MODULES = ("brimful.integrations.packed_layouts.packed_lines",)
+"""Modules with ``rows_of_line(name, row)``: the rows in a line of a file of that name, or None for the line itself."""
+
+ATTACHMENT_JOBS = "brimful.media.job"
+"""Package of attachments in jobs that write packs."""
+
+ATTACHMENT_STORE = "brimful.media.store"
+"""Package of attachments in pack stores (``attachment.AttachmentStore``)."""
+
+MEDIA_ENCODER = "brimful.media.encode"
+"""Package of the encoder of chats with attachments, ``MediaChatEncoder``."""
+
+FILTER_MODULES = ("brimful.media.filters",)
+"""Modules that register quality filters (``measure.filters.register``)."""

@@ -1,0 +1,16 @@
+"""Load a tokenizer and its template once, in the server from which worker processes are forked."""
+
+import contextlib
+import os
+
+from brimful.base.preloading import loading_thread
+from brimful.encode.chat import ChatEncoder
+from brimful.encode.fast.engines import TOKENIZER
+
+if os.environ.get(TOKENIZER):
+    # No process is forked until all threads have ended, so a fork never inherits a lock held here. A tokenizer that
+    # cannot be loaded, or has no template, is not an error here: the job reports it.
+    with contextlib.suppress(Exception):
+        ChatEncoder(os.environ[TOKENIZER]).engine.load()
+    if loading_thread.ident is not None:
+        loading_thread.join()

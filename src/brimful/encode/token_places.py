@@ -1,0 +1,152 @@
+"""Tokens of several texts, and the run of tokens that holds a range of their characters."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from brimful.base.ragged import offsets_of
+from brimful.base.tables import Ragged
+from brimful.base.typing import AnyIntArray, BoolArray, Int64Array
+from brimful.encode.token_bytes import TokenBytes
+
+
+class AlignedTexts:
+    """Token ids of several texts, and the run of tokens that holds a range of their characters.
+
+    Args:
+        ids: ``int32``; row ``i`` holds the tokens of text ``i``.
+        find: returns one run for a text and its characters, as ``runs`` does.
+    """
+
+    def __init__(self, ids: Ragged, find: Callable[[int, int, int], tuple[int, int]]) -> None:
+        self.ids, self._find = ids, find
+
+    def runs(self, rows: AnyIntArray, starts: AnyIntArray, ends: AnyIntArray) -> tuple[Int64Array, Int64Array]:
+        """Return the runs of tokens ``[first, last)`` that hold the characters ``[start, end)`` of texts.
+
+        A token that also holds characters after the end belongs to the run, as in Transformers; so do all tokens of a
+        last character that takes several.
+
+        Args:
+            rows: index of each text, ``int[num_runs]``.
+            starts: first character.
+            ends: character after the last.
+
+        Returns:
+            First tokens, and tokens after the last, counted from the first token of the text: ``int64[num_runs]`` each.
+        """
+        pairs = [self._find(*run) for run in zip(rows.tolist(), starts.tolist(), ends.tolist(), strict=True)]
+        array = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+        return array[:, 0], array[:, 1]
+
+
+def aligned_by_offsets(ids: Ragged, texts: Sequence[str], encodings: Sequence[Any]) -> AlignedTexts:
+    """Align tokens by the offsets of ``encodings`` of the ``tokenizers`` library."""
+
+    def first_token(row: int, positions: Iterable[int], default: int) -> int:
+        # Some characters, such as normalized spaces, have no token of their own: the next one that has any counts.
+        tokens = map(encodings[row].char_to_token, positions)
+        return next((int(token) for token in tokens if token is not None), default)
+
+    def find(row: int, start: int, end: int) -> tuple[int, int]:
+        num_characters, num_tokens = len(texts[row]), len(ids.row(row))
+        first, last = (first_token(row, range(edge, num_characters), num_tokens) for edge in (start, end))
+        return first, max(last, first_token(row, range(end - 1, start - 1, -1), -1) + 1)
+
+    return AlignedTexts(ids, find)
+
+
+def aligned_by_counts(ids: Ragged, texts: Sequence[str], count_tokens: Callable[[str], int]) -> AlignedTexts:
+    """Align tokens of a tokenizer without offsets by the number of tokens of the text before a character."""
+
+    def find(row: int, start: int, end: int) -> tuple[int, int]:
+        first, last = (min(count_tokens(texts[row][:edge]), len(ids.row(row))) for edge in (start, end))
+        return first, last
+
+    return AlignedTexts(ids, find)
+
+
+class ByteAlignedTexts(AlignedTexts):
+    """Tokens of a byte-level vocabulary, aligned by the number of bytes of each.
+
+    Tokens of byte-level BPE spell their text byte for byte, so the running sum of their sizes is the place of each in
+    the text. A text that the tokenizer changes first (a decomposed accent, for example) has other bytes than its
+    tokens: the reference aligns it.
+
+    Args:
+        texts: the texts.
+        ids: their tokens.
+        sizes: bytes of each token of the vocabulary.
+        reference: aligns a few texts with the ``tokenizers`` library.
+    """
+
+    def __init__(
+        self,
+        texts: Sequence[str],
+        ids: Ragged,
+        sizes: TokenBytes,
+        reference: Callable[[Sequence[str]], AlignedTexts],
+    ) -> None:
+        self.ids, self._texts, self._reference = ids, texts, reference
+        values = ids.values
+        # Ids come from the vocabulary, so their range needs no check.
+        offsets = offsets_of(sizes.num_bytes.take(values, mode="clip"))
+        # End of each token in bytes; the texts are concatenated.
+        self._ends = offsets[1:]
+        self._text_starts = offsets[ids.offsets[:-1]]
+        is_ascii = np.fromiter(map(str.isascii, texts), dtype=bool, count=len(texts))
+        self._characters = _Characters(texts, is_ascii)
+        num_bytes = offsets[ids.offsets[1:]] - self._text_starts
+        self._is_aligned: BoolArray = sizes.keeps(texts, is_ascii) & (num_bytes == self._characters.num_bytes)
+
+    def runs(self, rows: AnyIntArray, starts: AnyIntArray, ends: AnyIntArray) -> tuple[Int64Array, Int64Array]:
+        rows, starts, ends = (np.asarray(column, dtype=np.int64) for column in (rows, starts, ends))
+        firsts, lasts = self._holders(rows, starts), self._holders(rows, ends)
+        # A token that holds the last character may hold the next one too.
+        is_run = ends > starts
+        lasts[is_run] = np.maximum(lasts[is_run], self._holders(rows[is_run], ends[is_run] - 1) + 1)
+        unaligned = np.flatnonzero(~self._is_aligned[rows])
+        if len(unaligned):
+            texts, own_rows = np.unique(rows[unaligned], return_inverse=True)
+            reference = self._reference([self._texts[row] for row in texts.tolist()])
+            firsts[unaligned], lasts[unaligned] = reference.runs(own_rows, starts[unaligned], ends[unaligned])
+        return firsts, lasts
+
+    def _holders(self, rows: Int64Array, positions: Int64Array) -> Int64Array:
+        """Return the first token that holds each character; after the last character, the number of tokens."""
+        places = self._text_starts[rows] + self._characters.first_bytes(rows, positions)
+        tokens = np.searchsorted(self._ends, places, side="right") - self.ids.offsets[rows]
+        # After the end of a text the next text begins.
+        holders: Int64Array = np.minimum(tokens, np.diff(self.ids.offsets)[rows])
+        return holders
+
+
+class _Characters:
+    """Places of characters in the UTF-8 bytes of their text."""
+
+    def __init__(self, texts: Sequence[str], is_ascii: BoolArray) -> None:
+        self.num_bytes = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
+        is_wide = ~is_ascii
+        self._has_wide = bool(is_wide.any())
+        if not self._has_wide:
+            return
+        # Characters of the texts that are not pure ASCII, concatenated; in the others each character is one byte.
+        sizes = np.where(is_wide, self.num_bytes, 0)
+        self._is_wide, self._starts = is_wide, offsets_of(sizes)
+        # Lone surrogates were refused earlier, so every character has a UTF-8 encoding.
+        wide_text = "".join([texts[row] for row in np.flatnonzero(is_wide).tolist()])
+        codes = np.frombuffer(wide_text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+        widths = 1 + (codes > 0x7F).view(np.int8) + (codes > 0x7FF).view(np.int8) + (codes > 0xFFFF).view(np.int8)
+        self._bytes = offsets_of(widths)
+        self.num_bytes[is_wide] = np.diff(self._bytes[self._starts])[is_wide]
+
+    def first_bytes(self, rows: Int64Array, positions: Int64Array) -> Int64Array:
+        """Return the first byte of characters, counted from the beginning of their text."""
+        if not self._has_wide:
+            return positions
+        places: Int64Array = positions.copy()
+        is_wide = self._is_wide[rows]
+        starts = self._starts[rows[is_wide]]
+        places[is_wide] = self._bytes[starts + positions[is_wide]] - self._bytes[starts]
+        return places

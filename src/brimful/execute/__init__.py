@@ -1,6 +1,0 @@
-"""Execution of tasks in this process, in several, or on a cluster; independent of packing."""
-
-from brimful.execute.execution import LOCAL, Engine, Execution, ExecutionLike, as_execution
-from brimful.execute.run import available_cores, run_tasks
-
-__all__ = ["LOCAL", "Engine", "Execution", "ExecutionLike", "as_execution", "available_cores", "run_tasks"]

@@ -1,0 +1,100 @@
+"""Check of an export: the other project's reader returns, pack for pack, what the packs hold."""
+
+import os
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+from brimful.base.blobs import open_blob_store
+from brimful.base.progress import Progress
+from brimful.errors import CorruptFileError, StoreMismatchError
+from brimful.integrations.export.export_layout import ReadPack
+from brimful.integrations.export.layouts import layout_of
+from brimful.integrations.export.medium_bytes import read_medium
+from brimful.integrations.export.record import ExportRecords
+from brimful.serve import Pack, open_packs
+from brimful.store.shards.pack import FingerprintedPacks
+
+
+@dataclass(frozen=True)
+class ExportCheck:
+    """Outcome of a check: everything matched.
+
+    Attributes:
+        layout: of the export.
+        packs: that were compared.
+        fields: parts of a pack that the layout holds, and that were compared.
+        reader: package that read them.
+    """
+
+    layout: str
+    packs: int
+    fields: tuple[str, ...]
+    reader: str
+
+    def __str__(self) -> str:
+        return f"{self.packs:,} packs read by {self.reader} equal the store's: {', '.join(self.fields)}"
+
+
+def check_export(
+    directory: str | os.PathLike[str],
+    packs: FingerprintedPacks | str | os.PathLike[str],
+    *,
+    source: Any = None,
+    progress: Progress | None = None,
+) -> ExportCheck:
+    """Read an export with the reader of the project that it is for, and compare every pack.
+
+    Args:
+        directory: of a finished export.
+        packs: packs that it was written from, or their path.
+        source: the samples, for layouts that hold texts.
+        progress: reports packs a second and the time left.
+
+    Raises:
+        MissingExtraError: the reader is not installed; names the package.
+        CorruptFileError: a pack differs; names the pack and the part.
+        StoreMismatchError: the export was written from other packs.
+        UnfinishedStoreError: the export is not finished.
+    """
+    if isinstance(packs, (str, os.PathLike)):
+        packs = open_packs(packs)
+    progress = progress or Progress()
+    records = ExportRecords(open_blob_store(directory))
+    identity = records.identity()
+    if identity["plan"] != packs.fingerprint:
+        raise StoreMismatchError(f"{records.store.url} was exported from other packs: export again")
+    layout = layout_of(identity["layout"])
+    num_shards = -(-identity["packs"] // identity["packs_per_shard"])
+    outcomes = records.finished_outcomes(num_shards, trusts_records=layout.joins_shards)
+    layout.check_reader()
+    fields: tuple[str, ...] = ()
+    with progress.stage("check", total=len(packs), unit="packs"):
+        if layout.takes_source:
+            fields = layout.compare_texts(str(directory), outcomes, packs, source, progress)
+        else:
+            for index, exported_pack in zip_longest(range(len(packs)), layout.read(str(directory), outcomes)):
+                if index is None or exported_pack is None:
+                    raise CorruptFileError(
+                        f"{records.store.url}: {len(packs):,} packs are due, but it has a different number"
+                    )
+                pack = packs[index]
+                fields = _compare(records.store.url, index, pack, exported_pack)
+                progress.advance(1, tokens=len(pack))
+    return ExportCheck(layout.name, len(packs), fields, layout.reader[1])
+
+
+def _compare(title: str, index: int, pack: Pack, exported_pack: ReadPack) -> tuple[str, ...]:
+    """Return the parts that were compared."""
+    fields = []
+    for name, values in vars(exported_pack).items():
+        if values is None:
+            continue
+        if name == "media":
+            own_values: list[Any] = [read_medium(pack, index, item) for item in pack.media]
+        else:
+            own_values = getattr(pack, name).tolist()
+        if list(values) != own_values:
+            raise CorruptFileError(f"{title}: pack {index} has other {name} than the store: delete it and export again")
+        fields.append(name)
+    return tuple(fields)

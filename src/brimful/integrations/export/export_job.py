@@ -1,0 +1,257 @@
+"""Export of packs: shard by shard, each whole or not at all, by several processes."""
+
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from brimful.base.blobs import LocalBlobStore, crash_points, open_blob_store
+from brimful.base.execute import LOCAL, ExecutionLike, as_execution, available_cores, run_tasks
+from brimful.base.fingerprint import short
+from brimful.base.progress import Progress
+from brimful.base.wording import counted, setting
+from brimful.errors import SettingsError
+from brimful.integrations.export.export_layout import ExportPlan, Layout, Shard, ShardOutcome
+from brimful.integrations.export.layouts import LAYOUTS, layout_of
+from brimful.integrations.export.record import ExportRecords
+from brimful.serve import Pack, PackStore, open_packs
+from brimful.store.shards.pack import FingerprintedPacks
+
+_SHARD_BYTES = 64 << 20
+"""Bytes of the tokens of a shard, at 4 bytes each: as in pack stores."""
+
+_USUAL_CAPACITY = 4096
+"""Tokens of a pack if packs do not state them; only used for the size of shards."""
+
+_IN_PROCESS_TOKENS = 30_000_000
+"""Tokens below which one process writes an export sooner than several start."""
+
+
+@dataclass(frozen=True)
+class ExportSummary:
+    """Totals of a finished export.
+
+    Attributes:
+        directory, layout: of the export.
+        packs, tokens, segments, media, shards: counts.
+        shards_written: by this call; the others existed.
+        advice: how to train from it.
+    """
+
+    directory: str
+    layout: str
+    packs: int
+    tokens: int
+    segments: int
+    media: int
+    shards: int
+    shards_written: int
+    advice: str
+
+    def __repr__(self) -> str:
+        return f"ExportSummary({self.directory!r}, {counted(self.packs, 'pack')} as {self.layout})"
+
+    def lines(self) -> list[str]:
+        """Return the summary as lines of text."""
+        media = f", media: {self.media:,}" if self.media else ""
+        return [
+            f"{self.directory}: {counted(self.packs, 'pack')}, {self.tokens:,} tokens, "
+            f"{counted(self.segments, 'segment')}{media}, in {counted(self.shards, 'shard')} as {self.layout}; "
+            f"{self.shards_written:,} written now",
+            self.advice,
+        ]
+
+
+class _ShardTask(int):
+    """The number of a shard, as a task."""
+
+    def __str__(self) -> str:
+        return f"shard {int(self)}"
+
+
+@dataclass(frozen=True)
+class _Context:
+    """Everything that a task needs except its shard number; sent to worker processes."""
+
+    packs: FingerprintedPacks
+    layout: str
+    plan: ExportPlan
+    directory: str
+
+
+def export_packs(
+    packs: FingerprintedPacks | str | os.PathLike[str],
+    *,
+    to: str,
+    directory: str | os.PathLike[str],
+    source: Any = None,
+    packs_per_shard: int | None = None,
+    num_proc: int | None = None,
+    execution: ExecutionLike = LOCAL,
+    progress: Progress | None = None,
+) -> ExportSummary:
+    """Write packs in the layout of another project.
+
+    Files appear whole or not at all. Killed at any point, the same call writes missing files; on a finished export it
+    does nothing. The same packs give the same bytes. Memory does not grow with the number of packs.
+
+    Args:
+        packs: a pack store or its path, or packs that are encoded on the fly (``PackedDataset``).
+        to: name of the layout, a key of ``LAYOUTS``.
+        directory: of the export; a path or a URL.
+        source: the samples, or anything that ``open_source`` takes, for the layouts that hold texts.
+        packs_per_shard: packs in one file; 64 MiB of tokens if None.
+        num_proc: processes; all cores if None, one for small exports. Never changes a byte.
+        execution: ``ray``, for a cluster, or an ``Execution``, for one share of the shards. Both paths must exist where
+            all machines see them.
+        progress: reports packs and tokens a second and the time left.
+
+    Raises:
+        SettingsError: no such layout, or one that cannot hold these packs.
+        StoreMismatchError: the directory holds another export.
+        StoreFullError: no space left; the same call continues once space is free.
+        UnfinishedSharesError: the share of this call is done, and others are not.
+        StoreError: a medium cannot be read; names the sample.
+
+    >>> import tempfile
+    >>> from brimful.testing.toys import toy_packs
+    >>> with tempfile.TemporaryDirectory() as home:
+    ...     summary = export_packs(toy_packs(3), to="jsonl", directory=home)
+    >>> summary.packs, summary.tokens
+    (3, 12)
+    """
+    layout = layout_of(to)
+    execution = as_execution(execution)
+    if isinstance(packs, (str, os.PathLike)):
+        packs = open_packs(packs)
+    plan = _plan(packs, layout, source, packs_per_shard)
+    progress = progress or Progress()
+    store = open_blob_store(directory)
+    with store.used():
+        records = ExportRecords(store)
+        # What two calls must share to write the same files.
+        identity = {
+            "layout": layout.name,
+            "plan": plan.fingerprint,
+            "packs": plan.num_packs,
+            "packs_per_shard": plan.packs_per_shard,
+        }
+        if plan.source is not None:
+            identity["source"] = plan.source.fingerprint
+        records.begin(identity)
+        was_finished = records.is_finished()
+        outcomes = records.outcomes(trusts_records=was_finished and layout.joins_shards)
+        shards = execution.share([_ShardTask(number) for number in range(plan.num_shards)])
+        pending_shards = [shard for shard in shards if shard not in outcomes]
+        if num_proc is None and execution.is_local:
+            num_tokens = getattr(packs, "num_tokens", plan.num_packs * (plan.capacity or _USUAL_CAPACITY))
+            num_proc = 1 if num_tokens < _IN_PROCESS_TOKENS else available_cores()
+        context = _Context(packs, layout.name, plan, str(directory))
+        num_packs, num_pending = (sum(len(plan.packs_of(shard)) for shard in part) for part in (shards, pending_shards))
+        with progress.stage("export", total=num_packs, unit="packs"):
+            progress.advance(num_packs - num_pending, resumed=True)
+            tasks = run_tasks(
+                _write_shard,
+                pending_shards,
+                context=context,
+                num_proc=num_proc,
+                execution=execution,
+                shared=[store.directory] if isinstance(store, LocalBlobStore) else [],
+                say=progress.say,
+            )
+            with closing(tasks) as results:
+                for shard, outcome in results:
+                    outcomes[shard] = outcome
+                    progress.advance(outcome.packs, tokens=outcome.tokens)
+        if execution.is_share and len(outcomes) < plan.num_shards:
+            # Other calls may have ended since this call began; the last one removed the parts that it joined.
+            outcomes = records.outcomes()
+            if layout.joins_shards and records.is_finished():
+                outcomes = records.outcomes(trusts_records=True)
+            execution.check_all_done(len(outcomes), plan.num_shards, "shards")
+        in_order = [outcomes[shard] for shard in range(plan.num_shards)]
+        if pending_shards or not was_finished:
+            try:
+                files = layout.finish(in_order, plan, store)
+                crash_points.reach("before-export-end")
+                records.end({key: store.size(key) or 0 for key in files})
+            except FileNotFoundError:
+                # Meanwhile another call joined the same parts and removed them: it wrote this export.
+                if not records.is_finished():
+                    raise
+        layout.clear(in_order, store)
+    totals = {
+        name: sum(getattr(outcome, name) for outcome in in_order) for name in ("packs", "tokens", "segments", "media")
+    }
+    return ExportSummary(
+        directory=str(directory),
+        layout=layout.name,
+        **totals,
+        shards=plan.num_shards,
+        shards_written=len(pending_shards),
+        advice=layout.advice(str(directory)),
+    )
+
+
+def _plan(packs: FingerprintedPacks, layout: Layout, source: Any, packs_per_shard: int | None) -> ExportPlan:
+    """Return the facts of the export; refuse packs that the layout cannot hold."""
+    num_packs = len(packs)
+    if num_packs == 0:
+        raise SettingsError(f"{_title(packs)} has no packs, so nothing can be exported")
+    if layout.takes_source:
+        if source is None:
+            raise SettingsError(
+                f"{layout.name} holds the texts of samples, and packs hold tokens: give the data that they were packed "
+                f"from as {setting('source')}"
+            )
+        from brimful.integrations.export.whole_samples import source_of_packs
+
+        source = source_of_packs(source, packs)
+    elif source is not None:
+        raise SettingsError(f"{layout.name} is written from tokens: leave out {setting('source')}")
+    # The first pack is checked before the directory is claimed; the others when they are written.
+    _refuse_media(packs, layout, 0, packs[0])
+    capacity = getattr(packs, "capacity", None)
+    if packs_per_shard is None:
+        packs_per_shard = max(1, _SHARD_BYTES // (4 * (capacity or _USUAL_CAPACITY)))
+    elif packs_per_shard < 1:
+        raise SettingsError(f"{setting('packs_per_shard')} must be at least 1 and is {packs_per_shard}")
+    return ExportPlan(packs.fingerprint, capacity, num_packs, min(packs_per_shard, num_packs), source)
+
+
+def _write_shard(context: _Context, shard: int) -> ShardOutcome:
+    """Write and commit one shard, in any process."""
+    store = open_blob_store(context.directory)
+    layout = LAYOUTS[context.layout]()
+
+    def packs() -> Iterator[tuple[int, Pack]]:
+        for index in context.plan.packs_of(shard):
+            pack = context.packs[index]
+            # A layout without a place for media would lose them.
+            _refuse_media(context.packs, layout, index, pack)
+            yield index, pack
+
+    outcome = layout.write_shard(Shard(shard, context.plan, store, packs()))
+    # Killed here, the files have no record, and the next run overwrites them with the same bytes.
+    crash_points.reach("after-export-shard")
+    ExportRecords(store).commit(shard, outcome)
+    return outcome
+
+
+def _refuse_media(packs: FingerprintedPacks, layout: Layout, index: int, pack: Pack) -> None:
+    if pack.media and getattr(packs, "media_features", None) is not None:
+        raise SettingsError(
+            f"{_title(packs)}: pack {index} has media as features, and an export needs their bytes: pack with "
+            f"{setting('media_storage', 'bytes')} or {setting('media_storage', 'references')}"
+        )
+    if pack.media and not layout.takes_media:
+        first, *other_items = [name for name, other_item in LAYOUTS.items() if other_item.takes_media]
+        raise SettingsError(
+            f"{_title(packs)}: pack {index} has media, which {layout.name} has no place for: choose "
+            f"{setting('to', first)}, or {', '.join(other_items)}"
+        )
+
+
+def _title(packs: FingerprintedPacks) -> str:
+    return packs.directory if isinstance(packs, PackStore) else f"packs {short(packs.fingerprint)}"

@@ -1,0 +1,192 @@
+"""The interface of a layout, and its inputs: one shard at a time, then all of them."""
+
+import abc
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, ClassVar
+
+from brimful.base.blobs import BlobStore
+from brimful.base.progress import Progress
+from brimful.base.typing import Fingerprint
+from brimful.errors import MissingExtraError
+from brimful.store.shards import Pack
+from brimful.store.shards.pack import FingerprintedPacks
+
+_CHUNK = 1 << 22
+"""Bytes copied at a time."""
+
+
+@dataclass(frozen=True)
+class ExportPlan:
+    """Facts of the whole export that every shard needs.
+
+    Attributes:
+        fingerprint: of the packs.
+        capacity: largest number of tokens in a pack; None if the packs do not say.
+        num_packs: in the export.
+        packs_per_shard: in every shard but the last.
+        source: of the samples, for layouts that hold texts; otherwise None.
+    """
+
+    fingerprint: Fingerprint
+    capacity: int | None
+    num_packs: int
+    packs_per_shard: int
+    source: Any = None
+
+    @property
+    def num_shards(self) -> int:
+        """Number of shards."""
+        return -(-self.num_packs // self.packs_per_shard)
+
+    def packs_of(self, shard: int) -> range:
+        """Return the packs of a shard."""
+        first = shard * self.packs_per_shard
+        return range(first, min(first + self.packs_per_shard, self.num_packs))
+
+    def key(self, index: int) -> str:
+        """Return the key of a pack: no other pack has it, even in another export.
+
+        >>> ExportPlan("0123456789abcdef" * 2, 64, 5, 2).key(3)
+        '01234567-000000003'
+        """
+        return f"{self.fingerprint[:8]}-{index:09d}"
+
+
+@dataclass(frozen=True)
+class ShardOutcome:
+    """Files of a finished shard, and facts for the end of the export.
+
+    Attributes:
+        files: key of each file, with its size in bytes.
+        packs, tokens, segments, media: counts.
+        facts: of the layout; JSON.
+    """
+
+    files: Mapping[str, int]
+    packs: int
+    tokens: int
+    segments: int
+    media: int = 0
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Shard:
+    """One shard that is being written. Iterating it gives index and pack, and counts the packs.
+
+    Attributes:
+        number: of the shard.
+        plan: of the export.
+        store: the directory.
+        num_media: media so far; a layout that holds more or fewer than the packs corrects it.
+    """
+
+    def __init__(self, number: int, plan: ExportPlan, store: BlobStore, packs: Iterable[tuple[int, Pack]]) -> None:
+        self.number, self.plan, self.store = number, plan, store
+        self._packs = packs
+        self._num_packs = self._num_tokens = self._num_segments = self.num_media = 0
+
+    def __iter__(self) -> Iterator[tuple[int, Pack]]:
+        for index, pack in self._packs:
+            self._num_packs += 1
+            self._num_tokens += len(pack)
+            self._num_segments += pack.num_segments
+            self.num_media += len(pack.media)
+            yield index, pack
+
+    def outcome(self, files: Mapping[str, int], facts: Mapping[str, Any] | None = None) -> ShardOutcome:
+        """Return the outcome of the finished shard."""
+        counts = (self._num_packs, self._num_tokens, self._num_segments, self.num_media)
+        return ShardOutcome(files, *counts, facts or {})
+
+
+def write_blob(store: BlobStore, key: str, chunks: Iterable[bytes]) -> int:
+    """Write one file, whole or not at all; return its bytes."""
+    with store.blob(key) as blob:
+        for chunk in chunks:
+            blob.write(chunk)
+        blob.publish(key)
+    return blob.size
+
+
+def chunks_of_file(path: str | os.PathLike[str]) -> Iterator[bytes]:
+    """Yield the bytes of a file, a few megabytes at a time."""
+    with open(path, "rb") as file:
+        while chunk := file.read(_CHUNK):
+            yield chunk
+
+
+@dataclass(frozen=True)
+class ReadPack:
+    """One pack as the reader of another project gives it; None for parts that its layout does not hold.
+
+    Attributes:
+        input_ids, loss_mask, cu_seqlens, sample_ids, starts: see ``Pack``.
+        media: bytes of each medium.
+    """
+
+    input_ids: Sequence[int] | None = None
+    loss_mask: Sequence[bool] | None = None
+    cu_seqlens: Sequence[int] | None = None
+    sample_ids: Sequence[int] | None = None
+    starts: Sequence[int] | None = None
+    media: Sequence[bytes] | None = None
+
+
+class Layout(abc.ABC):
+    """One layout: a writer of shards and of the files next to them, and the reader of its project."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    """Reader of the layout and its files, in one sentence, for ``--help``."""
+    takes_media: ClassVar[bool] = False
+    takes_source: ClassVar[bool] = False
+    """True if the layout holds texts of samples, which packs do not."""
+    joins_shards: ClassVar[bool] = False
+    """True if shards are parts that are joined into one file at the end, and then removed."""
+    reader: ClassVar[tuple[str, str]]
+    """Module whose reader checks the export, and the name of the package that has it."""
+
+    @abc.abstractmethod
+    def write_shard(self, shard: Shard) -> ShardOutcome:
+        """Write one shard; safe to run twice."""
+
+    def finish(self, outcomes: Sequence[ShardOutcome], plan: ExportPlan, store: BlobStore) -> list[str]:
+        """Write the files next to the shards, after the last shard; return their keys. Safe to run twice."""
+        return []
+
+    def clear(self, outcomes: Sequence[ShardOutcome], store: BlobStore) -> None:
+        """Remove the files that a finished export no longer needs."""
+        return
+
+    @abc.abstractmethod
+    def read(self, directory: str, outcomes: Sequence[ShardOutcome]) -> Iterator[ReadPack]:
+        """Yield the packs in order, read by the project that the layout is for."""
+
+    def compare_texts(
+        self,
+        directory: str,
+        outcomes: Sequence[ShardOutcome],
+        packs: FingerprintedPacks,
+        source: Any,
+        progress: Progress,
+    ) -> tuple[str, ...]:
+        """Read an export of texts and compare it with the samples; return the parts that were compared."""
+        raise AssertionError("layouts without texts are read pack by pack")
+
+    @abc.abstractmethod
+    def advice(self, directory: str) -> str:
+        """Return a line on how to train from the export."""
+
+    def check_reader(self) -> None:
+        """Raise ``MissingExtraError`` if the reader is not installed."""
+        module, package = self.reader
+        try:
+            import_module(module)
+        except ImportError as error:
+            raise MissingExtraError(
+                f"the check of an export to {self.name} reads it by {package}, which cannot be imported "
+                f"({error}): pip install {package}"
+            ) from error

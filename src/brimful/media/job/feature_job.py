@@ -1,0 +1,123 @@
+"""Sizes of features before they are made, from media headers, for every distinct medium."""
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from brimful.base.attachment import AttachmentStorage
+from brimful.base.execute import LOCAL, Execution, available_cores, run_tasks
+from brimful.base.progress import Progress
+from brimful.base.typing import Int64Array
+from brimful.base.wording import setting
+from brimful.encode.encoded_samples import EncodedSamples
+from brimful.encode.encoder import Encoder
+from brimful.encode.token_runs import StoredSamples
+from brimful.errors import SettingsError
+from brimful.media.encode.media_chat import MediaChatEncoder
+from brimful.media.features import FeatureMaker
+from brimful.media.job.media_layout import MediaLayout
+from brimful.media.rope_positions import rope_rule
+
+_TASK_MEDIA = 4096
+"""Media that one task measures: enough to outweigh the start of a task, few enough to show progress."""
+
+
+def feature_maker(encoder: Encoder, storage: AttachmentStorage) -> FeatureMaker | None:
+    """Return the maker of the features of a store; None for other storages.
+
+    Raises:
+        SettingsError: an encoder without processor files.
+    """
+    if storage is not AttachmentStorage.FEATURES:
+        return None
+    family = encoder.family if isinstance(encoder, MediaChatEncoder) else None
+    if family is None or family.directory is None:
+        raise SettingsError(
+            f"{setting('media_storage', 'features')} needs {setting('processor')}, the directory of the model's processor, "
+            f"which makes them"
+        )
+    return FeatureMaker(family.directory, family)
+
+
+def feature_facts(maker: FeatureMaker) -> dict[str, Any]:
+    """Return facts on features for a store: ``settings``, a fingerprint, and ``tokens_per_second`` for positions."""
+    rule = rope_rule(maker.family, maker.directory)
+    return {"settings": maker.fingerprint, "tokens_per_second": None if rule is None else rule.tokens_per_second}
+
+
+def with_features(
+    layout: MediaLayout,
+    maker: FeatureMaker | None,
+    samples: EncodedSamples,
+    encoded: StoredSamples | None,
+    *,
+    num_proc: int | None = None,
+    execution: Execution = LOCAL,
+    progress: Progress | None = None,
+) -> MediaLayout:
+    """Return a layout with the sizes of its features; unchanged without a maker."""
+    if maker is None:
+        return layout
+    progress = progress or Progress()
+    offsets = layout.survey.offsets
+    sample_ids = np.searchsorted(offsets, layout.first_uses, side="right") - 1
+    indices = layout.first_uses - offsets[sample_ids]
+    # In the order of samples, so that each is read once and neighbors together.
+    order = np.argsort(layout.first_uses)
+    tasks = [
+        _SizeTask(part, sample_ids[part], indices[part])
+        for begin in range(0, len(order), _TASK_MEDIA)
+        for part in [order[begin : begin + _TASK_MEDIA]]
+    ]
+    if num_proc is None and execution.is_local:
+        num_proc = 1 if encoded is not None or len(tasks) == 1 else available_cores()
+    sizes = np.zeros(len(order), dtype=np.int64)
+    with progress.stage("features", total=len(order), unit="media"):
+        results = run_tasks(
+            _sizes_of,
+            tasks,
+            context=_SizeContext(maker, samples, encoded),
+            num_proc=num_proc,
+            execution=execution,
+            say=progress.say,
+        )
+        with closing(results) as pairs:
+            for task, task_sizes in pairs:
+                sizes[task.places] = task_sizes
+                progress.advance(len(task.places))
+    return replace(layout, stored_sizes=sizes, features=feature_facts(maker))
+
+
+@dataclass(frozen=True)
+class _SizeContext:
+    """Everything that a task needs in addition to its media."""
+
+    maker: FeatureMaker
+    samples: EncodedSamples
+    encoded: StoredSamples | None
+
+
+@dataclass(frozen=True)
+class _SizeTask:
+    """Some distinct media: their places in the layout, their samples, and their numbers in these samples."""
+
+    places: Int64Array
+    sample_ids: Int64Array
+    indices: Int64Array
+
+    def __str__(self) -> str:
+        return f"sizes of features of samples {self.sample_ids[0]} … {self.sample_ids[-1]}"
+
+
+def _sizes_of(context: _SizeContext, task: _SizeTask) -> list[int]:
+    """Return the bytes of the blocks of some media, in any process."""
+    ids: Sequence[int] = np.unique(task.sample_ids).tolist()
+    samples = context.samples if context.encoded is None else context.encoded
+    media = {sample_id: sample.media for sample_id, sample in zip(ids, samples.read(ids), strict=True)}
+    sizes = []
+    for sample_id, index in zip(task.sample_ids.tolist(), task.indices.tolist(), strict=True):
+        sizes.append(context.maker.block_bytes(media[sample_id][index]))
+    return sizes

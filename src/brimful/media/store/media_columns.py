@@ -1,0 +1,160 @@
+"""Media of a pack in columns of a shard: numbers of fixed size, digests and texts (read by ``media/store/stored.py``).
+
+===================  ==============  =======================================================================
+``media_numbers``    list<int64>     ``NUMBERS`` of each medium, medium by medium
+``media_seconds``    list<float64>   seconds from one grid of a video to the next, NaN for none; empty if all are none
+``media_runs``       list<int32>     first tokens of the runs of each medium, ``num_runs`` of them; none for the usual one run
+``media_digests``    binary          XXH3-128 of the bytes of each medium, 16 bytes; zeros for an unknown one
+``media_texts``      binary          name and path of each medium in UTF-8, of ``name_bytes`` and ``path_bytes``
+===================  ==============  =======================================================================
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Sequence
+from struct import Struct
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from brimful.base.arrow_arrays import to_arrow, to_arrow_binary
+from brimful.base.ragged import offsets_of
+from brimful.media import MediaKind, PlacedMedium
+
+NUMBERS = (
+    "kind",
+    "segment",
+    "start",
+    "length",
+    "num_tokens",
+    "num_patches",
+    "grid_time",
+    "grid_height",
+    "grid_width",
+    "num_frames",
+    "num_mel_frames",
+    "num_runs",
+    "name_bytes",
+    "path_bytes",
+    "container",
+    "offset",
+    "size",
+)
+"""Numbers of a medium, in their order. ``kind`` counts image, video, audio; ``container`` is -1 for a reference."""
+
+COLUMNS = ("media_numbers", "media_seconds", "media_runs", "media_digests", "media_texts")
+"""Columns of a shard, in the order in which they are written and enter the checksum of a row."""
+
+ROW = Struct(f"={len(NUMBERS)}q")
+"""Bytes of the numbers of one medium."""
+
+PLACE = Struct(f"={8 * NUMBERS.index('container')}x3q")
+"""Container, offset and size of one medium alone, from the bytes of its numbers: the last three."""
+
+KINDS = tuple(MediaKind)
+"""Kinds by their number."""
+
+_KIND_NUMBERS = {kind: number for number, kind in enumerate(KINDS)}
+
+_NO_GRID = (0, 0, 0)
+"""Grid of a medium without one: a real grid of patches is never empty."""
+
+ONE_RUN = (0,)
+"""Runs of a medium whose tokens are contiguous; not written."""
+
+DIGEST_BYTES = 16
+"""Bytes of the fingerprint of one medium."""
+
+NO_DIGEST = bytes(DIGEST_BYTES)
+"""Fingerprint of bytes that were not read."""
+
+TEXT = ("utf-8", "surrogatepass")
+"""Encoding of names: file names need not be Unicode, so a lone surrogate stands for a byte that is not."""
+
+
+class MediaCells(NamedTuple):
+    """Cells of one pack, in the order of ``COLUMNS``: the bytes of their values."""
+
+    numbers: bytes = b""
+    seconds: bytes = b""
+    runs: bytes = b""
+    digests: bytes = b""
+    texts: bytes = b""
+
+
+def cells_of(media: Iterable[PlacedMedium], root: str = "") -> MediaCells:
+    """Return the cells of a pack.
+
+    Args:
+        media: in the order of their tokens.
+        root: directory that the paths of files in it are relative to; empty for absolute ones.
+
+    >>> from brimful.media import Medium
+    >>> picture = PlacedMedium(Medium(MediaKind.IMAGE, "a", "/data/a", size=3), start=5, length=1, num_tokens=1)
+    >>> cells = cells_of([picture], "/data")
+    >>> cells.texts, dict(zip(NUMBERS, ROW.unpack(cells.numbers)))["start"]
+    (b'aa', 5)
+    """
+    numbers, texts, digests = bytearray(), bytearray(), bytearray()
+    seconds: list[float] = []
+    runs: list[int] = []
+    for item in media:
+        medium = item.medium
+        assert medium.path or item.shard >= 0, "bytes that are in no file have to be stored"
+        assert medium.size is not None, "a reference without a size would hide that its file was cut short"
+        name, path = medium.name.encode(*TEXT), _relative_path(medium.path, root).encode(*TEXT)
+        grid = item.grid or _NO_GRID
+        numbers += ROW.pack(
+            *(_KIND_NUMBERS[medium.kind], item.segment, item.start, item.length, item.num_tokens),
+            *(item.num_patches, *grid, item.num_frames, item.num_mel_frames, len(item.runs) * (item.runs != ONE_RUN)),
+            *(len(name), len(path), item.shard, medium.offset, medium.size),
+        )
+        texts += name + path
+        digests += bytes.fromhex(item.fingerprint) or NO_DIGEST
+        seconds.append(math.nan if item.seconds_per_grid is None else item.seconds_per_grid)
+        runs += item.runs if item.runs != ONE_RUN else ()
+    if all(map(math.isnan, seconds)):
+        seconds = []
+    return MediaCells(
+        bytes(numbers),
+        np.array(seconds, dtype=np.float64).tobytes(),
+        np.array(runs, dtype=np.int32).tobytes(),
+        bytes(digests),
+        bytes(texts),
+    )
+
+
+def _relative_path(path: str, root: str) -> str:
+    """Return a path below a root relative to it, with slashes; any other path unchanged.
+
+    >>> _relative_path("/data/pictures/a.png", "/data"), _relative_path("/database/a.png", "/data")
+    ('pictures/a.png', '/database/a.png')
+    """
+    prefix = root.rstrip(os.sep) + os.sep
+    return path[len(prefix) :].replace(os.sep, "/") if root and path.startswith(prefix) else path
+
+
+def columns_of(cells: Sequence[MediaCells]) -> list[Any]:
+    """Return the columns of some packs, as arrays of Arrow."""
+    import pyarrow as pa
+
+    columns = []
+    for name, values in zip(COLUMNS, zip(*cells, strict=True), strict=True):
+        field_type = column_types()[name]
+        if field_type == pa.binary():
+            columns.append(to_arrow_binary(values))
+            continue
+        flat = np.frombuffer(b"".join(values), dtype=field_type.value_type.to_pandas_dtype())
+        offsets = offsets_of([len(value) // flat.itemsize for value in values]).astype(np.int32)
+        columns.append(pa.ListArray.from_arrays(to_arrow(offsets), to_arrow(flat)))
+    return columns
+
+
+def column_types() -> dict[str, Any]:
+    """Return the type of each column."""
+    import pyarrow as pa
+
+    types = (pa.list_(pa.int64()), pa.list_(pa.float64()), pa.list_(pa.int32()), pa.binary(), pa.binary())
+    return dict(zip(COLUMNS, types, strict=True))

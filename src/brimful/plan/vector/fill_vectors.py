@@ -1,0 +1,365 @@
+"""Packs filled one after the other from a pool of candidates, under several budgets.
+
+The compiled form and the NumPy form give exactly the same packs: scores are sums of float64 products in a fixed order,
+without fused operations, so both round in the same way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from brimful.base.compiling import compiled
+from brimful.base.rng import generator
+from brimful.base.typing import AnyIntArray, Float64Array, Int64Array
+from brimful.plan.packing import Packing
+
+_MIN_CANDIDATES = 1024
+"""Candidates for the next place in a pack; more if packs hold many items."""
+
+_FEW_ITEMS = 20_000
+"""Number of items up to which twice the candidates cost little."""
+
+_SCORED_ITEMS = 64
+"""Average number of items at the end of a pack that are picked by score; earlier items follow the stream's order."""
+
+_WORTH_COMPILING = 1_000
+"""Number of items from which loading compiled code is faster than running NumPy."""
+
+_MIN_SHARE = 1e-3
+"""Minimum weight of a budget, as a share of the binding one: even a budget without demand orders the candidates."""
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """Weights of the scores; all but the last are ``float64[num_budgets]``.
+
+    Attributes:
+        scale: 1 ÷ (capacity · share), where share is the demand for a budget (remaining sizes ÷ capacity) as a share of
+            the largest demand: multiplied by scale, the remaining items take the same of each budget.
+        progress: share², the weight of progress in a budget.
+        deviation: straightness · (mean size ÷ mean deviation of the candidates) · share².
+        worth: share⁶ ÷ capacity, the worth of one unit of a budget in the comparison of full packs.
+        binding: the budget with the largest demand.
+    """
+
+    scale: Float64Array
+    progress: Float64Array
+    deviation: Float64Array
+    worth: Float64Array
+    binding: int
+
+    @classmethod
+    def of(
+        cls, remaining: Float64Array, capacities: Float64Array, pool_sizes: Float64Array, straightness: float
+    ) -> _Weights:
+        """Compute the weights from the remaining sizes and from the candidates.
+
+        The mean deviation is a quotient of whole numbers: sums of floats may differ between machines.
+        """
+        demand = remaining / capacities
+        binding = int(np.argmax(demand))
+        share = np.maximum(demand / max(float(demand[binding]), 1e-300), _MIN_SHARE)
+        scale = 1.0 / (capacities * share)
+        square = share * share
+        scaled_sizes = np.floor(pool_sizes * (scale * 2.0**20)[:, None]).astype(np.int64)
+        progress = scaled_sizes[binding].sum()
+        deviation = np.abs(scaled_sizes - scaled_sizes[binding]).sum(axis=1)
+        weight = straightness * np.minimum(progress / np.maximum(deviation, 1), 20.0) * square
+        return cls(scale, square, weight, square * square * square / capacities, binding)
+
+
+def total_sizes(sizes: AnyIntArray) -> Float64Array:
+    """Sum the sizes of all items: ``float64[num_budgets]``, from whole numbers, also beyond 2**63 (as with length²)."""
+    sizes = sizes.astype(np.int64, copy=False)
+    high = (sizes >> 32).sum(axis=0).tolist()
+    low = (sizes & 0xFFFFFFFF).sum(axis=0).tolist()
+    return np.array([float((upper << 32) + lower) for upper, lower in zip(high, low, strict=True)])
+
+
+def fill_packs(sizes: Int64Array, capacities: Int64Array, straightness: float, seed: int) -> Packing:
+    """Fill pack after pack from a window of the items in random order.
+
+    Args:
+        sizes: ``int64[num_items, num_budgets]``, none above its capacity.
+        capacities: ``int64[num_budgets]``.
+        straightness: weight of the deviation in the score (``pack_vectors``).
+        seed: seed of the order in which items become candidates.
+    """
+    num_items = len(sizes)
+    order = generator(seed=seed, epoch=0, purpose="order of candidates").permutation(num_items)
+    stream = np.ascontiguousarray(sizes[order].T.astype(np.float64))
+    limits = capacities.astype(np.float64)
+    total = total_sizes(sizes)
+    expected_packs = max(1, int((total / capacities).max()))
+    items_per_pack = num_items / expected_packs
+    few_items = 2 if num_items <= _FEW_ITEMS else 1
+    num_candidates = int(min(num_items, max(_MIN_CANDIDATES * few_items, 8 * min(items_per_pack, 1024))))
+    pool = np.arange(num_candidates, dtype=np.int64)
+    pool_sizes = stream[:, :num_candidates].copy()
+    items = np.empty(num_items, dtype=np.int64)
+    ends = np.empty(num_items, dtype=np.int64)
+    fill = compiled(_fill, num_items, worth=_WORTH_COMPILING) or _fill_in_numpy
+    # Next item of the stream, number of candidates in the pool, items packed, packs made.
+    position, in_pool, num_packed, num_packs = num_candidates, num_candidates, 0, 0
+    remaining = total
+    # Weights depend on the remaining items: they are recomputed after every 256th part of the packs.
+    while num_packed < num_items:
+        weights = _Weights.of(remaining, limits, pool_sizes[:, :in_pool], straightness)
+        average = float(remaining[weights.binding]) / float(num_items - num_packed)
+        first_item = num_packed
+        position, in_pool, num_packed, num_packs = fill(
+            stream, limits, pool, pool_sizes, items, ends,
+            weights.scale, weights.progress, weights.deviation, weights.worth, weights.binding,
+            _SCORED_ITEMS * average, max(4, expected_packs // 256), position, in_pool, num_packed, num_packs,
+        )  # fmt: skip
+        remaining = np.maximum(remaining - sizes[order[items[first_item:num_packed]]].sum(axis=0), 0.0)
+    return Packing(np.concatenate([[0], ends[:num_packs]]), order[items])
+
+
+def _fill(
+    stream: Float64Array,
+    capacities: Float64Array,
+    pool: Int64Array,
+    pool_sizes: Float64Array,
+    items: Int64Array,
+    ends: Int64Array,
+    scale: Float64Array,
+    progress: Float64Array,
+    deviation: Float64Array,
+    worth: Float64Array,
+    binding: int,
+    bulk_room: float,
+    packs_to_make: int,
+    position: int,
+    in_pool: int,
+    num_packed: int,
+    num_packs: int,
+) -> tuple[int, int, int, int]:
+    """Fill some packs; to be compiled.
+
+    Args:
+        stream: ``float64[num_budgets, num_items]``, sizes in order of the stream.
+        capacities: ``float64[num_budgets]``.
+        pool: ``int64[num_candidates]``, positions in the stream; changed in place.
+        pool_sizes: ``float64[num_budgets, num_candidates]``; changed in place.
+        items: ``int64[num_items]``, positions in the stream in order of packing; output.
+        ends: ``int64[num_items]``, end of each pack in ``items``; output.
+        scale, progress, deviation, worth, binding: see ``_Weights``.
+        bulk_room: room in the binding budget above which items are taken in order of the stream.
+        packs_to_make: number of packs.
+        position, in_pool, num_packed, num_packs: next item of the stream, candidates, items packed, packs made.
+
+    Returns:
+        The last four arguments, updated.
+    """
+    num_budgets, num_items = stream.shape
+    pool_limit = len(pool)
+    score = np.empty(pool_limit, dtype=np.float64)
+    pool_worth = np.zeros(pool_limit, dtype=np.float64)
+    for d in range(num_budgets):
+        for k in range(in_pool):
+            pool_worth[k] += worth[d] * pool_sizes[d, k]
+    room = np.empty(num_budgets, dtype=np.float64)
+    for _ in range(packs_to_make):
+        if num_packed == num_items:
+            break
+        for d in range(num_budgets):
+            room[d] = capacities[d]
+        # The bulk of a large pack is taken in order of the stream: choosing matters when little room remains.
+        while position < num_items and in_pool == pool_limit and room[binding] > bulk_room:
+            fits = True
+            for d in range(num_budgets):
+                if stream[d, position] > room[d]:
+                    fits = False
+            if not fits:
+                break
+            for d in range(num_budgets):
+                room[d] -= stream[d, position]
+            items[num_packed] = position
+            num_packed += 1
+            position += 1
+        next_exchange = num_packed
+        # Step 0 picks by score, step 1 exchanges picks for candidates of more worth, step 2 adds what still fits.
+        step = 0
+        while step < 3:
+            threshold = -np.inf
+            if step == 0:
+                # Picked candidates are replaced from the stream.
+                while in_pool < pool_limit and position < num_items:
+                    pool[in_pool] = position
+                    pool_worth[in_pool] = 0.0
+                    for d in range(num_budgets):
+                        pool_sizes[d, in_pool] = stream[d, position]
+                        pool_worth[in_pool] += worth[d] * stream[d, position]
+                    in_pool += 1
+                    position += 1
+                # score = sum of progress[d] · open room[d] · size[d], minus the deviation from the path to zero room.
+                score[:in_pool] = 0.0
+                binding_open = 1.0 - (capacities[binding] - room[binding]) * scale[binding]
+                for d in range(num_budgets):
+                    open_room = 1.0 - (capacities[d] - room[d]) * scale[d]
+                    gain = progress[d] * max(open_room, 0.0) * scale[d]
+                    for k in range(in_pool):
+                        score[k] += gain * pool_sizes[d, k]
+                    if d != binding:
+                        factor = deviation[d] * scale[d] * binding_open
+                        binding_factor = deviation[d] * scale[binding] * open_room
+                        for k in range(in_pool):
+                            score[k] -= abs(factor * pool_sizes[d, k] - binding_factor * pool_sizes[binding, k])
+                values = score
+            else:
+                values = pool_worth
+                if step == 1:
+                    if next_exchange == num_packed:
+                        step = 2
+                        continue
+                    # The pick leaves the pack; if no candidate is worth more, it comes back.
+                    threshold = 0.0
+                    for d in range(num_budgets):
+                        threshold += worth[d] * stream[d, items[next_exchange]]
+                        room[d] += stream[d, items[next_exchange]]
+            # The best candidate that fits; the first of equal ones.
+            best = -1
+            for k in range(in_pool):
+                if values[k] > threshold:
+                    fits = True
+                    for d in range(num_budgets):
+                        if pool_sizes[d, k] > room[d]:
+                            fits = False
+                            break
+                    if fits:
+                        threshold = values[k]
+                        best = k
+            if step == 1:
+                if best >= 0:
+                    pick = items[next_exchange]
+                    items[next_exchange] = pool[best]
+                    pool[best] = pick
+                    pool_worth[best] = 0.0
+                    for d in range(num_budgets):
+                        pool_sizes[d, best] = stream[d, pick]
+                        pool_worth[best] += worth[d] * stream[d, pick]
+                for d in range(num_budgets):
+                    room[d] -= stream[d, items[next_exchange]]
+                next_exchange += 1
+                continue
+            if best < 0:
+                step += 1
+                continue
+            # The pick leaves the pool, and the last candidate takes its place.
+            items[num_packed] = pool[best]
+            num_packed += 1
+            in_pool -= 1
+            for d in range(num_budgets):
+                room[d] -= pool_sizes[d, best]
+                pool_sizes[d, best] = pool_sizes[d, in_pool]
+            pool[best] = pool[in_pool]
+            pool_worth[best] = pool_worth[in_pool]
+        ends[num_packs] = num_packed
+        num_packs += 1
+    return position, in_pool, num_packed, num_packs
+
+
+def _fill_in_numpy(
+    stream: Float64Array,
+    capacities: Float64Array,
+    pool: Int64Array,
+    pool_sizes: Float64Array,
+    items: Int64Array,
+    ends: Int64Array,
+    scale: Float64Array,
+    progress: Float64Array,
+    deviation: Float64Array,
+    worth: Float64Array,
+    binding: int,
+    bulk_room: float,
+    packs_to_make: int,
+    position: int,
+    in_pool: int,
+    num_packed: int,
+    num_packs: int,
+) -> tuple[int, int, int, int]:
+    """Fill the same packs in NumPy; arguments and result are as in ``_fill``."""
+    num_budgets, num_items = stream.shape
+    pool_limit = len(pool)
+
+    def best_by_score(room: Float64Array) -> int:
+        if not in_pool:
+            return -1
+        open_room = 1.0 - (capacities - room) * scale
+        gain = progress * np.maximum(open_room, 0.0) * scale
+        score = gain[0] * pool_sizes[0, :in_pool]
+        too_large = pool_sizes[0, :in_pool] > room[0]
+        for d in range(num_budgets):
+            if d:
+                score += gain[d] * pool_sizes[d, :in_pool]
+                too_large |= pool_sizes[d, :in_pool] > room[d]
+            if d != binding:
+                difference = (deviation[d] * scale[d] * open_room[binding]) * pool_sizes[d, :in_pool]
+                difference -= (deviation[d] * scale[binding] * open_room[d]) * pool_sizes[binding, :in_pool]
+                score -= np.abs(difference, out=difference)
+        score[too_large] = -np.inf
+        best = int(score.argmax())
+        return -1 if too_large[best] else best
+
+    def worth_of(sizes: Float64Array) -> Float64Array:
+        value = np.zeros(sizes.shape[1:])
+        for d in range(num_budgets):
+            value = value + worth[d] * sizes[d]
+        return value
+
+    def best_by_worth(room: Float64Array, threshold: float) -> int:
+        better = (pool_worth[:in_pool] > threshold).nonzero()[0]
+        for d in range(num_budgets):
+            better = better[pool_sizes[d, better] <= room[d]]
+        return int(better[pool_worth[better].argmax()]) if len(better) else -1
+
+    pool_worth = np.zeros(pool_limit)
+    pool_worth[:in_pool] = worth_of(pool_sizes[:, :in_pool])
+    for _ in range(packs_to_make):
+        if num_packed == num_items:
+            break
+        room = capacities.copy()
+        # The bulk of a large pack is taken in order of the stream.
+        while (
+            position < num_items
+            and in_pool == pool_limit
+            and room[binding] > bulk_room
+            and bool((stream[:, position] <= room).all())
+        ):
+            room -= stream[:, position]
+            items[num_packed] = position
+            num_packed, position = num_packed + 1, position + 1
+        first_pick = num_packed
+        for by_score in (True, False):  # picks by score and their exchanges, then what still fits
+            while True:
+                if by_score and in_pool < pool_limit and position < num_items:
+                    count = min(pool_limit - in_pool, num_items - position)
+                    pool[in_pool : in_pool + count] = np.arange(position, position + count)
+                    pool_sizes[:, in_pool : in_pool + count] = stream[:, position : position + count]
+                    pool_worth[in_pool : in_pool + count] = worth_of(stream[:, position : position + count])
+                    in_pool, position = in_pool + count, position + count
+                best = best_by_score(room) if by_score else best_by_worth(room, -np.inf)
+                if best < 0:
+                    break
+                items[num_packed] = pool[best]
+                num_packed, in_pool = num_packed + 1, in_pool - 1
+                room -= pool_sizes[:, best]
+                pool[best], pool_worth[best] = pool[in_pool], pool_worth[in_pool]
+                pool_sizes[:, best] = pool_sizes[:, in_pool]
+            for exchange in range(first_pick, num_packed if by_score else first_pick):
+                # The pick leaves the pack; if no candidate is worth more, it comes back.
+                pick = int(items[exchange])
+                room += stream[:, pick]
+                pick_worth = worth_of(stream[:, pick])
+                best = best_by_worth(room, float(pick_worth))
+                if best >= 0:
+                    items[exchange] = pool[best]
+                    pool[best], pool_worth[best] = pick, pick_worth
+                    pool_sizes[:, best] = stream[:, pick]
+                room -= stream[:, int(items[exchange])]
+        ends[num_packs] = num_packed
+        num_packs += 1
+    return position, in_pool, num_packed, num_packs

@@ -1,0 +1,291 @@
+"""Tables of a report: the page and the terminal draw the same columns and rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from brimful.base.wording import percent, size_of
+from brimful.media.store import MediaCensus
+from brimful.plan.ledger import MUCH_LOST
+from brimful.plan.policies.mixture.proportions import SourceDraws
+from brimful.report.analysis.advise import Advice
+from brimful.report.analysis.contents import BudgetFill, SourceShare
+from brimful.report.analysis.rank_balance import PartBalance, RankBalance
+from brimful.report.analysis.what_if import Alternative, CapacityPoint, PlannedPacks
+
+
+@dataclass(frozen=True)
+class Share:
+    """A share in percent: on the page with a bar under it, or in the color of loss.
+
+    Attributes:
+        ratio: from 0 to 1.
+        color: of the bar; empty without a bar.
+        digits: decimals of the percentage.
+        is_lost: true for a large loss.
+    """
+
+    ratio: float
+    color: str = ""
+    digits: int = 1
+    is_lost: bool = False
+
+
+Cell: TypeAlias = "str | int | Share | None"
+"""A text, a count, a share, or None for a number that is not known."""
+
+Row: TypeAlias = dict[str, Cell]
+"""The cells of a row by the heads of their columns. The first cell names the row."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows with the same columns.
+
+    Attributes:
+        rows: one or more.
+        remarks: words on each row, empty for most; empty as a whole if no row has any.
+        strong: index of the row that stands out on the page; None for no row.
+    """
+
+    rows: Sequence[Row]
+    remarks: Sequence[str] = ()
+    strong: int | None = None
+
+    def without(self, *heads: str) -> Table:
+        """Return the table without some of its columns."""
+        rows = [{head: row[head] for head in row if head not in heads} for row in self.rows]
+        return Table(rows, self.remarks, self.strong)
+
+
+def text_of(cell: Cell) -> str:
+    """Return the text of a cell.
+
+    >>> [text_of(cell) for cell in ("a", 1200, Share(0.25), None)]
+    ['a', '1,200', '25.0 %', '–']
+    """
+    if cell is None:
+        return "–"
+    if isinstance(cell, Share):
+        return percent(cell.ratio, cell.digits)
+    return cell if isinstance(cell, str) else f"{cell:,}"
+
+
+def loss(ratio: float) -> Share:
+    """Return the cell of a lost share."""
+    return Share(ratio, digits=2, is_lost=ratio >= MUCH_LOST)
+
+
+def runs_table(advice: Advice) -> Table:
+    """Compare a step of the unpacked run with a step of the packed one."""
+    longest, capacity = advice.padded_to_longest, advice.padded_to_capacity
+    packed_steps = {"packed, nothing else changed": advice.packed}
+    if not advice.nothing_to_set:
+        packed_steps[f"packed, {advice.best_setting}"] = advice.best.step
+    # A run is its name, its step, and the positions of a step: padded rows, or aligned packs.
+    runs = [
+        ("unpacked, padded to the longest", advice.unpacked, longest.step_tokens),
+        (f"unpacked, padded to {advice.capacity:,}", advice.unpacked, capacity.step_tokens),
+        *((run, step, advice.positions_per_token * step.tokens) for run, step in packed_steps.items()),
+    ]
+    loss_head = "loss tokens, at most" if advice.loss_tokens_are_most else "loss tokens/step"
+    rows: list[Row] = [
+        {
+            "run": run,
+            "rows/step": step.rows,
+            "samples/step": round(step.samples),
+            "tokens/step": round(step.tokens),
+            "with padding": round(positions),
+            loss_head: round(step.loss_tokens or 0),
+            "steps/epoch": step.steps_per_epoch,
+        }
+        for run, step, positions in runs
+    ]
+    table = Table(rows, strong=len(rows) - 1)
+    return table.without(loss_head) if advice.unpacked.loss_tokens is None else table
+
+
+def choices_table(advice: Advice) -> Table:
+    """List the choices of settings, with learning rates by linear and by square root scaling."""
+    rows: list[Row] = []
+    for choice in advice.choices:
+        sgd, adam = advice.rates(choice)
+        packs, accumulation = choice.packs_per_micro_batch, choice.gradient_accumulation_steps
+        rows.append(
+            {
+                "packs × accumulation": f"{packs:,} × {accumulation:,}",
+                "samples/step": round(choice.step.samples),
+                "ratio": f"{choice.batch_ratio:.2f}",
+                "tokens/step": round(choice.step.tokens),
+                "steps/epoch": choice.step.steps_per_epoch,
+                "LR, SGD": sgd,
+                "LR, Adam": adam,
+                "warm-up": choice.warmup_steps,
+            }
+        )
+    remarks = [", ".join(choice.merits) for choice in advice.choices]
+    table = Table(rows, remarks, strong=advice.recommended)
+    return table.without("warm-up") if advice.warmup_steps is None else table
+
+
+def _planned(packs: PlannedPacks) -> Row:
+    return {
+        "capacity": packs.capacity,
+        "packs": packs.num_packs,
+        "fill": percent(packs.fill_ratio, 2),
+        "samples/pack": f"{packs.samples_per_pack:,.1f}",
+        "too long": packs.oversized,
+        "tokens lost": loss(packs.lost_ratio),
+    }
+
+
+def sweep_table(points: Sequence[CapacityPoint]) -> Table:
+    """List other capacities."""
+    rows: list[Row] = [
+        {
+            **_planned(point),
+            "padded to it": f"{percent(point.padded_fill_ratio)} full",
+            "steps/epoch": point.steps_per_epoch,
+        }
+        for point in points
+    ]
+    return Table(rows, ["← much is lost" if point.loses_much else "" for point in points])
+
+
+def comparison_table(plans: Sequence[Alternative]) -> Table:
+    """List other capacities and algorithms."""
+    rows: list[Row] = [
+        {
+            "capacity": plan.capacity,
+            "algorithm": plan.algorithm,
+            **_planned(plan),
+            "over bound": plan.over_bound,
+            "steps/epoch": plan.steps_per_epoch,
+        }
+        for plan in plans
+    ]
+    return Table(rows, ["← this plan" if plan.chosen else "" for plan in plans])
+
+
+def budgets_table(fills: Sequence[BudgetFill]) -> Table:
+    """List the fill of packs in each budget."""
+    rows: list[Row] = []
+    for fill in fills:
+        color = "one" if fill.name == "tokens" else "two"
+        rows.append(
+            {
+                "budget": fill.name.replace("_", " "),
+                "limit of a pack": fill.capacity,
+                "fill": None if fill.fill_ratio is None else Share(fill.fill_ratio, color),
+                "least": fill.least,
+                "mean": f"{fill.mean:,.1f}",
+                "most": fill.most,
+                "in all packs": fill.total,
+            }
+        )
+    return Table(rows)
+
+
+def media_table(media: MediaCensus) -> Table:
+    """Count the media of a store, one kind a row."""
+    rows: list[Row] = []
+    for kind, count in media.kinds.items():
+        row: Row = {
+            "kind": kind,
+            "in packs": count.count,
+            "distinct": count.distinct,
+            "bytes": size_of(count.bytes),
+            "tokens": count.tokens,
+            "patches": count.patches,
+            "frames": count.frames,
+            "columns of spectrograms": count.mel_frames,
+            "largest": None,
+        }
+        medium = count.largest
+        if medium is not None:
+            row["largest"] = f"{medium.name!r} of sample {medium.sample}: {medium.tokens:,} tokens"
+        rows.append(row)
+    return Table(rows)
+
+
+def shares_table(shares: Sequence[SourceShare], has_plan: bool) -> Table:
+    """List the share of each source; before packing and after if there is a plan."""
+
+    def of_all(name: str, source: SourceShare, color: str) -> Share:
+        total = sum(getattr(one, name) for one in shares)
+        return Share(getattr(source, name) / max(1, total), color)
+
+    rows: list[Row] = [
+        {
+            "source": source.name,
+            "samples": source.samples,
+            "of samples": of_all("samples", source, "one"),
+            "of packed samples": of_all("samples_packed", source, "one"),
+            "tokens": source.tokens,
+            "of tokens": of_all("tokens", source, "two"),
+            "of packed tokens": of_all("tokens_packed", source, "two"),
+            # A source that loses much is marked, even if the whole plan loses little.
+            "tokens lost": loss((source.tokens - source.tokens_packed) / max(1, source.tokens)),
+        }
+        for source in shares
+    ]
+    table = Table(rows)
+    # Without a plan nothing is packed or lost.
+    lost_heads = ("of packed samples", "of packed tokens", "tokens lost")
+    return table if has_plan else table.without(*lost_heads)
+
+
+def mixture_table(sources: Sequence[SourceDraws]) -> Table:
+    """List the share of each source of a mixture, requested and realized."""
+    rows: list[Row] = [
+        {
+            "source": source.source,
+            "asked for": Share(source.requested, "one"),
+            "realized": Share(source.realised, "two"),
+            "samples packed": source.draws,
+            "repeats": source.draws - source.distinct,
+            "tokens packed": source.tokens,
+            "samples left": source.left,
+            "targets count": f"{source.factor or 0:.4g}",
+        }
+        for source in sources
+    ]
+    is_weighted = any(source.factor is not None for source in sources)
+    return Table(rows) if is_weighted else Table(rows).without("targets count")
+
+
+def orders_table(work: RankBalance) -> Table:
+    """List the waiting of ranks under each order of packs: slowest rank ÷ mean rank."""
+    rows: list[Row] = []
+    for order, costs in work.orders.items():
+        loads = (costs.rank_tokens, costs.rank_squares)
+        tokens, squares = (f"{max(load) * len(load) / sum(load):.3f}" for load in loads)
+        rows.append(
+            {
+                "order of packs": order,
+                "mean wait": f"{costs.mean:.3f}",
+                "99 % of steps below": f"{costs.p99:.3f}",
+                "worst step": f"{costs.worst:.3f}",
+                "ranks meet once a step": f"{costs.mean_at_step:.3f}",
+                "Σ length": tokens,
+                "Σ length²": squares,
+            }
+        )
+    return Table(rows)
+
+
+def parts_table(parts: Sequence[PartBalance]) -> Table:
+    """List the waiting in each part of a model: slowest rank ÷ mean rank over the epoch."""
+    rows: list[Row] = [
+        {
+            "part of the model": part.part.value.replace("_", " "),
+            "share of the cost": percent(part.share),
+            "in seeded order": f"{part.as_it_comes:.3f}",
+            "balanced by cost": f"{part.balanced:.3f}",
+            "balanced for it alone": f"{part.alone:.3f}",
+        }
+        for part in parts
+    ]
+    return Table(rows)

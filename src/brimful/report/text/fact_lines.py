@@ -1,0 +1,139 @@
+"""A report as lines."""
+
+from textwrap import wrap
+
+from brimful.base.wording import setting
+from brimful.lengths.table import LengthTable
+from brimful.plan.counts.histogram import Histogram
+from brimful.report.analysis.advise import Advice
+from brimful.report.analysis.facts import Facts
+from brimful.report.analysis.length_facts import count_bins, ratio_edges
+from brimful.report.table_model import (
+    Row,
+    Share,
+    Table,
+    budgets_table,
+    choices_table,
+    orders_table,
+    parts_table,
+    runs_table,
+    shares_table,
+    sweep_table,
+)
+from brimful.report.text.aligned_table import draw_table
+from brimful.report.text.length_lines import describe_lengths
+from brimful.report.text.plan_lines import describe_plan
+
+_NOTE_WIDTH = 125
+"""Characters of a line of notes, with its topic."""
+
+_BAR_WIDTH = 48
+"""Characters of the longest bar."""
+
+
+def describe_facts(facts: Facts) -> list[str]:
+    """Describe everything, with choices and steps only for a run of more than one pack a step."""
+    lines = []
+    has_steps = facts.run.packs_per_step > 1
+    if facts.table is not None:
+        lines += [*describe_lengths(facts.table), "", *draw_histogram(facts.table)]
+    if facts.plan is not None:
+        lines += ["", *describe_plan(facts.plan)]
+    if facts.plan_facts is not None and facts.plan_facts.variety is not None:
+        lines += [f"variety        {words}" for words in facts.plan_facts.variety.describe()]
+        if facts.plan_facts.is_uniform:
+            mix = setting("mix", True)
+            lines.append(f"               segments of a pack are alike: {mix} exchanges them, at no cost in fill")
+    lines += facts.media.lines()
+    if facts.budgets:
+        lines += ["", "budgets", *draw_table(budgets_table(facts.budgets))]
+    if facts.shares:
+        lines += ["", "sources", *draw_table(shares_table(facts.shares, facts.has_losses))]
+    if facts.work is not None:
+        lines += [
+            "",
+            f"slowest rank ÷ mean rank, {facts.run.model}",
+            *draw_table(orders_table(facts.work)),
+        ]
+        if facts.work.parts:
+            lines += ["", *draw_table(parts_table(facts.work.parts))]
+        lines += [f"warning        {note}" for note in facts.work.notes]
+    if facts.advice is not None:
+        lines += ["", *describe_advice(facts.advice)]
+        if has_steps:
+            lines += ["", *draw_choices(facts.advice)]
+        else:
+            names = ("dp_world_size", "micro_batch_size", "gradient_accumulation_steps")
+            lines.append(f"               for your run add {', '.join(map(setting, names))}")
+    if facts.sweep:
+        sweep = sweep_table(facts.sweep)
+        sweep = sweep if has_steps else sweep.without("steps/epoch")
+        lines += ["", "other capacities, by best fit decreasing", *draw_table(sweep)]
+    return lines
+
+
+def describe_advice(advice: Advice) -> list[str]:
+    """Describe a step before and after packing, and the settings that restore it.
+
+    >>> from brimful.plan import CostModel, plan_packs
+    >>> from brimful.report.analysis.advise import advise
+    >>> plan = plan_packs([4, 4, 2, 2], capacity=8, algorithm="next_fit")
+    >>> for line in describe_advice(advise(None, plan, dp_world_size=1, micro_batch_size=1,
+    ...     gradient_accumulation_steps=2, cost_model=CostModel(linear=1, quadratic=0)))[:2]:
+    ...     print(line)
+    samples/step   4, was 2 unpacked -> accumulation 2 → 1 gives 2
+    steps/epoch    1, was 2 unpacked -> accumulation 1 gives 2
+    """
+    packed_step, unpacked_step, best_step = advice.packed, advice.unpacked, advice.best.step
+    samples = f"samples/step   {packed_step.samples:,.0f}, was {unpacked_step.samples:,.0f} unpacked"
+    steps = f"steps/epoch    {packed_step.steps_per_epoch:,}, was {unpacked_step.steps_per_epoch:,} unpacked"
+    if not advice.nothing_to_set:
+        samples += f" -> {_changes(advice)} gives {best_step.samples:,.0f}"
+        steps += f" -> {advice.best_setting} gives {best_step.steps_per_epoch:,}"
+    return [samples, steps, "", *draw_table(runs_table(advice))]
+
+
+def _changes(advice: Advice) -> str:
+    """List the settings that differ in the recommended choice, with both values."""
+    best = advice.best
+    settings = (
+        ("accumulation", advice.gradient_accumulation_steps, best.gradient_accumulation_steps),
+        ("packs a forward", advice.packs_per_micro_batch, best.packs_per_micro_batch),
+    )
+    return ", ".join(f"{name} {current:,} → {value:,}" for name, current, value in settings if current != value)
+
+
+def draw_choices(advice: Advice) -> list[str]:
+    """Draw the choices as a table, and list the notes with their sources."""
+    lines = [*draw_table(choices_table(advice)), ""]
+    for note in advice.notes:
+        # Only the first line starts with the topic.
+        topic, indent = f"{note.topic:<15}", " " * 15
+        text = f"{note.text} [{note.source}]"
+        lines += wrap(text, _NOTE_WIDTH, initial_indent=topic, subsequent_indent=indent)
+    return lines
+
+
+def draw_histogram(table: LengthTable) -> list[str]:
+    """Draw samples and tokens by length, in bins that double.
+
+    A heavy tail shows as few samples that hold many of the tokens.
+    """
+    values = table.tokens[table.tokens > 0]
+    if not len(values):
+        return []
+    items = Histogram.of(values)
+    bins = count_bins(items, ratio_edges(int(values.min()), int(values.max()), per_octave=1))
+    max_number = max(length_bin.number for length_bin in bins)
+    rows: list[Row] = [
+        {
+            "tokens": f"{length_bin.begin:,} … {length_bin.end - 1:,}",
+            "samples": length_bin.number,
+            "share of tokens": Share(length_bin.total / items.total),
+        }
+        for length_bin in bins
+    ]
+    bars = ["█" * round(_BAR_WIDTH * length_bin.number / max_number) for length_bin in bins]
+    # A bin that holds anything shows something.
+    bars = [bar or "▏" * bool(length_bin.number) for bar, length_bin in zip(bars, bins, strict=True)]
+    return draw_table(Table(rows, bars))

@@ -1,0 +1,107 @@
+"""A plan as lines."""
+
+import numpy as np
+
+from brimful.base.fingerprint import short
+from brimful.base.wording import counted, percent
+from brimful.plan import Plan
+from brimful.plan.policies.mixture.proportions import describe_mixture, sources_of_record
+from brimful.report.analysis.plan_facts import Losses
+
+
+def describe_plan(plan: Plan) -> list[str]:
+    """Describe packs, fill and bound, and the fate of every sample and token."""
+    ledger = plan.ledger
+    samples, tokens = max(1, ledger.samples_in), max(1, ledger.tokens_in)
+    lines = [
+        f"packs          {plan.num_packs:,} of {counted(plan.capacity, 'token')}, {short(plan.fingerprint)}",
+        f"fill           {100 * plan.fill_ratio:.2f} %",
+        *_padding(plan),
+        f"lower bound    {counted(plan.bound, 'pack')}; the plan has {plan.num_packs - plan.bound:,} more",
+    ]
+    if plan.num_packs:
+        sizes = np.diff(plan.offsets)
+        fill = plan.pack_tokens / plan.capacity
+        lines += [
+            f"samples/pack   {sizes.mean():.1f} on average, median {np.median(sizes):.0f}, most {sizes.max():,}",
+            f"fill of a pack least {100 * fill.min():.1f} %, median {100 * np.median(fill):.1f} %",
+        ]
+    lines += [
+        f"samples        {ledger.samples_in:,} in: {ledger.samples_packed:,} packed, "
+        f"{ledger.samples_dropped:,} dropped ({percent(ledger.samples_dropped / samples, 2)}), "
+        f"{ledger.samples_rejected:,} rejected{_not_drawn(plan)}",
+        f"tokens         {ledger.tokens_in:,} in: {ledger.tokens_packed:,} packed, "
+        f"{ledger.tokens_dropped:,} dropped ({percent(ledger.tokens_dropped / tokens, 2)}), "
+        f"{ledger.tokens_truncated:,} truncated ({percent(ledger.tokens_truncated / tokens, 2)})",
+        f"cut            {counted(ledger.samples_truncated, 'sample')} truncated, {ledger.samples_split:,} split",
+    ]
+    if ledger.targets_in is not None:
+        lines.append(
+            f"targets        {ledger.targets_in:,} in: {ledger.targets_packed:,} packed, {ledger.targets_dropped:,} dropped, "
+            f"{ledger.targets_cut:,} lost to cuts"
+        )
+        if ledger.samples_without_target:
+            lines.append(
+                f"without any    {ledger.samples_without_target:,} samples in the packs: they teach nothing, except as mismatches of KTO"
+            )
+    warning = Losses.of(plan).warning
+    return lines + ([f"warning        {warning}"] if warning else []) + _record(plan)
+
+
+def _not_drawn(plan: Plan) -> str:
+    ledger = plan.ledger
+    if plan.settings.mixture is None:
+        return ""
+    repeats = f"; {ledger.draws_repeated:,} packed again" if ledger.draws_repeated else ""
+    return f", {ledger.samples_not_drawn:,} left for later epochs{repeats}"
+
+
+_KEYS_WITH_A_LINE = (
+    "capacity",
+    "phases",
+    "phase_reports",
+    "dropped_by",
+    "packs_below_min_fill",
+    "groups",
+    "mixture",
+    "mixed",
+)
+"""Keys of a plan's record that are shown on lines of their own."""
+
+
+def _record(plan: Plan) -> list[str]:
+    """Describe the requested options, and their results."""
+    outcome = plan.outcome
+    pairs = (f"{key} {_words(value)}" for key, value in plan.record.items() if key not in _KEYS_WITH_A_LINE)
+    lines = [f"settings       {', '.join(pairs)}"]
+    if plan.settings.mixture is not None:
+        lines.append(f"mixture        {describe_mixture(outcome.mixed, plan.settings.mixture.as_dict())}")
+        lines += [f"source         {source.describe()}" for source in sources_of_record(outcome.mixed)]
+    lines += [f"phase          {line}" for line in outcome.phase_reports]
+    lines += [f"dropped for    {name}: {counted(count, 'sample')}" for name, count in outcome.dropped_by.items()]
+    if outcome.groups is not None:
+        lines.append(f"groups         {short(outcome.groups)}, each contiguous in one pack")
+    if outcome.packs_below_min_fill is not None:
+        num_before, num_after = outcome.packs_below_min_fill
+        lines.append(
+            f"below min_fill {counted(num_before, 'pack')}, packed again; {num_after:,} remain, last in the plan"
+        )
+    return lines
+
+
+def _padding(plan: Plan) -> list[str]:
+    """Describe the cost of alignment: without this line, a lower fill has no visible reason."""
+    if plan.alignment.is_none or not plan.num_packs:
+        return []
+    after_segments, at_row_ends = plan.padding
+    share = (after_segments + at_row_ends) / (plan.num_packs * plan.capacity)
+    return [
+        f"padding        {100 * share:.2f} %: {counted(after_segments, 'token')} after segments, {at_row_ends:,} at the ends of rows, as aligned"
+    ]
+
+
+def _words(value: object) -> str:
+    """Format a setting: ``samples 16 and patches 4,096``."""
+    if isinstance(value, dict):
+        return " and ".join(f"{name} {limit:,}" for name, limit in value.items())
+    return str(value)

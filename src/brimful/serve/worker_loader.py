@@ -1,0 +1,249 @@
+"""Loaders in PyTorch workers: each makes every n-th micro-batch of its rank; the state counts delivered batches."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch.utils.data
+
+from brimful.base.checks import check_type, whole_number
+from brimful.errors import SettingsError
+from brimful.serve.rank_loader import RankLoader
+
+__all__ = ["LoaderDataset", "WorkerLoader"]
+
+
+class FollowedLoader:
+    """Loader that makes no batches: it follows the order, from the position where the next iteration begins.
+
+    Args:
+        loader: a loader of brimful; it keeps its own position.
+    """
+
+    def __init__(self, loader: RankLoader) -> None:
+        check_type("loader", loader, RankLoader, "a loader of brimful", "packs by index go to DataLoader themselves")
+        self._loader = loader.fork()
+        self._begin = self._loader.state_dict()
+
+    def __len__(self) -> int:
+        """Return the number of micro-batches of a whole epoch on this rank, if the loader knows it."""
+        return len(self._loader)  # type: ignore[arg-type]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next iteration serve an epoch from its beginning, unless it already begins within that epoch."""
+        if epoch != self._begin["epoch"]:
+            self._loader.begin_epoch(epoch)
+            self._begin_at(self._loader.state_dict())
+
+    def _begin_at(self, state: dict[str, Any]) -> None:
+        """Let the next iteration begin at a state."""
+        self._loader.load_state_dict(state)
+        self._begin = self._loader.state_dict()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._loader!r})"
+
+
+class LoaderDataset(FollowedLoader, torch.utils.data.IterableDataset[Any]):
+    """Micro-batches of a loader for ``DataLoader(dataset, batch_size=None, num_workers=n)``.
+
+    They equal the micro-batches of the loader, in its order, for every number of workers: worker ``w`` of ``n`` makes
+    micro-batches ``w``, ``w + n``, …, and the ``DataLoader`` takes one from each in turn. All workers go through the
+    order of the rank; only the worker that makes a batch reads or encodes its packs.
+
+    Each iteration begins at the position that the loader had when the data set was made, or at the loaded state. After
+    its end the next iteration begins the next epoch, if a persistent worker saw the end; otherwise call ``set_epoch``.
+
+    Args:
+        loader: a ``PackLoader``, a ``StreamLoader``, or a loader of composed micro-batches from samples by index.
+
+    Raises:
+        SettingsError: a loader of composed micro-batches from a stream, or a loader that asks the other ranks in each
+            step.
+
+    >>> from brimful import PackLoader
+    >>> from brimful.testing.toys import toy_packs
+    >>> dataset = LoaderDataset(PackLoader(toy_packs(3), seed=None))
+    >>> batches = torch.utils.data.DataLoader(dataset, batch_size=None)
+    >>> [pack.sample_ids.tolist() for pack, in batches]
+    [[0], [1], [2]]
+    >>> dataset.load_state_dict(dataset.state_after(2))
+    """
+
+    _num_passed = 0
+    """Delivered micro-batches that the loader has passed, up to the last ``state_after``."""
+
+    def __iter__(self) -> Iterator[Any]:
+        loader = self._loader.fork()
+        loader.load_state_dict(self._begin)
+        return _WorkerBatches(self._batches(loader, torch.utils.data.get_worker_info()))
+
+    def _batches(self, loader: RankLoader, worker: Any) -> Iterator[Any]:
+        """Serve the micro-batches of one worker; all, if there is none."""
+        number, num_workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        epoch = loader.epoch
+        for turn in itertools.cycle(range(num_workers)):
+            request = loader.next_request()
+            if request is None:
+                break
+            batch = loader.make_batch(request) if turn == number else None
+            is_last = loader.advance()
+            if turn == number:
+                yield batch
+            if is_last:
+                break
+        # A persistent worker is iterated again for the next epoch, without being told the epoch.
+        if worker is not None and loader.epoch != epoch:
+            self._begin_at(loader.state_dict())
+
+    def prepare(self) -> None:
+        """Make what all workers need before they are forked."""
+        self._begin_at(self._begin)
+        self._loader.prepare()
+
+    def state_after(self, micro_batches: int) -> dict[str, Any]:
+        """Return the state after ``micro_batches`` trained micro-batches of this rank since the iteration began.
+
+        The training process counts them, so batches that workers have prefetched are not lost. The loader itself
+        accepts the state too. Composed micro-batches are composed again for it in this process, starting from the last
+        call.
+
+        Args:
+            micro_batches: number of micro-batches that the ``DataLoader`` has delivered.
+        """
+        count = whole_number("micro_batches", micro_batches, minimum=0)
+        if count < self._num_passed:
+            self._begin_at(self._begin)
+        while self._num_passed < count:
+            # At the end of an epoch the loader moves to the next one automatically.
+            if self._loader.next_request() is None and self._loader.next_request() is None:
+                raise SettingsError(f"micro_batches is {count:,} and the loader ends after {self._num_passed:,}")
+            self._loader.advance()
+            self._num_passed += 1
+        return self._loader.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Begin the next iteration at a state of this data set or of the loader.
+
+        Raises:
+            StateError: see the loader.
+        """
+        self._begin_at(dict(state))
+
+    def _begin_at(self, state: dict[str, Any]) -> None:
+        super()._begin_at(state)
+        self._num_passed = 0
+
+
+class _WorkerBatches:
+    """Iterator of one worker, without a state."""
+
+    def __init__(self, batches: Iterator[Any]) -> None:
+        self._batches = batches
+
+    def __iter__(self) -> _WorkerBatches:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._batches)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Refuse ``StatefulDataLoader``: its states of single workers do not fit another number of workers.
+
+        Raises:
+            SettingsError: always.
+        """
+        raise SettingsError(
+            "LoaderDataset has no state of one worker: in StatefulDataLoader pass sampler=RequestSampler(loader) of "
+            "brimful.serve.request_sampler with its dataset, or take WorkerLoader(loader, num_workers=n)"
+        )
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Refuse a state of one worker, as ``state_dict`` does."""
+        self.state_dict()
+
+
+class WorkerLoader:
+    """Loader whose batches are made by worker processes; its state counts delivered batches.
+
+    Iterating serves one epoch, or its remainder, as the loader does. A state may be loaded at any time, also with
+    another number of workers; batches that workers have prefetched are then discarded.
+
+    Args:
+        loader: see ``LoaderDataset``.
+        num_workers: number of processes; 0 makes batches in this process.
+        data_loader: additional arguments of ``torch.utils.data.DataLoader``, such as ``pin_memory``.
+
+    >>> from brimful import PackLoader
+    >>> from brimful.testing.toys import toy_packs
+    >>> loader = WorkerLoader(PackLoader(toy_packs(3), seed=None), num_workers=0)
+    >>> batches = iter(loader)
+    >>> next(batches)[0].sample_ids.tolist(), loader.state_dict()["step"]
+    ([0], 1)
+    """
+
+    def __init__(self, loader: RankLoader, *, num_workers: int, data_loader: Mapping[str, Any] | None = None) -> None:
+        self._num_workers = whole_number("num_workers", num_workers, minimum=0)
+        self._data_loader = dict(data_loader or {})
+        self._dataset = LoaderDataset(loader)
+        self._num_delivered = 0
+        self._iteration = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self._dataset.load_state_dict(self.state_dict())
+        self._num_delivered = 0
+        self._iteration += 1
+        iteration = self._iteration
+        # Forked workers share what was made before the fork.
+        self._dataset.prepare()
+        for batch in self._batches():
+            # Counted before it is yielded: a state saved while it trains continues with the next batch.
+            self._num_delivered += 1
+            yield batch
+            if self._iteration != iteration:
+                return  # a state was loaded, or another iteration has begun
+
+    def _batches(self) -> Any:
+        return torch.utils.data.DataLoader(
+            self._dataset,
+            batch_size=None,
+            num_workers=self._num_workers,
+            # PyTorch's default collate_fn would convert all arrays to tensors.
+            **{"collate_fn": _as_it_is, **self._data_loader},
+        )
+
+    def __len__(self) -> int:
+        """Return the number of micro-batches of a whole epoch on this rank, if the loader knows it."""
+        return len(self._dataset)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the beginning of an epoch, unless it is the current epoch."""
+        if epoch != self.state_dict()["epoch"]:
+            self._restart()
+            self._dataset.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the loader after the delivered batches."""
+        return self._dataset.state_after(self._num_delivered)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to a state; a running iteration ends.
+
+        Raises:
+            StateError: see the loader.
+        """
+        self._dataset.load_state_dict(state)
+        self._restart()
+
+    def _restart(self) -> None:
+        self._num_delivered = 0
+        self._iteration += 1
+
+    def __repr__(self) -> str:
+        return f"WorkerLoader({self._dataset!r}, num_workers {self._num_workers})"
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch

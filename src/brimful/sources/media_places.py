@@ -1,0 +1,233 @@
+"""Media of a row: found in its columns and in the parts of its messages, and placed at their marks.
+
+Data sets name images in two ways. Either parts of a content hold them (OpenAI's ``{"type": "image_url", …}``), or a
+column holds them (``images``) and marks in the text say where they belong: ``<image>`` for the next one, ``<image2>``
+for the second. In a sample both look the same: contents are lists of parts, and ``Sample.media`` has the media in the
+order of their parts.
+
+>>> place = MediaPlace("/data")
+>>> messages, media = place_media([{"role": "user", "content": "<image>\\nWho is it?"}], {"image": "a.jpg"}, place)
+>>> messages[0]["content"]
+[{'type': 'image'}, {'type': 'text', 'text': '\\nWho is it?'}]
+>>> media[0].path
+'/data/a.jpg'
+"""
+
+import base64
+import binascii
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from brimful.base.wording import counted, setting
+from brimful.media import MediaKind, Medium
+from brimful.sources.sample import MalformedRowError, Message
+
+_ENDINGS = ("", "s", "_path", "_paths", "_url", "_urls", "_file", "_files")
+MEDIA_COLUMNS: Mapping[str, MediaKind] = {
+    f"{kind.value}{ending}": kind for kind in MediaKind for ending in _ENDINGS
+} | {"speech": MediaKind.AUDIO}
+"""Columns that hold media, with their kind."""
+
+_PARTS: Mapping[str, MediaKind] = {
+    **{
+        f"{prefix}{kind.value}{ending}": kind
+        for kind in MediaKind
+        for prefix in ("", "input_")
+        for ending in ("", "_url")
+    }
+}
+"""Types of parts that are media, with their kind; such a part holds its medium under a key of the same name."""
+
+_PLAIN_KEYS = ("path", "url", "data", "value")
+"""Keys of a part that hold its medium, whatever its type."""
+
+MARK = re.compile(r"<(image|video|audio)(\d*)>")
+"""Mark in a text for the next medium of a column, or for the one with that number, from 1."""
+
+
+@dataclass(frozen=True)
+class MediaPlace:
+    """The directory to which the media names in rows are relative.
+
+    Attributes:
+        directory: relative names begin here; the current directory if empty.
+        allow_outside: media may also lie elsewhere. Otherwise a name that leads out of the directory, even through a
+            link, is refused: a foreign data set could name any file on this machine.
+
+    >>> place = MediaPlace("/data/photos")
+    >>> place.find("cats/1.jpg")
+    '/data/photos/cats/1.jpg'
+    >>> place.find("../keys.pem")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    brimful.sources.sample.MalformedRowError: '../keys.pem' is outside /data/photos, ...
+    """
+
+    directory: str = ""
+    allow_outside: bool = False
+
+    def with_default(self, directory: str) -> "MediaPlace":
+        """Return this place, with the given directory unless it already names one."""
+        return self if self.directory else replace(self, directory=directory)
+
+    def find(self, name: str) -> str:
+        """Return the absolute path of a file from its name in a row, without checking that it exists."""
+        if "\0" in name:
+            raise MalformedRowError("the name of a medium contains a NUL")
+        root = os.path.abspath(self.directory)
+        path = os.path.abspath(os.path.join(root, name))
+        if not self.allow_outside:
+            # Links are followed, since a link in the directory may lead out of it.
+            real_root = os.path.realpath(root)
+            if os.path.commonpath([real_root, os.path.realpath(path)]) != real_root:
+                raise MalformedRowError(
+                    f"{name!r} is outside {root}, the directory of its media: name another with "
+                    f"{setting('media_dir')}, or allow it with {setting('media_outside', True)}"
+                )
+        return path
+
+
+def media_keys(part: Mapping[str, Any]) -> list[str]:
+    """Return the keys of a part that may hold its medium."""
+    return [key for key in part if key in _PARTS or key in _PLAIN_KEYS]
+
+
+def is_media_part(part: Any) -> bool:
+    """Return true for a part of a content that is a medium, or says where one belongs."""
+    return isinstance(part, Mapping) and part.get("type") in _PARTS
+
+
+def place_media(
+    messages: Sequence[Message], columns: Mapping[str, Any], place: MediaPlace
+) -> tuple[list[Message], tuple[Medium, ...]]:
+    """Return messages, with lists of parts for contents with media, and the media in the order of their parts.
+
+    Args:
+        messages: contents are texts, or lists of parts.
+        columns: columns of the row that hold media.
+        place: where their files are.
+
+    Raises:
+        MalformedRowError: a mark without a medium, a medium without a mark, or a value that is not a medium.
+    """
+    shelf = _Shelf(columns, place)
+    media: list[Medium] = []
+    result = []
+    for message in messages:
+        content = message.get("content")
+        if isinstance(content, str) and MARK.search(content):
+            parts = list(_parts_of_text(content, shelf, media))
+        elif isinstance(content, list):
+            parts = list(_parts_of_list(content, shelf, media, place))
+        else:
+            result.append(message)
+            continue
+        result.append({**message, "content": parts})
+    shelf.check_empty()
+    return result, tuple(media)
+
+
+class _Shelf:
+    """Media of the columns of a row, taken one by one as marks ask for them."""
+
+    def __init__(self, columns: Mapping[str, Any], place: MediaPlace) -> None:
+        self._media: dict[MediaKind, list[Medium]] = {}
+        for name, value in columns.items():
+            kind = MEDIA_COLUMNS[name]
+            values = value if isinstance(value, (list, tuple)) else [value]
+            self._media.setdefault(kind, []).extend(_medium(kind, item, place, name) for item in values)
+        self._num_taken = dict.fromkeys(self._media, 0)
+        self._named: set[tuple[MediaKind, int]] = set()
+
+    def take(self, kind: MediaKind, number: str = "") -> Medium:
+        """Return the next medium of a kind, or the one with a number."""
+        media = self._media.get(kind, [])
+        if number:
+            index = int(number) - 1
+            self._named.add((kind, index))
+        else:
+            index = self._num_taken.get(kind, 0)
+            self._num_taken[kind] = index + 1
+        if not 0 <= index < len(media):
+            mark = f"<{kind.value}{number}>"
+            have = counted(len(media), kind.value)
+            raise MalformedRowError(
+                f"its text has a mark {mark} and the row has {have}: if the mark is plain text, say so with "
+                f"{setting('ignore', [mark])}"
+            )
+        return media[index]
+
+    def check_empty(self) -> None:
+        """Refuse a medium that no mark asked for."""
+        for kind, media in self._media.items():
+            num_used = max(self._num_taken[kind], len({index for name, index in self._named if name is kind}))
+            if num_used < len(media):
+                raise MalformedRowError(
+                    f"it has {counted(len(media), kind.value)} and its text marks {num_used}: put <{kind.value}> where "
+                    f"each belongs"
+                )
+
+
+def _parts_of_text(text: str, shelf: _Shelf, media: list[Medium]) -> Iterator[dict[str, Any]]:
+    """Yield the parts of a text with marks; append the media to ``media``."""
+    begin = 0
+    for match in MARK.finditer(text):
+        if text[begin : match.start()]:
+            yield {"type": "text", "text": text[begin : match.start()]}
+        kind = MediaKind(match.group(1))
+        media.append(shelf.take(kind, match.group(2)))
+        yield {"type": kind.value}
+        begin = match.end()
+    if text[begin:]:
+        yield {"type": "text", "text": text[begin:]}
+
+
+def _parts_of_list(
+    parts: Sequence[Any], shelf: _Shelf, media: list[Medium], place: MediaPlace
+) -> Iterator[dict[str, Any]]:
+    """Yield the parts of a content in one form; append the media to ``media``."""
+    for part in parts:
+        if not is_media_part(part):
+            yield part
+            continue
+        name = part["type"]
+        kind = _PARTS[name]
+        keys = (name, kind.value, *(key for key in part if key in _PARTS and _PARTS[key] is kind), *_PLAIN_KEYS)
+        value = next((part[key] for key in keys if part.get(key) is not None), None)
+        media.append(shelf.take(kind) if value is None else _medium(kind, value, place, f"a part of type {name!r}"))
+        yield {"type": kind.value}
+
+
+def _medium(kind: MediaKind, value: Any, place: MediaPlace, origin: str) -> Medium:
+    """Return the medium that a value names or holds: a path, a ``data:`` URL, bytes, or a mapping with one of them."""
+    if isinstance(value, Medium):
+        return replace(value, kind=kind)
+    if isinstance(value, Mapping):
+        data, path = value.get("bytes"), value.get("path") or value.get("url") or value.get("file_name")
+        if isinstance(data, (bytes, bytearray)):
+            return Medium(kind, str(path or ""), data=bytes(data))
+        if isinstance(value.get("data"), str):  # OpenAI's input_audio: Base64, and its format
+            return Medium(kind, "", data=_from_base64(value["data"], origin))
+        value = path
+    if isinstance(value, (bytes, bytearray)):
+        return Medium(kind, "", data=bytes(value))
+    if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
+        raise MalformedRowError(f"{origin} holds no {kind.value}: it must be a path or bytes")
+    name = os.fspath(value)
+    if name.startswith("data:"):
+        return Medium(kind, "", data=_from_base64(name.partition(",")[2], origin))
+    if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]+://", name):
+        if not name.startswith("file://"):
+            raise MalformedRowError(f"{origin} names {name[:80]!r}, and media are not fetched: download it first")
+        name = name.removeprefix("file://")
+    return Medium(kind, name, path=place.find(name))
+
+
+def _from_base64(text: str, origin: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=False)
+    except (binascii.Error, ValueError) as error:
+        raise MalformedRowError(f"{origin} holds Base64 that cannot be read: {error}") from error

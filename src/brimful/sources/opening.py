@@ -1,0 +1,327 @@
+"""The entry point: ``open_source`` turns a path, or data in memory, into a ``Source``."""
+
+import glob
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from brimful.base.checks import check_type, path_of
+from brimful.base.file_systems import is_remote
+from brimful.base.hub import looks_like_hub_id
+from brimful.base.wings import READER_MODULES
+from brimful.base.wording import setting
+from brimful.errors import SettingsError, SourceError, SourceNotFoundError
+from brimful.sources.copies import (
+    begins_like_array,
+    rows_of_iterable,
+    rows_of_pipe,
+    unpacked_json_array,
+    unpacked_lines,
+)
+from brimful.sources.directory import data_files, require_split
+from brimful.sources.huggingface import HuggingFaceRows
+from brimful.sources.lines import JsonArray, JsonLines, TextLines
+from brimful.sources.media_places import MediaPlace
+from brimful.sources.memory import DatasetRows, MemoryRows, TableRows, is_table
+from brimful.sources.paired_files import pair_folders, pair_rows
+from brimful.sources.parquet import ParquetRows
+from brimful.sources.reading import RowOptions
+from brimful.sources.rows import FEW_FILES, ChainedRows, FirstRows, Rows
+from brimful.sources.source import Source
+from brimful.sources.stamp import require_file
+from brimful.sources.tars import TarRows
+from brimful.sources.text_files import TextFiles
+
+TextUnit: TypeAlias = Literal["file", "line"]
+
+STANDARD_INPUT = "-"
+"""Path that means standard input."""
+
+_ITEMS_CHECKED_AS_PATHS = 64
+"""Number of texts of a list that are looked up as file names: a list of documents has none among its first."""
+
+_COMPRESSED = (".gz", ".gzip", ".zst", ".zstd", ".bz2")
+_PACKED_TARS = (".tgz", *(f".tar{ending}" for ending in _COMPRESSED))
+_KINDS = {
+    **dict.fromkeys((".jsonl", ".ndjson"), "lines"),
+    ".json": "array",
+    ".parquet": "parquet",
+    ".tar": "tar",
+    **dict.fromkeys((".txt", ".md", ".rst", ".text"), "text"),
+}
+"""Kind of a file by its ending, after unpacking."""
+_SAVED_FILES = ("dataset_info.json", "dataset_dict.json")
+
+
+@dataclass(frozen=True)
+class _Options:
+    """Options of ``open_source`` that decide how files are opened."""
+
+    text_unit: TextUnit
+    split: str | None
+    config: str | None
+    cache: Path | None
+    media_outside: bool = False
+    is_one_of_many: bool = False
+
+
+def open_source(
+    data: Any,
+    *,
+    format: str | None = None,
+    fields: Mapping[str, str] | None = None,
+    ignore: Sequence[str] = (),
+    prompt: str | None = None,
+    text_unit: TextUnit = "file",
+    split: str | None = None,
+    config: str | None = None,
+    max_samples: int | None = None,
+    media: bool = False,
+    media_dir: str | os.PathLike[str] | None = None,
+    media_outside: bool = False,
+    cache_dir: str | os.PathLike[str] | None = None,
+) -> Source:
+    """Open a data set by index.
+
+    =================================  ====================================================
+    a list of rows or texts            as it is
+    a ``datasets.Dataset``             as it is; a ``DatasetDict``: its ``split``
+    a DataFrame, a pyarrow table       as it is
+    a torch ``Dataset`` with an index  as it is, each row read again
+    an iterable, a streamed data set   kept in the cache first
+    ``data.jsonl`` (.gz .zst .bz2)     one JSON object a line
+    ``chunk_00000.jsonl`` of packs     one row a sample, as ms-swift's sharded loader reads them
+    ``data.json``                      one JSON array of objects
+    ``data.parquet``                   one row a sample
+    ``shard.tar``                      members of one key a row, as in WebDataset
+    ``notes.txt`` (.md .rst)           one document (``text_unit="line"``: one a line)
+    a directory                        its data files in the order of their names, of one ``split``
+    a directory of pairs               ``{name}.json`` a row, next to its image, video or audio
+    a directory of ``save_to_disk``    a ``datasets.Dataset``
+    ``shard-*.jsonl``                  what the pattern matches, in the order of the names
+    ``owner/name`` with a ``split``    of the hub, through ``datasets``
+    ``-``                              JSON lines from standard input
+    a list of paths, or of sources     one after the other, each with its own format
+    =================================  ====================================================
+
+    Args:
+        data: any of the above; a path may be a URL that fsspec opens.
+        format: name of the rows' format (``brimful.sources.formats.FORMATS``); detected for each file if None.
+        fields: keys of the rows, by the format's field names: ``{"messages": "dialogue"}``.
+        ignore: columns that may be left out although they change what a sample means (``images``, ``label``), and marks
+            that are plain text here (``<image>``).
+        prompt: turn of the user for captions, boxes and transcripts, whose rows have none; None for the format's
+            default (``brimful.sources.formats``).
+        text_unit: one document of a text file: the whole ``file``, or a ``line``.
+        split: of a data set that has several; ``all`` takes every split of a directory.
+        config: of a data set that has several configurations.
+        max_samples: number of samples to take from the beginning; None takes all.
+        media: take rows with images, videos and audio, for an encoder that packs them; else they are refused.
+        media_dir: directory to which media names in rows are relative; the directory of their file if None. Implies
+            ``media``.
+        media_outside: let rows name files outside that directory, and let tars have members that are links, or whose
+            names lead out of a directory.
+        cache_dir: directory of line indexes and unpacked copies.
+
+    Raises:
+        SourceNotFoundError: no such file, directory or data set.
+        UnknownFormatError: rows of no known format.
+        SourceError: an empty data set, or a file that cannot be read.
+        SettingsError: a value that is not a source, or a data set of several splits without a chosen one.
+
+    >>> open_source([{"prompt": "1+1?", "completion": "2"}]).format_name
+    'prompt_completion'
+    """
+    check_type("fields", fields, (Mapping, type(None)), "a mapping such as {'messages': 'dialogue'}")
+    if cache_dir is not None:
+        path_of("cache_dir", cache_dir, "the path of a directory")
+    if text_unit not in ("file", "line"):
+        raise SettingsError(f"{setting('text_unit')} {text_unit!r} is unknown: use file or line")
+    if max_samples is not None and max_samples < 1:
+        raise SettingsError(f"{setting('max_samples')} must be at least 1 and is {max_samples}")
+    if isinstance(ignore, str):
+        ignore = [ignore]
+    sources = data if isinstance(data, (list, tuple)) else [data]
+    if sources and all(isinstance(source, Source) for source in sources):
+        if format is not None or fields is not None or ignore or prompt is not None or max_samples is not None:
+            raise SettingsError("open sources take no further options: give them where each is opened")
+        return sources[0] if len(sources) == 1 else Source.chained(sources, "several sources")
+    rows = _rows(
+        data, _Options(text_unit, split, config, Path(cache_dir) if cache_dir is not None else None, media_outside)
+    )
+    if max_samples is not None:
+        rows = _first_rows(rows, max_samples)
+    place = MediaPlace(os.fspath(media_dir or ""), media_outside) if media or media_dir is not None else None
+    return Source(rows, RowOptions(format, fields, ignore, prompt, place))
+
+
+def source_of_file(path: str, options: RowOptions, cache: str | os.PathLike[str] | None) -> Source:
+    """Open one file whose rows are read with these options."""
+    media_outside = options.media is not None and options.media.allow_outside
+    return Source(
+        _from_path(path, _Options("file", None, None, None if cache is None else Path(cache), media_outside)), options
+    )
+
+
+def _first_rows(rows: Rows, count: int) -> Rows:
+    """Keep the first ``count`` rows; complete files stay as they are, so that a longer run reuses their work."""
+    if count >= len(rows):
+        return rows
+    if not isinstance(rows, ChainedRows):
+        return FirstRows(rows, count)
+    pairs = zip(rows.parts, rows.starts, strict=True)
+    return ChainedRows([_first_rows(part, count - start) for part, start in pairs if start < count], rows.title)
+
+
+def _rows(data: Any, options: _Options) -> Rows:
+    """Open anything that is not a source. The order matters: a path is also a sequence, a data set also iterable."""
+    if isinstance(data, Rows):
+        return data
+    if isinstance(data, (str, os.PathLike)):
+        return _from_path(os.fspath(data), options)
+    if isinstance(data, Sequence) and not isinstance(data, (bytes, bytearray)):
+        return _from_list(data, options)
+    if is_table(data):
+        return TableRows.of(data)
+    if hasattr(data, "with_format") and hasattr(data, "column_names"):
+        if isinstance(data, Mapping):
+            split = require_split(data, options.split, title=f"a {type(data).__name__}", subject="it has")
+            return _rows(data[split], options)
+        # A streamed data set has no length: it is an iterable like any other.
+        if hasattr(data, "__len__"):
+            return HuggingFaceRows(data)
+    if isinstance(data, Iterable) and not isinstance(data, (bytes, bytearray, Mapping)):
+        return rows_of_iterable(data, f"{type(data).__name__} in memory", options.cache)
+    if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, (bytes, bytearray, Mapping)):
+        return DatasetRows(data, type(data).__name__)
+    raise SettingsError(
+        f"a source is a path, a list of rows, a DataFrame or a data set of datasets, not {type(data).__name__}"
+    )
+
+
+def _from_list(data: Sequence[Any], options: _Options) -> Rows:
+    """Open a list of rows or of paths: texts are paths if all of them are names of files."""
+    if not any(map(_is_path, data[:_ITEMS_CHECKED_AS_PATHS])):
+        return MemoryRows(data)
+    documents = [item for item in data if not _is_path(item)]
+    if documents:
+        text = str(documents[0])[:200]
+        raise SourceNotFoundError(f"{text!r} of the list is not a file, and others are: give paths or texts")
+    # Chains are flattened: each file is a part with its own format.
+    parts: list[Rows] = []
+    options = replace(options, is_one_of_many=len(data) > FEW_FILES)
+    for item in data:
+        rows = _from_path(os.fspath(item), options)
+        parts += rows.parts if isinstance(rows, ChainedRows) else [rows]
+    return ChainedRows(parts, "several files")
+
+
+def _is_path(item: Any) -> bool:
+    """Return true for a path, or for a text that is the name of a file; a document hardly ever is."""
+    if not isinstance(item, str):
+        return isinstance(item, os.PathLike)
+    return len(item) < 4096 and "\n" not in item and "\0" not in item and os.path.exists(item)
+
+
+def _from_path(path: str, options: _Options) -> Rows:
+    if path == STANDARD_INPUT:
+        return rows_of_pipe(sys.stdin.buffer, options.cache)
+    if any(os.path.isfile(os.path.join(path, name)) for name in _SAVED_FILES):
+        return HuggingFaceRows.from_directory(path, split=options.split)
+    if os.path.isdir(path):
+        rows = _in_layout(path, options)
+        if rows is not None:
+            return rows
+        folders = pair_folders(path)
+        if folders:
+            return pair_rows(path, folders, split=options.split, config=options.config, cache=options.cache)
+        return _from_files(data_files(path, _kind, split=options.split, config=options.config), path, options)
+    if is_remote(path) or os.path.exists(path):
+        return ChainedRows([_from_file(path, options)], path)
+    if glob.has_magic(path):
+        paths = sorted(match for match in glob.glob(path, recursive=True) if os.path.isfile(match))
+        if not paths:
+            raise SourceNotFoundError(f"{path}: no file matches")
+        return _from_files(paths, path, options)
+    # A name with a file ending is a missing file, not a data set of the hub.
+    is_hub_id = looks_like_hub_id(path) and _kind(path) is None
+    if is_hub_id and options.split is not None:
+        return HuggingFaceRows.from_hub(path, split=options.split, config=options.config)
+    hint = f" (a data set of the hub is opened with {setting('split', 'train')})" if is_hub_id else ""
+    raise SourceNotFoundError(f"{path}: no such file or directory{hint}")
+
+
+def _in_layout(path: str, options: _Options) -> Rows | None:
+    """Return the rows of a path in the layout of another project; None if it is in none of them."""
+    readers = (import_module(module).open_rows(path, options.cache) for module in READER_MODULES)
+    return next((rows for rows in readers if rows is not None), None)
+
+
+def _from_files(paths: Sequence[str], title: str, options: _Options) -> Rows:
+    """Open several files as one; files of one document each share blocks, since there may be millions."""
+    if options.text_unit == "file" and all(_kind(path) == "text" for path in paths):
+        for path in paths:
+            require_file(path)
+        return TextFiles([_plain(path, options) for path in paths], title, titles=paths)
+    options = replace(options, is_one_of_many=options.is_one_of_many or len(paths) > FEW_FILES)
+    return ChainedRows([_from_file(path, options) for path in paths], title)
+
+
+def _kind(name: str) -> str | None:
+    """Return the kind of a file by its name: ``lines``, ``array``, ``parquet``, ``tar``, ``text``; None for others."""
+    base = name.lower()
+    while base.endswith(_COMPRESSED):
+        base = base.rpartition(".")[0]
+    kind = _KINDS.get(base[base.rfind(".") :])
+    # Parquet compresses its own pages, and both Parquet files and tars are read in place: compressed ones are not read.
+    return None if kind in ("parquet", "tar") and base != name.lower() else kind
+
+
+def arrival_of(name: str) -> Literal["lines", "whole"] | None:
+    """Return the way in which a data file arrives: line by line, or whole; None for a file that brimful does not read.
+
+    >>> arrival_of("a.jsonl"), arrival_of("a.jsonl.gz"), arrival_of("README")
+    ('lines', 'whole', None)
+    """
+    kind = _kind(name)
+    if kind is None or name.lower().endswith(_PACKED_TARS):
+        return None
+    return "lines" if kind == "lines" and not name.lower().endswith(_COMPRESSED) else "whole"
+
+
+def _plain(path: str, options: _Options) -> str:
+    """Return the path of the file, or of an unpacked copy of it."""
+    needs_copy = is_remote(path) or path.lower().endswith(_COMPRESSED)
+    return unpacked_lines(path, options.cache) if needs_copy else path
+
+
+def _from_file(path: str, options: _Options) -> Rows:
+    require_file(path)
+    kind = _kind(path)
+    if kind in ("parquet", "tar") and is_remote(path):
+        name = "Parquet" if kind == "parquet" else "a tar"
+        raise SourceError(f"{path}: {name} is read in place and must be a local file: copy it here first")
+    if path.lower().endswith(_PACKED_TARS):
+        raise SourceError(f"{path}: a tar is read in place, and a compressed one cannot be: unpack it to .tar first")
+    if kind == "parquet":
+        return ParquetRows(path)
+    rows = None if is_remote(path) else _in_layout(path, options)
+    if rows is not None:
+        return rows
+    if kind == "tar":
+        return TarRows.of(path, options.cache, allow_outside=options.media_outside)
+    original = path if is_remote(path) else os.path.realpath(path)
+    if kind == "array" and begins_like_array(path):
+        copy = unpacked_json_array(path, options.cache)
+        return JsonArray(
+            copy, cache=options.cache, title=path, original=original, is_one_of_many=options.is_one_of_many
+        )
+    if kind == "text" and options.text_unit == "file":
+        return TextFiles([_plain(path, options)], path, titles=[path])
+    lines = TextLines if kind == "text" else JsonLines
+    plain = _plain(path, options)
+    return lines(plain, cache=options.cache, title=path, original=original, is_one_of_many=options.is_one_of_many)

@@ -1,0 +1,333 @@
+"""Folders in which each row is one JSON file, next to its image, video or audio.
+
+The layout from which LLaVA-OneVision-1.5 packs: ``{name}.json`` next to ``{name}.jpg`` (any ending of a medium),
+several records of one image as ``{name}``, ``{name}_1``, …, each a separate row, and rows without media as
+``output_########.json``. A row names its media in the same folder (``"images": ["a.jpg"]``); a row that does not
+mention media has the media of its name. Names are compared as a whole and never split: ``a_1`` has nothing to do with
+``a``.
+
+Of data that is still arriving, ``a.txt`` next to ``a.wav`` holds the words, ``a.json`` a row of any format
+(``row_beside``). The medium is written first: once the text exists, both have arrived.
+
+The JSON files are read once and copied into the cache (``brimful.sources.catalogue``). Opening the folder again checks
+only names, sizes and times, and reads what is new.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+import xxhash
+
+from brimful.base.tables import open_table, write_table
+from brimful.base.wording import setting
+from brimful.errors import BrimfulError, SourceNotFoundError
+from brimful.sources.catalogue import CatalogueRows, has_media_of_its_own, line_of, media_values, shown
+from brimful.sources.copies import kept_copy
+from brimful.sources.directory import ALL_SPLITS, DESCRIPTIONS, refuse_several_splits, split_of_file, walk_data
+from brimful.sources.fast_json import object_of, text_of
+from brimful.sources.media_files import COLUMN_OF_KIND, media_kind
+from brimful.sources.rows import MAX_ROW_BYTES, ChainedRows
+from brimful.sources.sample import MalformedRowError
+from brimful.sources.stamp import changed, require_file
+
+_ENDING = ".json"
+TRANSCRIPT, ROW = ".txt", _ENDING
+"""Endings of files that arrive next to media: plain words, and rows."""
+
+_TEXT_ONLY = re.compile(r"(__img--)?output_\d{8}\.json")
+"""Name of a row without media in this layout."""
+
+_OTHER_ROWS = (".jsonl", ".ndjson", ".parquet", ".tar")
+"""Endings of files that hold many rows: a directory with such a file has another layout, or two."""
+
+
+def pair_folders(directory: str) -> list[str]:
+    """Return the folders below a directory that hold rows as pairs, in order; none if it has another layout.
+
+    It has this layout if some JSON file is next to a medium of its name and does not hold an array, or if all JSON
+    files of a folder are named like rows without media. Then every folder with JSON files belongs to it.
+    """
+    folders: list[str] = []
+    is_layout = False
+    for folder, names in walk_data(directory):
+        # Rows of another layout too: the caller, which looks for files by kind, reports the mixture.
+        if any(name.lower().endswith(_OTHER_ROWS) for name in names):
+            return []
+        media_stems = {name.rpartition(".")[0] for name in names if media_kind(name) is not None}
+        rows = [name for name in names if _is_row(name, media_stems)]
+        if not rows:
+            continue
+        folders.append(folder)
+        pair = next((name for name in rows if name[: -len(_ENDING)] in media_stems), None)
+        if pair is not None and not is_layout:
+            is_layout = not _begins_like_array(os.path.join(folder, pair))
+        is_layout = is_layout or all(map(_TEXT_ONLY.fullmatch, rows))
+    return sorted(folders) if is_layout else []
+
+
+def pair_rows(
+    directory: str, folders: list[str], *, split: str | None, config: str | None, cache: Path | None
+) -> ChainedRows:
+    """Open the folders of a directory of pairs, each with its own catalogue.
+
+    Raises:
+        SettingsError: its folders are named after several splits, and none is chosen.
+        SourceNotFoundError: no such split or configuration.
+    """
+    parts_of_folder = {folder: os.path.relpath(folder, directory).split(os.sep) for folder in folders}
+    splits = {folder: split_of_file(parts[0]) for folder, parts in parts_of_folder.items()}
+    if split is None:
+        refuse_several_splits(directory, splits)
+    for name, value in (("split", None if split == ALL_SPLITS else split), ("config", config)):
+        if value is not None:
+            folders = [
+                folder
+                for folder in folders
+                if value in parts_of_folder[folder] or (name == "split" and splits[folder] == value)
+            ]
+            if not folders:
+                raise SourceNotFoundError(f"{setting(name, value)}: no folder of {directory} has that name")
+    return ChainedRows([PairRows.of(folder, cache) for folder in folders], directory)
+
+
+class PairRows(CatalogueRows):
+    """Rows of one folder of pairs, in the order of their names."""
+
+    @classmethod
+    def of(cls, folder: str, cache: Path | None = None) -> "PairRows":
+        """Open a folder; its JSON files are read if their catalogue is not in the cache."""
+        origin = os.path.realpath(folder)
+        listing = _Listing.of(origin)
+
+        def write(file: IO[bytes], target: Path, earlier: Path | None) -> None:
+            # Written first: without it, a catalogue would only have to be read again as a whole.
+            stamps = np.array([row[2:] for row in listing.rows], dtype=np.int64).reshape(-1, 2)
+            write_table(target.with_suffix(".arrow"), {"size": stamps[:, 0], "ctime_ns": stamps[:, 1]}, {})
+            for line in _lines(listing, earlier):
+                file.write(line)
+
+        target = kept_copy("catalogues", origin, listing.version, cache, write)
+        return cls(target, cache=cache, title=folder, original=origin)
+
+    @property
+    def directory(self) -> str:
+        return os.path.abspath(self.title)
+
+    def where(self, index: int) -> str:
+        return f"{super().where(index)}{_ENDING}"
+
+
+class _RowFile(NamedTuple):
+    """The JSON file of one row.
+
+    Attributes:
+        stem: name without its ending.
+        name: as it is; the ending may be in upper case.
+        size: bytes.
+        ctime_ns: time of the last write, which a tool cannot set back.
+    """
+
+    stem: str
+    name: str
+    size: int
+    ctime_ns: int
+
+
+@dataclass(frozen=True)
+class _Listing:
+    """The files of one folder.
+
+    Attributes:
+        folder: absolute path.
+        rows: in the order of their names.
+        media: bytes of each medium by its name.
+        media_of: names of the media of each stem that has any.
+    """
+
+    folder: str
+    rows: list[_RowFile]
+    media: dict[str, int]
+    media_of: dict[str, list[str]]
+
+    @classmethod
+    def of(cls, folder: str) -> "_Listing":
+        """List all files of a folder without opening any."""
+        rows: list[_RowFile] = []
+        media: dict[str, int] = {}
+        media_of: dict[str, list[str]] = {}
+        with os.scandir(folder) as entries:
+            for entry in sorted(entries, key=lambda entry: entry.name):
+                name = entry.name
+                is_row = name.lower().endswith(_ENDING) and not name.startswith(".")
+                if not is_row and media_kind(name) is None:
+                    continue
+                try:
+                    status = entry.stat()
+                except FileNotFoundError:
+                    continue  # a link to nothing, or deleted just now: a row that names it says so
+                if is_row:
+                    require_file(entry.path, status)
+                    rows.append(_RowFile(name[: -len(_ENDING)], name, status.st_size, status.st_ctime_ns))
+                else:
+                    media[name] = status.st_size
+                    media_of.setdefault(name.rpartition(".")[0], []).append(name)
+        return cls(folder, sorted(row for row in rows if _is_row(row.name, media_of)), media, media_of)
+
+    @property
+    def version(self) -> list[str]:
+        """Fingerprint of names, sizes and times: the catalogue is valid as long as it stays the same."""
+        hasher = xxhash.xxh3_128()
+        entries = [(row.name, [row.size, row.ctime_ns]) for row in self.rows]
+        for name, numbers in entries + [(name, [size]) for name, size in self.media.items()]:
+            hasher.update(os.fsencode(name) + f"\0{numbers}\0".encode())
+        return [hasher.hexdigest()]
+
+    def sizes_of(self, names: Mapping[str, Any]) -> dict[str, int | None]:
+        """Return the sizes in bytes of media next to the rows; None for a name that is not one of them."""
+        return {name: self.media.get(name) for name in names}
+
+
+def _is_row(name: str, media_stems: Mapping[str, Any] | set[str]) -> bool:
+    """Return true for a JSON file that is a row: not hidden, and no description unless a medium has its name."""
+    if not name.lower().endswith(_ENDING) or name.startswith("."):
+        return False
+    return name not in DESCRIPTIONS or name[: -len(_ENDING)] in media_stems
+
+
+def _begins_like_array(path: str) -> bool:
+    require_file(path)
+    with open(path, "rb") as file:
+        return file.read(4096).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
+
+
+def _lines(listing: _Listing, earlier: Path | None) -> Iterator[bytes]:
+    """Yield the lines of all rows in order; unchanged lines are taken from an earlier catalogue."""
+    earlier_lines = _known_lines(earlier)
+    candidate = next(earlier_lines, None)
+    for row in listing.rows:
+        # Both are sorted by name: earlier entries before this name have been deleted since.
+        while candidate is not None and candidate[0]["name"] < row.stem:
+            candidate = next(earlier_lines, None)
+        if candidate is not None and candidate[0]["name"] == row.stem and candidate[2:] == row[2:]:
+            entry, line, *_ = candidate
+            has_same_media = entry.get("media", {}) == listing.sizes_of(entry.get("media", {}))
+            has_same_pair = "pair" not in entry or entry["pair"] == listing.media_of.get(row.stem, [])
+            if has_same_media and has_same_pair:
+                yield line
+                continue
+        yield line_of(_entry(listing, row))
+
+
+def _known_lines(earlier: Path | None) -> Iterator[tuple[dict[str, Any], bytes, int, int]]:
+    """Yield entry, line, size and time of each row of an earlier catalogue; nothing if it is damaged."""
+    if earlier is None:
+        return
+    try:
+        table = open_table(earlier.with_suffix(".arrow"))
+        sizes, times = table.flat("size").tolist(), table.flat("ctime_ns").tolist()
+    except (BrimfulError, FileNotFoundError, KeyError):
+        return
+    with open(earlier, "rb") as file:
+        for line, size, time in zip(file, sizes, times, strict=False):
+            yield json.loads(line), line, size, time
+
+
+def _entry(listing: _Listing, row_file: _RowFile) -> dict[str, Any]:
+    """Read one row; ``media`` holds the sizes of the media that it names or has, ``pair`` the media of its name."""
+    entry: dict[str, Any] = {"name": row_file.stem}
+    try:
+        row = object_of(_bytes_of(os.path.join(listing.folder, row_file.name), row_file[2:]))
+        if has_media_of_its_own(row):
+            names = dict.fromkeys(value for value in media_values(row) if isinstance(value, str) and len(value) < 4096)
+            return {**entry, "media": listing.sizes_of(names), "row": row}
+        pair = listing.media_of.get(row_file.stem, [])
+        entry |= {"media": listing.sizes_of(dict.fromkeys(pair)), "pair": pair}
+        return {**entry, "row": with_media_of_its_name(row, pair)}
+    except MalformedRowError as error:
+        return {**entry, "error": str(error)}
+
+
+def with_media_of_its_name(row: dict[str, Any], media: Sequence[str]) -> dict[str, Any]:
+    """Return a row with the media of its name, unless it names media itself.
+
+    Raises:
+        MalformedRowError: the media are ambiguous.
+
+    >>> with_media_of_its_name({"text": "Hello."}, ["a.wav"])
+    {'text': 'Hello.', 'audios': ['a.wav']}
+    """
+    if has_media_of_its_own(row):
+        return row
+    columns: dict[str, list[str]] = {}
+    for name in media:
+        kind = media_kind(name)
+        assert kind is not None
+        # A row may hold a medium itself, as a URL "data:…": a file of such a name is written as a path.
+        columns.setdefault(COLUMN_OF_KIND[kind], []).append(f"./{name}" if name.startswith("data:") else name)
+    # Two images with the row's name: which one is meant is unclear, so nothing is guessed.
+    crowded_names = next((names for names in columns.values() if len(names) > 1), None)
+    if crowded_names is not None:
+        raise MalformedRowError(
+            f"several media have its name ({', '.join(map(shown, crowded_names))}): name its own in the "
+            f'row, as in "images": [{json.dumps(crowded_names[0], ensure_ascii=False)}]'
+        )
+    return {**row, **columns}
+
+
+def _bytes_of(path: str, stamp: tuple[int, int]) -> bytes:
+    """Return the bytes of a file of this size and time, at most one more than a row may have."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_ROW_BYTES + 1)
+            status = os.fstat(file.fileno())
+    except FileNotFoundError as error:
+        raise changed(path, "was deleted") from error
+    except OSError as error:
+        raise MalformedRowError(f"cannot be opened: {error.strerror}") from error
+    if (status.st_size, status.st_ctime_ns) != stamp:
+        raise changed(path)
+    return data
+
+
+def stem_of(name: str) -> str:
+    """Return a name with its folders and without its ending.
+
+    >>> stem_of("day1/a.b.wav")
+    'day1/a.b'
+    """
+    return name[: -len(PurePath(name).suffix)] if PurePath(name).suffix else name
+
+
+def row_beside(ending: str, data: bytes, media: Sequence[str]) -> Any:
+    """Return the row in a file next to media of its name, or the error that says why it has none.
+
+    Args:
+        ending: ``TRANSCRIPT`` or ``ROW``.
+        data: bytes of the file.
+        media: names of the media.
+
+    >>> row_beside(".txt", b"Hello.", ["a.wav"])
+    {'audio': 'a.wav', 'text': 'Hello.'}
+    """
+    try:
+        if ending == ROW:
+            return with_media_of_its_name(object_of(data), media)
+        text = text_of(data).strip()
+    except MalformedRowError as error:
+        return error
+    if len(media) != 1:
+        names = ", ".join(sorted(media))
+        return MalformedRowError(
+            f"several media have its name ({names}): which one is meant is unclear"
+            if media
+            else "no recording has its name: a recording must be there before its transcript"
+        )
+    kind = media_kind(media[0])
+    assert kind is not None
+    return {kind.value: media[0], "text" if kind.value == "audio" else "caption": text}

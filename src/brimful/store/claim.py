@@ -1,0 +1,140 @@
+"""A job that writes packs: its data, encoder and directory, and the claim of the directory for its packs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from brimful.base.attachment import AttachmentStorage, attachment_jobs
+from brimful.base.blobs import BlobStore, open_blob_store
+from brimful.base.execute import Execution, as_execution
+from brimful.base.progress import Progress
+from brimful.encode.choose import as_encoder
+from brimful.encode.encoded_samples import EncodedSamples
+from brimful.encode.encoder import Encoder
+from brimful.plan import Overflow, Plan
+from brimful.plan.policies.groups import check_beginnings_stay
+from brimful.sources.opening import open_source
+from brimful.sources.source import Source
+from brimful.store.settings import JobSettings
+from brimful.store.shards import LANES, StreamLog
+
+
+@dataclass(frozen=True)
+class PackJob:
+    """Everything that measuring, planning and writing of one job share.
+
+    Attributes:
+        source, encoder: of the samples.
+        directory: of the packs; a path or a URL.
+        settings: of the job, as given.
+        execution, progress: of the settings.
+        store, log: of the packs.
+    """
+
+    source: Source
+    encoder: Encoder
+    directory: str
+    settings: JobSettings
+    execution: Execution
+    progress: Progress
+    store: BlobStore
+    log: StreamLog
+
+    @classmethod
+    def open(
+        cls,
+        source: Source | Any,
+        encoder: Encoder | Any,
+        directory: str | os.PathLike[str],
+        settings: JobSettings,
+        overflow: Overflow,
+    ) -> PackJob:
+        """Open the data and the directory of a job, and check that they fit its settings."""
+        source = open_source(source, cache_dir=settings.cache_dir)
+        if source.joins_rows:
+            check_beginnings_stay(overflow)
+        encoder = as_encoder(source, encoder)
+        execution, progress = as_execution(settings.execution), settings.progress or Progress()
+        store = open_blob_store(directory)
+        job = cls(source, encoder, os.fspath(directory), settings, execution, progress, store, StreamLog(store))
+        _ = job.attached  # now, so that settings are refused before any work
+        return job
+
+    @cached_property
+    def attached(self) -> Any:
+        """The attachments of the samples (``media.job.job.MediaJob``); None if the encoder takes none."""
+        storage = self.settings.media_storage
+        if storage == AttachmentStorage.REFERENCES and not self.encoder.takes_media:
+            return None  # a job of texts loads nothing of attachments
+        return attachment_jobs().job_of(self)
+
+    @cached_property
+    def samples(self) -> EncodedSamples:
+        """Samples of the source, encoded on request."""
+        return EncodedSamples(self.source, self.encoder)
+
+    @property
+    def resources(self) -> dict[str, Any]:
+        """Arguments of every step that runs tasks."""
+        return {"num_proc": self.settings.num_proc, "execution": self.execution, "progress": self.progress}
+
+    @property
+    def fingerprints(self) -> dict[str, Any]:
+        """Identity of the samples."""
+        return {"source": self.source.fingerprint, "encoder": self.encoder.fingerprint}
+
+    def identity(self, plan: Plan, per_shard: int) -> dict[str, Any]:
+        """Return the settings and fingerprints that two jobs must share to write the same files."""
+        settings = plan.settings.identity(plan.outcome.groups)
+        media = self.encoder.length_settings.get("media")
+        return {
+            **({"alignment": settings["alignment"]} if "alignment" in settings else {}),
+            "settings": settings,
+            "capacity": plan.capacity,
+            "plan": plan.fingerprint,
+            **self.fingerprints,
+            "train_on": self.encoder.label_settings.get("train_on"),
+            # For media, the settings that the collator needs: MediaFeatures.of_packs.
+            **({"media_settings": media} if media else {}),
+            "lanes": LANES,
+            "packs_per_shard": per_shard,
+        }
+
+    def claim(self, plan: Plan) -> int:
+        """Claim the directory for the packs of a plan, and return its packs per shard.
+
+        Raises:
+            StoreMismatchError: it holds packs of another job, or of attachments in another directory.
+        """
+        per_shard = packs_per_shard(plan, self.settings.shard_bytes)
+        notes, attached = dict(self.settings.notes or {}), self.attached
+        if attached is None:
+            self.log.begin(self.identity(plan, per_shard), notes)
+            return per_shard
+        per_shard = int(attached.packs_per_shard(per_shard, plan.num_packs))
+        self.log.begin({**self.identity(plan, per_shard), "media": attached.identity}, {**notes, **attached.notes})
+        attached.check_notes(self.log.header()["notes"])
+        return per_shard
+
+    def expect(self, identity: Mapping[str, Any]) -> None:
+        """Check that a store was made by this job, with this storage of attachments; does not read them.
+
+        Raises:
+            StoreMismatchError: it holds packs of another job.
+        """
+        expected = dict(identity)
+        if self.attached is not None:
+            expected.pop("packs_per_shard", None)  # useless without the sizes of attachments
+            media = self.log.header()["identity"].get("media", {})
+            if media:
+                expected["media"] = self.attached.expected(media)
+        self.log.expect(expected)
+
+
+def packs_per_shard(plan: Plan, shard_bytes: int) -> int:
+    """Return the number of packs in one shard, at 4 bytes a token; at least one."""
+    return max(1, min(shard_bytes // (4 * plan.capacity), plan.num_packs))

@@ -1,0 +1,25 @@
+"""File format of packs and the log that commits them; independent of policies."""
+
+from brimful.store.shards.format import BATCH_ROWS, MEDIA_VERSION, SHARD_VERSION, ShardReader, ShardWriter
+from brimful.store.shards.log import LANES, EndRecord, ShardRecord, StreamLog, shard_key
+from brimful.store.shards.pack import FingerprintedPacks, Pack, PackRows, PackSequence, assemble_pack
+from brimful.store.shards.plain_pack import PlainPack
+
+__all__ = [
+    "BATCH_ROWS",
+    "LANES",
+    "MEDIA_VERSION",
+    "SHARD_VERSION",
+    "EndRecord",
+    "FingerprintedPacks",
+    "Pack",
+    "PackRows",
+    "PackSequence",
+    "PlainPack",
+    "ShardReader",
+    "ShardRecord",
+    "ShardWriter",
+    "StreamLog",
+    "assemble_pack",
+    "shard_key",
+]

@@ -1,0 +1,304 @@
+"""Directory of packs: a header, immutable shards, and the log that commits them.
+
+::
+
+    stream.json                       the header: identity of the packs; written once
+    shards/00000000-<xxh16>.arrow     named by content, never overwritten
+    media/00000000-<xxh16>.tar        bytes of media that the packs of shard 0 add to the store
+    log/000000000000.json             one record per shard: THE commit point
+    log/<last>.json                   the end record: nothing can follow it
+
+A finished pack store is a stream whose log has an end record. Records have running sums, so a binary
+search finds the shard of a pack, and the log alone gives the number of packs.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from brimful.base.blobs import BlobGroup, BlobStore
+from brimful.base.fingerprint import differing_keys, fingerprint_of, short
+from brimful.base.wording import setting
+from brimful.errors import CorruptFileError, NotAPackStoreError, StoreMismatchError
+
+FORMAT, FORMAT_VERSION = "brimful.packs", 1
+"""Name and version in every header; a reader rejects others."""
+
+LANES = 1
+"""Groups of shards, divided among readers. Growing streams will need it in the header; no reader uses it yet."""
+
+IDENTITY_KEYS = ("capacity", "plan", "source", "encoder", "lanes")
+"""Keys that every header has. Equal identities mean equal packs; ``lanes`` is not compared."""
+
+_READ_AT_ONCE = 256
+"""Records that are requested together when a log is read from its beginning."""
+
+_HEADER = "stream.json"
+_RECORD = re.compile(r"log/(\d{12})\.json")
+
+
+@dataclass(frozen=True)
+class ShardRecord:
+    """One committed shard.
+
+    Attributes:
+        seq: number of the shard, dense from 0.
+        file: key of the shard.
+        bytes: its size.
+        xxh3_128: of its bytes, 32 hexadecimal digits.
+        packs, tokens: in this shard.
+        cum_packs, cum_tokens: in this and all earlier shards.
+        producer_id: host, process id and random digits of the writer.
+        state: position of the producer after it, for growing streams; None in a planned store.
+        media: counts of the media of its packs (``media/store/census.py``), and the file of the media that no earlier
+            shard has (``media/store/files.py``); None without media.
+        batches: 8 hexadecimal digits for each batch of its rows (``ShardWriter.batches``).
+    """
+
+    seq: int
+    file: str
+    bytes: int
+    xxh3_128: str
+    packs: int
+    tokens: int
+    cum_packs: int
+    cum_tokens: int
+    producer_id: str
+    state: Any = None
+    media: dict[str, Any] | None = None
+    batches: str = ""
+
+
+@dataclass(frozen=True)
+class EndRecord:
+    """End of the stream, with its totals."""
+
+    seq: int
+    packs: int
+    tokens: int
+
+
+class StreamLog:
+    """Header and log of one directory, for reading and writing."""
+
+    def __init__(self, store: BlobStore) -> None:
+        self.store = store
+
+    def header(self) -> dict[str, Any]:
+        """Read and check ``stream.json``.
+
+        Raises:
+            NotAPackStoreError: the file does not exist.
+            CorruptFileError: unreadable, or of another version.
+        """
+        name = f"{self.store.url}/{_HEADER}"
+        try:
+            data = self.store.get(_HEADER)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise NotAPackStoreError(
+                f"{self.store.url} is not a pack store: it has no {_HEADER} (`brimful pack` and "
+                f"`pack_dataset` write one)"
+            ) from error
+        header = _parse(data, name)
+        if header.get("format") != FORMAT or header.get("version") != FORMAT_VERSION:
+            raise CorruptFileError(
+                f"{name} has format {header.get('format')!r} version {header.get('version')!r}; "
+                f"this brimful reads {FORMAT!r} version {FORMAT_VERSION}"
+            )
+        # The checksum covers the keys too; they are checked first for a better message.
+        identity, notes = header.get("identity"), header.get("notes")
+        absent = [key for key in IDENTITY_KEYS if not isinstance(identity, dict) or key not in identity]
+        if absent or not isinstance(notes, dict):
+            raise CorruptFileError(f"{name} is damaged: {absent[0] if absent else 'notes'} is missing")
+        if header.get("checksum") != fingerprint_of([identity, notes]):
+            raise CorruptFileError(f"{name} is damaged: it has other contents than were written")
+        return header
+
+    def is_begun(self) -> bool:
+        """Return true once a header claims the directory for packs."""
+        return self.store.size(_HEADER) is not None
+
+    def begin(self, identity: dict[str, Any], notes: dict[str, Any]) -> None:
+        """Claim the directory for packs of this identity, or check that it already has this identity.
+
+        Args:
+            identity: settings and fingerprints that must be equal to resume a job.
+            notes: facts that may differ (paths, versions).
+
+        Raises:
+            StoreMismatchError: the directory holds packs of another identity; names the differences.
+        """
+        header = {"format": FORMAT, "version": FORMAT_VERSION, "identity": identity, "notes": notes}
+        header["checksum"] = fingerprint_of([identity, notes])
+        data = json.dumps(header, indent=1, sort_keys=True, ensure_ascii=False).encode()
+        # Of two jobs that begin at once, one publishes its header, and the other is compared with it.
+        if not self.store.put_if_absent(_HEADER, data):
+            self.expect(identity)
+
+    def expect(self, identity: dict[str, Any]) -> None:
+        """Check that the packs in the directory have this identity, or this part of it.
+
+        Raises:
+            StoreMismatchError: names the differences.
+        """
+        store_identity, identity = _flat(self.header()["identity"]), _flat(identity)
+        # Packs do not depend on lanes: a stream may resume with another number.
+        names = {key.split(" ", 1)[0] for key in identity} - {"lanes"}
+        keys = [key for key in differing_keys(store_identity, identity) if key.split(" ", 1)[0] in names]
+        # The plan and its packs per shard follow from the other keys, which say more about the cause.
+        keys = [key for key in keys if key not in ("plan", "packs_per_shard")] or keys
+        if keys:
+            text = ", ".join(
+                f"{key} ({_abridged(store_identity.get(key))} there, {_abridged(identity.get(key))} now)"
+                for key in keys
+            )
+            raise StoreMismatchError(
+                f"{self.store.url} already holds packs made differently: {text}. "
+                f"Choose another {setting('directory')}, or delete that one"
+            )
+
+    def commit(self, record: ShardRecord, files: BlobGroup) -> bool:
+        """Publish a shard with its files; return false if a shard of that number was committed earlier.
+
+        Args:
+            record: of the shard.
+            files: named by the record and not published yet.
+        """
+        # A record is written once, and its state may be large: no deep copy.
+        values = {"type": "shard", **vars(record)}
+        if record.media is None:
+            del values["media"]
+        return files.commit(_key(record.seq), json.dumps(values).encode())
+
+    def end(self, record: EndRecord) -> None:
+        """Close the stream: nothing can be committed after it."""
+        self.store.put_if_absent(_key(record.seq), json.dumps({"type": "end", **asdict(record)}).encode())
+
+    def committed(self) -> set[int]:
+        """Return the numbers of all records, including the end; one listing, without reading records.
+
+        Files with other names are not records: some systems write files into every folder (``._000000000000.json``).
+        """
+        return {int(match[1]) for key in self.store.list("log/") if (match := _RECORD.fullmatch(key))}
+
+    def records(self) -> tuple[list[ShardRecord], EndRecord | None]:
+        """Return the shard records up to the first gap, and the end if it follows them.
+
+        Raises:
+            CorruptFileError: a record is damaged, or the running sums do not add up.
+        """
+        numbers = self.committed()
+        num_known = next(seq for seq in range(len(numbers) + 1) if seq not in numbers)
+        shards: list[ShardRecord] = []
+        while len(shards) < num_known:
+            seqs = range(len(shards), min(len(shards) + _READ_AT_ONCE, num_known))
+            try:
+                data = self.store.get_many([_key(seq) for seq in seqs])
+            except FileNotFoundError:
+                # A listing may be ahead of what can be read: only readable records count.
+                return shards, self.next_records(shards)
+            end = append_records(shards, [self._parsed(seq, text) for seq, text in zip(seqs, data, strict=True)])
+            if end is not None:
+                return shards, end
+        return shards, None
+
+    def next_records(self, shards: list[ShardRecord]) -> EndRecord | None:
+        """Append the records that were committed since ``shards`` was read; return the end if it follows.
+
+        Without a new record this is one request: records are requested by key, so no stale listing matters.
+
+        Raises:
+            CorruptFileError: as for ``records``.
+        """
+        while True:
+            try:
+                data = self.store.get(_key(len(shards)))
+            except FileNotFoundError:
+                return None
+            end = append_records(shards, [self._parsed(len(shards), data)])
+            if end is not None:
+                return end
+
+    def record_of(self, seq: int) -> ShardRecord:
+        """Return one shard record.
+
+        Raises:
+            CorruptFileError: it is damaged, or the end record.
+        """
+        record, name = self._read(seq)
+        if isinstance(record, EndRecord):
+            raise CorruptFileError(f"{name} is not a record of a shard")
+        return record
+
+    def _read(self, seq: int) -> tuple[ShardRecord | EndRecord, str]:
+        """Return a record and its name for messages; nothing is compared with other records."""
+        return self._parsed(seq, self.store.get(_key(seq)))
+
+    def _parsed(self, seq: int, data: bytes) -> tuple[ShardRecord | EndRecord, str]:
+        name = f"{self.store.url}/{_key(seq)}"
+        values = _parse(data, name)
+        kind = values.pop("type", None)
+        try:
+            record = EndRecord(**values) if kind == "end" else ShardRecord(**values)
+        except TypeError as error:
+            raise CorruptFileError(f"{name} is not a record of a shard: {error}") from error
+        if kind not in ("shard", "end"):
+            raise CorruptFileError(f"{name} does not follow from the records before it")
+        return record, name
+
+
+def append_records(
+    shards: list[ShardRecord], records: Sequence[tuple[ShardRecord | EndRecord, str]]
+) -> EndRecord | None:
+    """Append records, given with their names, to ``shards``; stop at the end record and return it.
+
+    Raises:
+        CorruptFileError: the running sums do not add up.
+    """
+    for record, name in records:
+        num_packs, num_tokens = (shards[-1].cum_packs, shards[-1].cum_tokens) if shards else (0, 0)
+        if isinstance(record, EndRecord):
+            if (record.packs, record.tokens) != (num_packs, num_tokens):
+                raise CorruptFileError(f"{name}: the end counts {record.packs:,} packs, the shards {num_packs:,}")
+            return record
+        # A record that another file replaced parses well; its number and running sums reveal it.
+        sums = num_packs + record.packs, num_tokens + record.tokens
+        if (record.seq, record.cum_packs, record.cum_tokens) != (len(shards), *sums):
+            raise CorruptFileError(f"{name} does not follow from the records before it")
+        shards.append(record)
+    return None
+
+
+def shard_key(seq: int, xxh3_128: str) -> str:
+    """Return the key of a shard, with its number and 16 digits of its hash."""
+    return f"shards/{seq:08d}-{xxh3_128[:16]}.arrow"
+
+
+def _key(seq: int) -> str:
+    return f"log/{seq:012d}.json"
+
+
+def _parse(data: bytes, name: str) -> dict[str, Any]:
+    try:
+        value = json.loads(data)
+    except ValueError as error:
+        raise CorruptFileError(f"{name} is damaged: {error}") from error
+    if not isinstance(value, dict):
+        raise CorruptFileError(f"{name} is damaged: it holds {type(value).__name__}")
+    return value
+
+
+def _abridged(value: Any) -> str:
+    """Return a value as text; fingerprints are cut to seven digits."""
+    text = str(value)
+    return short(text) if len(text) == 32 else text
+
+
+def _flat(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an identity without nesting: ``{"settings": {"seed": 0}}`` becomes ``{"settings seed": 0}``."""
+    flat: dict[str, Any] = {}
+    for key, value in identity.items():
+        flat.update({f"{key} {name}": v for name, v in value.items()} if isinstance(value, Mapping) else {key: value})
+    return flat

@@ -1,0 +1,249 @@
+"""One pack: the tokens of several samples in one row, and where each begins; and many packs as flat columns."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+
+from brimful.base.attachment import Attachment, BadAttachmentError, attachments_of_segment
+from brimful.base.ragged import offsets_of
+from brimful.base.typing import (
+    IGNORE_INDEX,
+    CuSeqlens,
+    Fingerprint,
+    Labels,
+    Lengths,
+    LossMask,
+    Offsets,
+    SampleIds,
+    TokenIds,
+)
+from brimful.errors import CollateError
+
+
+class _NoDictionary:
+    """Refusal of ``vars(pack)`` and ``pack[key]``, with which other collators look up the keys of a sample."""
+
+    __slots__ = ()
+
+    @property
+    def __dict__(self) -> dict[str, Any]:  # type: ignore[override]
+        raise _wrong_collator()
+
+    def __getitem__(self, key: str) -> Any:
+        raise _wrong_collator()
+
+
+def _wrong_collator() -> CollateError:
+    return CollateError(
+        "packs came to a collator that does not support them, such as a trainer's default: give the trainer "
+        "data_collator=PackCollator(), or a DataLoader collate_fn=PackCollator()"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Pack(_NoDictionary):
+    """Segments that share one sequence. Arrays are read-only views if the pack comes from a file.
+
+    Attributes:
+        input_ids: ``int32[num_tokens]``.
+        loss_mask: ``bool[num_tokens]``, true where the token is a target; never for the first of a segment.
+        cu_seqlens: ``int32[num_segments + 1]``, starts of the segments, and the end.
+        sample_ids: ``int64[num_segments]``, the sample of each segment; -1 in a filler pack without loss.
+        starts: ``int32[num_segments]``, first token of the sample in the segment; 0 unless the sample was cut.
+        attachments: what belongs to some of its tokens, such as images, in their order.
+
+    >>> pack = assemble_pack([np.array([5, 6, 7]), np.array([8, 9])], [np.ones(3, bool), np.ones(2, bool)], [4, 2])
+    >>> pack.labels.tolist(), pack.cu_seqlens.tolist(), len(pack)
+    ([-100, 6, 7, -100, 9], [0, 3, 5], 5)
+    """
+
+    input_ids: TokenIds
+    loss_mask: LossMask
+    cu_seqlens: CuSeqlens
+    sample_ids: SampleIds
+    starts: TokenIds
+    attachments: Sequence[Any] = ()
+
+    def __len__(self) -> int:
+        return len(self.input_ids)
+
+    @property
+    def num_segments(self) -> int:
+        """Number of segments."""
+        return len(self.sample_ids)
+
+    @property
+    def labels(self) -> Labels:
+        """Labels, ``int64[num_tokens]``: the token of a target, else ``IGNORE_INDEX``. Not shifted; a new array."""
+        return np.where(self.loss_mask, self.input_ids, np.int64(IGNORE_INDEX))
+
+    @property
+    def num_loss_tokens(self) -> int:
+        """Number of tokens that are targets of the loss."""
+        return int(np.count_nonzero(self.loss_mask))
+
+    def segment(self, index: int) -> TokenIds:
+        """Return the tokens of one segment."""
+        return self.input_ids[self.cu_seqlens[index] : self.cu_seqlens[index + 1]]
+
+    @property
+    def media(self) -> Sequence[Any]:
+        """Images, videos and audio (``media.PlacedMedium``), in the order of their tokens."""
+        return self.attachments
+
+    def take(self, segments: Sequence[int]) -> "Pack":
+        """Return a pack of some of the segments, in this order, with their attachments.
+
+        >>> pack = assemble_pack([np.array([5, 6, 7]), np.array([8, 9])], [np.ones(3, bool), np.ones(2, bool)], [4, 2])
+        >>> pack.take([1]).labels.tolist(), pack.take([1]).sample_ids.tolist()
+        ([-100, 9], [2])
+        """
+        edges, starts = self.cu_seqlens.tolist(), self.starts.tolist()
+        spans = [slice(edges[segment], edges[segment + 1]) for segment in segments]
+        # ``assemble_pack`` takes the attachments of whole samples, in which a segment begins at its start.
+        attachments = [
+            [
+                replace(item, start=item.start - edges[segment] + starts[segment])
+                for item in self.attachments
+                if item.segment == segment
+            ]
+            for segment in segments
+        ]
+        return assemble_pack(
+            [self.input_ids[span] for span in spans],
+            [self.loss_mask[span] for span in spans],
+            self.sample_ids[list(segments)],
+            self.starts[list(segments)],
+            attachments,
+        )
+
+    def __eq__(self, other: object) -> bool:
+        # A tokenizer that pads a batch checks `"input_ids" in batch`, which compares each pack with a string.
+        if isinstance(other, str):
+            raise _wrong_collator()
+        if not isinstance(other, Pack):
+            return NotImplemented
+        arrays = (name for name in self.__slots__ if name != "attachments")
+        is_equal = all(np.array_equal(getattr(self, name), getattr(other, name)) for name in arrays)
+        return is_equal and self.attachments == other.attachments
+
+    def __dir__(self) -> list[str]:
+        return dir(type(self))
+
+    def __repr__(self) -> str:
+        media = f", media: {len(self.attachments)}" if self.attachments else ""
+        return f"Pack({len(self):,} tokens, {self.num_segments} segments, {self.num_loss_tokens:,} loss tokens{media})"
+
+
+class PackSequence(Protocol):
+    """Packs by index: a ``PackedDataset``, a ``PackStore``, or any other sequence of packs."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Pack: ...
+
+
+class FingerprintedPacks(PackSequence, Protocol):
+    """Sequence of packs with a fingerprint, by which a loader state rejects others."""
+
+    @property
+    def fingerprint(self) -> Fingerprint: ...
+
+
+def assemble_pack(
+    ids: Sequence[TokenIds],
+    masks: Sequence[LossMask],
+    sample_ids: Sequence[int] | SampleIds,
+    starts: Sequence[int] | TokenIds | None = None,
+    attachments: Sequence[Sequence[Attachment]] | None = None,
+) -> Pack:
+    """Concatenate segments into one pack. The first token of each loses its label: no token before it may predict it.
+
+    Args:
+        ids: tokens of each segment, none empty.
+        masks: loss mask of each segment.
+        sample_ids: of each segment.
+        starts: first token of the sample in each segment; all 0 if None.
+        attachments: of the whole sample of each segment; None without any.
+
+    Raises:
+        CollateError: a segment holds only a part of an attachment.
+    """
+    cu_seqlens = offsets_of([len(segment) for segment in ids]).astype(np.int32)
+    loss_mask = np.concatenate(masks)
+    loss_mask[cu_seqlens[:-1]] = False
+    return Pack(
+        input_ids=np.concatenate(ids).astype(np.int32, copy=False),
+        loss_mask=loss_mask,
+        cu_seqlens=cu_seqlens,
+        sample_ids=np.asarray(sample_ids, dtype=np.int64),
+        starts=np.zeros(len(ids), dtype=np.int32) if starts is None else np.asarray(starts, dtype=np.int32),
+        attachments=() if attachments is None else tuple(_placed(attachments, sample_ids, starts, cu_seqlens)),
+    )
+
+
+def _placed(
+    attachments: Sequence[Sequence[Attachment]],
+    sample_ids: Sequence[int] | SampleIds,
+    starts: Sequence[int] | TokenIds | None,
+    cu_seqlens: CuSeqlens,
+) -> Iterator[Attachment]:
+    """Yield the attachments of all segments, placed in the pack."""
+    edges = cu_seqlens.tolist()
+    for segment, items in enumerate(attachments):
+        start = 0 if starts is None else int(starts[segment])
+        offset, length = edges[segment], edges[segment + 1] - edges[segment]
+        try:
+            yield from attachments_of_segment(items, start=start, length=length, segment=segment, offset=offset)
+        except BadAttachmentError as error:
+            raise CollateError(f"sample {int(sample_ids[segment])}: {error}; drop samples that are too long") from error
+
+
+@dataclass(frozen=True)
+class PackRows:
+    """Concatenated packs, from which a shard is built. The constructor clears the mask of each segment's first token.
+
+    Attributes:
+        input_ids: ``int32[num_tokens]`` of all packs.
+        loss_mask: ``bool[num_tokens]``; changed in place: false for the first token of every segment, which has no
+            context.
+        lengths: ``int32[num_segments]``.
+        sample_ids: ``int64[num_segments]``.
+        starts: ``int32[num_segments]``.
+        segments: ``int64[num_packs + 1]``, first segment of each pack, and the end.
+        attachments: of each pack; None if the packs of this store have none.
+
+    >>> rows = PackRows(np.array([5, 6, 7], np.int32), np.ones(3, bool), np.array([2, 1], np.int32),
+    ...                 np.array([4, 2]), np.zeros(2, np.int32), np.array([0, 2]))
+    >>> rows.loss_mask.tolist(), rows.tokens.tolist()
+    ([False, True, False], [0, 3])
+    """
+
+    input_ids: TokenIds
+    loss_mask: LossMask
+    lengths: Lengths
+    sample_ids: SampleIds
+    starts: Lengths
+    segments: Offsets
+    attachments: Sequence[Sequence[Attachment]] | None = None
+
+    def __post_init__(self) -> None:
+        assert self._token_offsets[-1] == len(self.input_ids)
+        # A token is predicted from the tokens before it in its segment, and the first has none.
+        self.loss_mask[self._token_offsets[:-1]] = False
+
+    @cached_property
+    def _token_offsets(self) -> Offsets:
+        """``int64[num_segments + 1]``, first token of each segment, and the end."""
+        return offsets_of(self.lengths)
+
+    @property
+    def tokens(self) -> Offsets:
+        """``int64[num_packs + 1]``, first token of each pack, and the end."""
+        return self._token_offsets[self.segments]
+
+    def __len__(self) -> int:
+        return len(self.segments) - 1

@@ -1,0 +1,123 @@
+"""Full check of a pack store against its log and its plan."""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import xxhash
+
+from brimful.base.attachment import attachment_store
+from brimful.base.blobs import BlobStore, LocalCopies, open_blob_store
+from brimful.base.progress import Progress
+from brimful.base.typing import SampleIds
+from brimful.base.wording import counted
+from brimful.errors import CorruptFileError, UnfinishedStoreError
+from brimful.plan import Plan
+from brimful.store.shards import Pack, ShardReader, ShardRecord, StreamLog
+
+
+@dataclass(frozen=True)
+class StoreCheck:
+    """Totals of a store that was read in full; ``media`` counts the media of packs."""
+
+    shards: int
+    packs: int
+    tokens: int
+    samples: int
+    media: int = 0
+
+
+def check_store(
+    directory: str | os.PathLike[str],
+    *,
+    plan: Plan | None = None,
+    media_root: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> StoreCheck:
+    """Read every byte of a store and check it.
+
+    Hashes, row checksums and running sums are compared with the log, and every segment with the plan, if given.
+    Referenced files are compared with the packed fingerprints.
+
+    Args:
+        directory: of the packs.
+        plan: of the packs.
+        media_root: current directory of the media; as recorded if None.
+        progress: reports packs.
+
+    Raises:
+        CorruptFileError: names the file and row.
+        UnfinishedStoreError: the end record is missing.
+    """
+    progress = progress or Progress()
+    store = open_blob_store(directory)
+    log = StreamLog(store)
+    header = log.header()
+    identity = header["identity"]
+    records, end = log.records()
+    root = None if media_root is None else os.fspath(media_root)
+    files = attachment_store().files_of(store, records, header["notes"], root)
+    attached = attachment_store().check_of(files)
+    if end is None:
+        raise UnfinishedStoreError(
+            f"{store.url} has no end yet: {counted(len(records), 'shard')} so far; run the job again"
+        )
+    if plan is not None:
+        plan.check_fingerprint()
+        if (identity["plan"], identity["capacity"]) != (plan.fingerprint, plan.capacity):
+            raise CorruptFileError(f"{store.url}: the plan next to the packs is not the one they were written from")
+    num_packs = num_tokens = 0
+    sample_ids: list[SampleIds] = []
+    with progress.stage("check", total=end.packs, unit="packs"):
+        for record in records:
+            attached.check_shard(record)
+            with _checked_file(store, record) as path:
+                reader = ShardReader(path, size=record.bytes, media=files)
+                for row in range(record.packs):
+                    pack = reader.pack(row)
+                    if len(pack) > identity["capacity"]:
+                        raise CorruptFileError(f"{path}: row {row} holds {len(pack):,} tokens, above the capacity")
+                    if plan is not None and not _is_planned(plan, num_packs + row, pack):
+                        raise CorruptFileError(
+                            f"{path}: row {row} does not hold the segments of pack {num_packs + row} of the plan"
+                        )
+                    attached.check(pack, f"{path}: row {row}")
+                    num_tokens += len(pack)
+                    sample_ids.append(np.unique(pack.sample_ids))
+            num_packs += record.packs
+            progress.advance(record.packs, tokens=record.tokens)
+    if (num_packs, num_tokens) != (end.packs, end.tokens):
+        raise CorruptFileError(f"{store.url} holds {num_packs:,} packs, its end counts {end.packs:,}")
+    # A split sample is in several packs and counts once.
+    num_samples = len(np.unique(np.concatenate(sample_ids))) if sample_ids else 0
+    return StoreCheck(len(records), num_packs, num_tokens, num_samples, attached.num_checked)
+
+
+@contextlib.contextmanager
+def _checked_file(store: BlobStore, record: ShardRecord) -> Iterator[str]:
+    """Yield the local path of a shard whose bytes have the committed hash; a temporary copy if the store is a URL."""
+    path = store.local_path(record.file)
+    if path is None:
+        # A cached copy would not show the bytes in the store.
+        with tempfile.TemporaryDirectory() as folder:
+            copies = LocalCopies(store, folder)
+            with contextlib.closing(copies.open(record.file, size=record.bytes, xxh3_128=record.xxh3_128)) as copy:
+                yield copy.path
+        return
+    # The hash covers the bytes of the file; the reader checks the meaning of each row.
+    if xxhash.xxh3_128_hexdigest(store.get(record.file)) != record.xxh3_128:
+        raise CorruptFileError(f"{store.url}/{record.file} has other bytes than were committed")
+    yield path
+
+
+def _is_planned(plan: Plan, index: int, pack: Pack) -> bool:
+    """Return true if a pack has the segments of the plan at this index."""
+    rows = slice(int(plan.offsets[index]), int(plan.offsets[index + 1]))
+    return (
+        np.array_equal(plan.sample_ids[rows], pack.sample_ids)
+        and np.array_equal(plan.starts[rows], pack.starts)
+        and np.array_equal(plan.lengths[rows], np.diff(pack.cu_seqlens))
+    )

@@ -1,0 +1,198 @@
+"""Summary of a job, as lines of text and as JSON."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from brimful.base.wording import counted, in_python
+from brimful.encode.completions import BORROWED_REASON
+from brimful.lengths.table import LengthTable
+from brimful.plan import Plan
+from brimful.plan.ledger import MUCH_LOST, drop_reason
+from brimful.plan.policies.mixture.proportions import describe_mixture
+
+_COLUMNS_SHOWN = 8
+"""Unread columns that the summary names; the rest are counted."""
+
+
+@dataclass(frozen=True)
+class PackSummary:
+    """Result of ``pack_dataset``; its text is the summary that ``brimful pack`` prints.
+
+    Attributes:
+        source: title of the data set.
+        format: of its rows.
+        unit: document of a text file (``TextFiles.unit``); empty for other sources.
+        directory: of the packs.
+        capacity: largest number of tokens in a pack.
+        plan, table: of the job.
+        shards: number of files of packs.
+        first_rejected: place and reason of the first skipped row, with settings marked (``brimful.base.wording``).
+        seconds: of each stage that had something to do.
+        media: census of the media in the packs (``media.store.MediaCensus``).
+    """
+
+    source: str
+    format: str
+    directory: str
+    capacity: int
+    plan: Plan
+    table: LengthTable
+    shards: int
+    unit: str = ""
+    first_rejected: str = ""
+    seconds: dict[str, float] = field(default_factory=dict)
+    media: Any = None
+
+    def lines(self) -> list[str]:
+        """Return the summary as lines, with settings marked."""
+        ledger, plan = self.plan.ledger, self.plan
+        sizes = np.diff(plan.offsets)
+        excess = plan.num_packs - plan.bound
+        gap = f"{100 * excess / plan.bound:.3f} % above" if excess else "at"
+        num_read = ledger.samples_in - ledger.samples_rejected
+        # Only stages that had something to do have seconds: a finished job has none.
+        stages = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in self.seconds.items())
+        unit = f", {self.unit}" if self.unit else ""
+        first_rejected = f"; first: {self.first_rejected}" if self.first_rejected else ""
+        group_size = self.table.group_size
+        of_rows = f" of {ledger.samples_in // group_size:,} rows" if group_size > 1 else ""
+        return [
+            f"samples        {ledger.samples_in:,}{of_rows} in {self.source} (format {self.format}{unit})",
+            f"tokens         {ledger.tokens_in:,}, {ledger.tokens_in / max(num_read, 1):,.0f} a sample",
+            *(f"encoded by     {libraries}" for libraries in self.table.provenance.get("encoded_by", ())),
+            *(() if self.media is None else self.media.lines()),
+            self._targets_line(),
+            f"packs          {plan.num_packs:,} of {self.capacity:,} tokens in {counted(self.shards, 'shard')}",
+            f"fill           {100 * plan.fill_ratio:.2f} %",
+            *self._mixture_lines(),
+            f"lower bound    {counted(plan.bound, 'pack')}: {gap} what any plan needs ({_algorithm(plan)})",
+            f"samples/pack   {sizes.mean():.1f} on average, median {np.median(sizes):.0f}, most {sizes.max():,}",
+            f"dropped        {counted(ledger.samples_dropped, 'sample')} "
+            f"({100 * ledger.samples_dropped / max(ledger.samples_in, 1):.2f} %), "
+            f"{_tokens(ledger.tokens_dropped, ledger.tokens_in)}: {_drop_reasons(plan)}"
+            f"{self._listed('dropped.jsonl', ledger.samples_dropped)}",
+            f"cut            {ledger.samples_truncated:,} truncated, {_tokens(ledger.tokens_truncated, ledger.tokens_in)} "
+            f"lost; {ledger.samples_split:,} split into segments",
+            f"rejected       {counted(ledger.samples_rejected, 'row')}"
+            f"{self._listed('rejects.jsonl', ledger.samples_rejected, first_rejected)}",
+            *self._filter_lines(),
+            *self._unread_lines(),
+            f"time           {stages or 'nothing to do: all was there'}",
+            *self.warnings(),
+        ]
+
+    def warnings(self) -> list[str]:
+        """Return a line for each large loss."""
+        ledger = self.plan.ledger
+        lines = []
+        if ledger.lost_ratio >= MUCH_LOST:
+            lines.append(
+                f"warning        {100 * ledger.lost_ratio:.2f} % of the tokens are in no pack: see dropped and cut; a "
+                f"larger pack loses fewer"
+            )
+        # Targets are lost with tokens: the second warning is for losses that affect mainly targets.
+        if ledger.targets_lost_ratio >= max(MUCH_LOST, 1.5 * ledger.lost_ratio):
+            lines.append(f"warning        {100 * ledger.targets_lost_ratio:.2f} % of the targets are in no pack")
+        # Some of these may have been dropped; a few others are not distinguished from them, and cause no warning.
+        if ledger.samples_without_target > self.table.account.no_target[BORROWED_REASON]:
+            num_taught_nothing = ledger.samples_without_target - self.table.account.no_target[BORROWED_REASON]
+            lines.append(
+                f"warning        {counted(num_taught_nothing, 'sample')} in the packs have no target and teach nothing"
+            )
+        return lines
+
+    def _targets_line(self) -> str:
+        """Return the line on targets of the loss: number, losses, and samples without any."""
+        ledger = self.plan.ledger
+        assert ledger.targets_in is not None  # a job measures them
+        share = 100 * ledger.targets_in / max(1, ledger.tokens_in)
+        # Losses count targets, not samples: a cut may take some of a sample's targets.
+        num_lost = (ledger.targets_dropped or 0) + (ledger.targets_cut or 0)
+        loss = f"; {num_lost:,} lost with what was dropped and cut" if num_lost else ""
+        reasons = "; ".join(
+            f"{count:,} samples: {reason}" for reason, count in self.table.account.no_target.most_common()
+        )
+        no_target = f"without any: {reasons}" if reasons else "every sample has one"
+        return f"targets        {ledger.targets_in:,} ({share:.1f} % of the tokens){loss}; {no_target}"
+
+    def _unread_lines(self) -> list[str]:
+        """Return the line that names columns that no format read; empty if all were read."""
+        columns = self.table.account.unread.most_common()
+        num_samples = max(1, self.plan.ledger.samples_in)
+        text = ", ".join(f"{name} ({_percent(count / num_samples)})" for name, count in columns[:_COLUMNS_SHOWN])
+        remainder = f" and {len(columns) - _COLUMNS_SHOWN} more" if len(columns) > _COLUMNS_SHOWN else ""
+        return [f"not read       columns {text}{remainder} of the rows"] if columns else []
+
+    def _mixture_lines(self) -> list[str]:
+        """Return the line on all sources of a mixture together; ``brimful inspect`` has one for each."""
+        mixture = self.plan.settings.mixture
+        if mixture is None:
+            return []
+        return [f"mixture        {describe_mixture(self.plan.outcome.mixed, mixture.as_dict())}"]
+
+    def _filter_lines(self) -> list[str]:
+        """Return the line on samples that filters left out, which are among the rejected; empty without any."""
+        counts = self.table.account.filtered.most_common()
+        text = ", ".join(f"{count:,} by {name}" for name, count in counts)
+        return [f"filtered       {text} (among the rejected)"] if counts else []
+
+    def _listed(self, file_name: str, count: int, note: str = "") -> str:
+        """Return the hint to the file that lists samples; empty for no samples."""
+        return f", listed in {self.directory}/{file_name}{note}" if count else ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the summary for JSON, as in ``summary.json``."""
+        return {
+            "source": self.source,
+            "format": self.format,
+            **({"unit": self.unit} if self.unit else {}),
+            "directory": self.directory,
+            "capacity": self.capacity,
+            "num_packs": self.plan.num_packs,
+            "lower_bound": self.plan.bound,
+            "fill_ratio": self.plan.fill_ratio,
+            "shards": self.shards,
+            "plan_fingerprint": self.plan.fingerprint,
+            "settings": self.plan.record,
+            "account": self.table.account.as_dict(),
+            "seconds": self.seconds,
+            **({"media": self.media.as_dict()} if self.media is not None and self.media.kinds else {}),
+            **self.plan.ledger.as_dict(),
+        }
+
+    def __str__(self) -> str:
+        return in_python("\n".join(self.lines()))
+
+    def __repr__(self) -> str:
+        return f"PackSummary({self.directory!r}, {self.plan!r})"
+
+
+def _tokens(count: int, total: int) -> str:
+    return f"{count:,} tokens ({_percent(count / max(1, total))})"
+
+
+def _percent(share: float) -> str:
+    """Return a share in per cent: two decimals, none for 0 and from 99.95 %."""
+    return f"{100 * share:.2f} %" if 0 < share < 0.9995 else f"{100 * share:.0f} %"
+
+
+def _algorithm(plan: Plan) -> str:
+    """Return the algorithm and, for ``auto``, its outcome."""
+    name, description = plan.settings.algorithm, plan.outcome.description
+    return f"{name}: {description}" if description else name
+
+
+def _drop_reasons(plan: Plan) -> str:
+    """Return the reasons for which samples were dropped, with counts if several.
+
+    One budget gives ``longer than a pack``, two give ``27 longer than a pack; 108 for squares``.
+    """
+    counts: Mapping[str, int | None] = plan.outcome.dropped_by or {"tokens": None}
+    reasons = []
+    for name, count in counts.items():
+        number = "" if count is None or len(counts) == 1 else f"{count:,} "
+        reasons.append(number + drop_reason(name))
+    return "; ".join(reasons)

@@ -1,0 +1,238 @@
+"""Tokens that a producer has taken from its source and not yet committed: ready packs, and waiting segments.
+
+They are in a file in the format of shards, which the next record names by its hash: packs first, then one row for each
+segment in the order of the window. So a stopped producer resumes without reading its source again. For media in files
+it holds places and fingerprints (``media/job/producer.py`` has the bytes of the others).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from brimful.base.attachment import BadAttachmentError, attachments_of_segment
+from brimful.base.blobs import Blob, BlobGroup, BlobStore
+from brimful.base.fingerprint import fingerprint_bytes
+from brimful.base.ragged import offsets_of
+from brimful.base.typing import Lengths, LossMask, SampleIds, TokenIds
+from brimful.base.wording import setting
+from brimful.errors import CorruptFileError, OversizedSampleError
+from brimful.plan.stream.packs import StreamPacks
+from brimful.store.shards import BATCH_ROWS, MEDIA_VERSION, SHARD_VERSION, PackRows, ShardReader, ShardWriter
+
+
+@dataclass(frozen=True)
+class ReadyPack:
+    """Pack that only waits for its shard.
+
+    Attributes:
+        input_ids: ``int32[num_tokens]``.
+        loss_mask: ``bool[num_tokens]``.
+        lengths, sample_ids, starts: of its segments, as in ``PackRows``.
+        media: in the order of their tokens, with sizes and fingerprints.
+    """
+
+    input_ids: TokenIds
+    loss_mask: LossMask
+    lengths: Lengths
+    sample_ids: SampleIds
+    starts: Lengths
+    media: tuple[Any, ...] = ()
+
+    @cached_property
+    def media_bytes(self) -> int:
+        """Bytes of its media; repeated media count each time."""
+        return sum(item.medium.num_bytes for item in self.media)
+
+
+@dataclass
+class _Tokens:
+    """Tokens of one waiting sample from its token ``start``, and the number that have left.
+
+    Places of its media are counted from the sample's first token.
+    """
+
+    start: int
+    input_ids: TokenIds
+    loss_mask: LossMask
+    media: tuple[Any, ...] = ()
+    num_left: int = 0
+
+
+class WaitingSamples:
+    """Tokens of the samples in the window of a planner, by sample id.
+
+    >>> waiting = WaitingSamples(splits=False)
+    >>> waiting.add(7, np.array([5, 6], np.int32), np.array([True, True]))
+    >>> one = np.array([0, 1]), np.array([7]), np.array([0], np.int32), np.array([2], np.int32)
+    >>> waiting.take(StreamPacks(*one))[0].input_ids.tolist(), len(waiting)
+    ([5, 6], 0)
+    """
+
+    def __init__(self, *, splits: bool) -> None:
+        self._splits = splits
+        self._samples: dict[int, list[_Tokens]] = {}
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._samples)
+
+    def add(
+        self,
+        sample_id: int,
+        input_ids: TokenIds,
+        loss_mask: LossMask,
+        start: int = 0,
+        media: tuple[Any, ...] = (),
+    ) -> None:
+        """Keep the tokens of a sample, or of a part that begins at ``start``; media keep their places in the sample."""
+        self._samples.setdefault(sample_id, []).append(_Tokens(start, input_ids, loss_mask, media))
+
+    def segment(self, sample_id: int, start: int, length: int) -> tuple[TokenIds, LossMask]:
+        """Return the tokens and mask of a segment, without removing it."""
+        tokens = self._part(sample_id, start)
+        place = slice(start - tokens.start, start - tokens.start + length)
+        return tokens.input_ids[place], tokens.loss_mask[place]
+
+    def media(self, sample_id: int, start: int, length: int, *, segment: int = 0, offset: int = 0) -> Iterator[Any]:
+        """Yield the media of a segment, placed in its pack.
+
+        Raises:
+            OversizedSampleError: the sample was cut within a medium.
+        """
+        media = self._part(sample_id, start).media
+        try:
+            yield from attachments_of_segment(media, start=start, length=length, segment=segment, offset=offset)
+        except BadAttachmentError as error:
+            raise OversizedSampleError(f"sample {sample_id}: {error}; choose {setting('overflow', 'drop')}") from error
+
+    def _part(self, sample_id: int, start: int) -> _Tokens:
+        parts = self._samples[sample_id]
+        return next(part for part in parts if part.start <= start < part.start + len(part.input_ids))
+
+    def take(self, packs: StreamPacks) -> list[ReadyPack]:
+        """Return the packs that left the planner, with their tokens; remove samples with their last segment."""
+        ready = []
+        for sample_ids, starts, lengths in packs:
+            ids, masks = [], []
+            media: list[Any] = []
+            offset = 0
+            segments = zip(sample_ids.tolist(), starts.tolist(), lengths.tolist(), strict=True)
+            for segment, (sample_id, start, length) in enumerate(segments):
+                media += self.media(sample_id, start, length, segment=segment, offset=offset)
+                offset += length
+                tokens, mask = self.segment(sample_id, start, length)
+                ids.append(tokens)
+                masks.append(mask)
+                self._drop(sample_id, start, length)
+            ready.append(
+                ReadyPack(np.concatenate(ids), np.concatenate(masks), lengths, sample_ids, starts, tuple(media))
+            )
+        return ready
+
+    def _drop(self, sample_id: int, start: int, length: int) -> None:
+        parts = self._samples[sample_id]
+        part = self._part(sample_id, start)
+        part.num_left += length
+        # Tokens that a policy cut off never leave; only a split sample leaves in parts.
+        if not self._splits or part.num_left == len(part.input_ids):
+            parts.remove(part)
+        if not parts:
+            del self._samples[sample_id]
+
+
+def write_packs_to(blob: Blob, packs: Sequence[ReadyPack], media: Sequence[Sequence[Any]] | None = None) -> str:
+    """Write packs as a shard, with their media unless ``media`` is None; return the digests of its batches."""
+    writer = ShardWriter(blob, version=SHARD_VERSION if media is None else MEDIA_VERSION)
+    for begin in range(0, len(packs), BATCH_ROWS):
+        batch = packs[begin : begin + BATCH_ROWS]
+        writer.add(
+            PackRows(
+                np.concatenate([pack.input_ids for pack in batch]),
+                np.concatenate([pack.loss_mask for pack in batch]),
+                np.concatenate([pack.lengths for pack in batch]),
+                np.concatenate([pack.sample_ids for pack in batch]),
+                np.concatenate([pack.starts for pack in batch]),
+                offsets_of([len(pack.lengths) for pack in batch]),
+                None if media is None else media[begin : begin + BATCH_ROWS],
+            )
+        )
+    writer.close()
+    return writer.batches
+
+
+def save_carry_over(
+    files: BlobGroup,
+    folder: str,
+    seq: int,
+    ready: Sequence[ReadyPack],
+    segments: Sequence[ReadyPack],
+    carried_media: Any = None,
+) -> dict[str, Any] | None:
+    """Write the carry-over into a commit, and return its entry in the record; None if it is empty."""
+    if not ready and not segments:
+        return None
+    rows = [*ready, *segments]
+    media: list[list[Any]] | None = None
+    containers: list[dict[str, Any]] = []
+    if carried_media is not None:
+        media, containers = carried_media.save(files, f"{folder}/media-{seq:08d}", [row.media for row in rows])
+    blob = files.blob(f"{folder}/{seq:08d}")
+    write_packs_to(blob, rows, media)
+    key = f"{folder}/{seq:08d}-{blob.xxh3_128[:16]}.arrow"
+    files.add(key, blob)
+    return {
+        "file": key,
+        "bytes": blob.size,
+        "xxh3_128": blob.xxh3_128,
+        "ready": len(ready),
+        "waiting": len(segments),
+        **({"containers": containers} if containers else {}),
+    }
+
+
+def load_carry_over(
+    store: BlobStore, facts: dict[str, Any], carried_media: Any = None
+) -> tuple[list[ReadyPack], list[ReadyPack]]:
+    """Return the packs that were ready and the segments that waited.
+
+    Raises:
+        FileNotFoundError: a later record was committed, and the file is gone.
+        CorruptFileError: it is damaged.
+    """
+    files = None if carried_media is None else carried_media.files(facts.get("containers", []))
+    with _opened(store, facts, files) as reader:
+        rows = [reader.pack(row) for row in range(facts["ready"] + facts["waiting"])]
+    packs = [
+        ReadyPack(
+            # Copies: the file is removed after the next records, and views would keep it mapped.
+            np.array(row.input_ids),
+            np.array(row.loss_mask),
+            np.diff(row.cu_seqlens).astype(np.int32),
+            np.array(row.sample_ids),
+            np.array(row.starts),
+            () if carried_media is None else carried_media.loaded(row.media),
+        )
+        for row in rows
+    ]
+    return packs[: facts["ready"]], packs[facts["ready"] :]
+
+
+@contextlib.contextmanager
+def _opened(store: BlobStore, facts: dict[str, Any], media: Any) -> Iterator[ShardReader]:
+    """Open the file from a temporary copy, which is deleted with the block."""
+    data = store.get(facts["file"])
+    if fingerprint_bytes(data) != facts["xxh3_128"]:
+        raise CorruptFileError(f"{store.url}/{facts['file']} has other bytes than were committed")
+    with tempfile.NamedTemporaryFile(suffix=".arrow") as file:
+        file.write(data)
+        file.flush()
+        yield ShardReader(file.name, size=facts["bytes"], media=media)

@@ -1,0 +1,195 @@
+"""Small samples to verify with: random ones, or the first segments of packs."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import islice, zip_longest
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from brimful.base.rng import generator
+from brimful.base.typing import IGNORE_INDEX
+from brimful.base.wording import setting
+from brimful.errors import SettingsError
+from brimful.media import MediaKind, PlacedMedium
+from brimful.store.shards import Pack, assemble_pack
+
+_LENGTHS = (7, 12, 1, 20, 5, 13)
+"""Tokens of each random sample: odd and even, a single one, more than windows and convolutions of tiny models span."""
+
+_NUM_PACKS = 2
+"""Number of packs that segments are taken from: two, for two micro-batches."""
+
+
+_LONG_LENGTHS = (16_400, 3, 300)
+"""Tokens of samples that are laid out and not run: more than 14-bit counters and blocks of loops hold."""
+
+
+_NUM_SPECIAL = 3
+"""Token ids below the samples' own: padding, BOS and EOS of tiny models."""
+
+_PACKS_WITH_MEDIA = 16
+"""Packs whose segments are searched for short ones with media."""
+
+_MAX_SAMPLES = 6
+"""Maximum number of samples taken, with and without media."""
+
+
+def random_samples(vocab: int, *, seed: int = 0) -> list[dict[str, Any]]:
+    """Make six short samples of random tokens; about two of three tokens are targets.
+
+    >>> [len(sample["input_ids"]) for sample in random_samples(128)]
+    [7, 12, 1, 20, 5, 13]
+    """
+    stream = generator(seed=seed, epoch=0, purpose="samples to verify with")
+    lowest = min(_NUM_SPECIAL, vocab - 1)  # below lie padding, BOS and EOS of most vocabularies
+    samples = []
+    for length in _LENGTHS:
+        ids = stream.integers(length, below=max(1, vocab - lowest)) + lowest
+        labels = np.where(stream.integers(length, below=3) > 0, ids, IGNORE_INDEX)
+        samples.append({"input_ids": ids.tolist(), "labels": labels.tolist()})
+    return samples
+
+
+def long_samples(tokens: Sequence[int], *, as_packs: bool) -> list[Pack | dict[str, Any]]:
+    """Make three samples of these tokens, one of them longer than a model is run on; every third is not a target.
+
+    >>> [len(sample["input_ids"]) for sample in long_samples([5, 6, 7], as_packs=False)]
+    [16400, 3, 300]
+    """
+    samples: list[Pack | dict[str, Any]] = []
+    for number, length in enumerate(_LONG_LENGTHS):
+        ids = np.resize(np.asarray(tokens, dtype=np.int32), length)
+        mask = np.arange(length) % 3 != 1
+        if as_packs:
+            samples.append(assemble_pack([ids], [mask], [number]))
+        else:
+            samples.append({"input_ids": ids.tolist(), "labels": np.where(mask, ids, IGNORE_INDEX).tolist()})
+    return samples
+
+
+def few_of(packs: Iterable[Pack], *, vocab: int, max_tokens: int) -> list[Pack]:
+    """Take the first segments of the first two packs, within a number of tokens; ids modulo the vocabulary.
+
+    Each pack gives up to half of the tokens. A segment longer than a fourth of them is cut, to leave room for
+    others.
+
+    Raises:
+        SettingsError: no packs, or fewer than two segments in all.
+    """
+    packs_of_parts: list[list[_Part]] = []
+    for pack in islice(packs, _NUM_PACKS):
+        room = max_tokens // _NUM_PACKS
+        parts: list[_Part] = []
+        for segment, length in enumerate(np.diff(pack.cu_seqlens).tolist()):
+            length = min(length, room, max(2, max_tokens // 4))
+            if length < 1:
+                break
+            parts.append(_Part(pack, segment, length))
+            room -= length
+        packs_of_parts.append(parts)
+    _refuse_too_few(sum(map(len, packs_of_parts)))
+    small_packs = map(_pack_of, packs_of_parts)
+    return [replace(pack, input_ids=(pack.input_ids % vocab).astype(np.int32), attachments=()) for pack in small_packs]
+
+
+def few_with_media(packs: Iterable[Pack], *, max_tokens: int) -> list[Pack]:
+    """Take whole segments of the first packs, the shortest with media and the shortest without, as two packs.
+
+    Media are not cut, so two samples are taken at any length; others while they fit.
+
+    Raises:
+        SettingsError: no packs, or fewer than two segments in all.
+    """
+    parts = [
+        _Part(pack, segment, length)
+        for pack in islice(packs, _PACKS_WITH_MEDIA)
+        for segment, length in enumerate(np.diff(pack.cu_seqlens).tolist())
+    ]
+    _refuse_too_few(len(parts))
+    parts.sort(key=lambda part: part.length)
+    with_media = [part for part in parts if part.media]
+    without = [part for part in parts if not part.media]
+    # Alternately one with media and one without, starting with media, which are under test.
+    candidates = [part for pair in zip_longest(with_media, without) for part in pair if part is not None]
+    choice = with_media[:2] if len(with_media) > 1 else candidates[:2]
+    candidates = [part for part in candidates if part not in choice]
+    room = max_tokens - sum(part.length for part in choice)
+    for part in candidates:
+        if part.length <= room and len(choice) < _MAX_SAMPLES:
+            choice.append(part)
+            room -= part.length
+    return [_pack_of(choice[first::_NUM_PACKS]) for first in range(_NUM_PACKS)]
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """The first tokens of a segment of a pack."""
+
+    pack: Pack
+    segment: int
+    length: int
+
+    @cached_property
+    def media(self) -> list[PlacedMedium]:
+        """Media of the segment, placed in it."""
+        pack, segment = self.pack, self.segment
+        # Places are in the pack, of the sample's first token, which a part of it may lack.
+        start = int(pack.cu_seqlens[segment]) - int(pack.starts[segment])
+        return [replace(item, start=item.start - start, segment=0) for item in pack.media if item.segment == segment]
+
+
+def _pack_of(parts: Sequence[_Part]) -> Pack:
+    """Return a pack of parts of other packs, with their media."""
+    ids, masks, sample_ids, starts = [], [], [], []
+    for part in parts:
+        pack, segment = part.pack, part.segment
+        tokens = slice(int(pack.cu_seqlens[segment]), int(pack.cu_seqlens[segment]) + part.length)
+        ids.append(np.array(pack.input_ids[tokens]))
+        masks.append(np.array(pack.loss_mask[tokens]))
+        sample_ids.append(int(pack.sample_ids[segment]))
+        starts.append(int(pack.starts[segment]))
+    return assemble_pack(ids, masks, sample_ids, starts, [part.media for part in parts])
+
+
+def _refuse_too_few(num_segments: int) -> None:
+    if num_segments < 2:
+        raise SettingsError(
+            f"isolation needs at least two samples, and the packs have fewer: give other {setting('packs')}"
+        )
+
+
+class SmallPacks(NamedTuple):
+    """Packs whose tokens are renumbered, for a tiny model: a vocabulary of its own takes most of its time.
+
+    Attributes:
+        packs: with tokens from 3 on; padding, BOS and EOS lie below.
+        vocab: tokens of the vocabulary, with some for the markers of ``verify_packing``.
+        token_ids: token that stands for each kind of media.
+    """
+
+    packs: list[Pack]
+    vocab: int
+    token_ids: dict[MediaKind, int]
+
+
+def renumbered(packs: Sequence[Pack]) -> SmallPacks:
+    """Renumber the tokens of packs, equal ones alike.
+
+    >>> from brimful.store.shards import assemble_pack
+    >>> pack = assemble_pack([np.array([900, 7, 900])], [np.ones(3, bool)], [0])
+    >>> renumbered([pack]).packs[0].input_ids.tolist()
+    [4, 3, 4]
+    """
+    present_ids = np.unique(np.concatenate([pack.input_ids for pack in packs]))
+    num_tokens = sum(len(pack) for pack in packs)
+    small = [
+        replace(pack, input_ids=(np.searchsorted(present_ids, pack.input_ids) + _NUM_SPECIAL).astype(np.int32))
+        for pack in packs
+    ]
+    token_ids = {
+        item.medium.kind: int(pack.input_ids[item.start + item.runs[0]]) for pack in small for item in pack.media
+    }
+    vocab = _NUM_SPECIAL + len(present_ids) + num_tokens + len(MediaKind)
+    return SmallPacks(small, -(-vocab // 64) * 64, token_ids)

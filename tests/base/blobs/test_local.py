@@ -1,0 +1,178 @@
+"""A blob is there whole or not at all, and of several first writers exactly one wins."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from brimful.base.blobs import LocalBlobStore, open_blob_store
+from brimful.base.blobs.local import _exclusive_claim
+from brimful.errors import StoreFullError
+from brimful.testing.contracts import BlobStoreContract
+from tests.base.blobs.tools import files, full_disk
+
+
+class TestLocalBlobStore(BlobStoreContract):
+    @pytest.fixture
+    def store(self, tmp_path):
+        return open_blob_store(tmp_path / "store")
+
+
+def no_links(*_args, **_kwargs):
+    raise OSError(errno.EPERM, "Operation not permitted")
+
+
+def test_put_if_absent_without_hard_links_has_one_winner_too(tmp_path, monkeypatch):
+    """Without it a file system that refuses links (exFAT, some FUSE) would end the job or lose the rule."""
+    monkeypatch.setattr(os, "link", no_links)
+    store = LocalBlobStore(tmp_path)
+    assert (store.put_if_absent("a", b"1"), store.put_if_absent("a", b"2"), store.get("a")) == (True, False, b"1")
+    late = tmp_path / "late"  # of a writer that looked before the other one published
+    late.write_bytes(b"3")
+    assert _exclusive_claim(late, tmp_path / "a") is False
+    assert store.get("a") == b"1"
+
+
+def test_a_name_without_hard_links_is_seen_empty_or_whole(tmp_path, monkeypatch):
+    """Half a record would end every reader that looks in between: it reads no byte, and then all of them."""
+    store, real, sizes = LocalBlobStore(tmp_path), os.replace, []
+
+    def replace(source, target):
+        sizes.append(os.path.getsize(target))
+        if len(sizes) == 2:
+            raise OSError(errno.EIO, "Input/output error")
+        real(source, target)
+
+    monkeypatch.setattr(os, "link", no_links)
+    monkeypatch.setattr(os, "replace", replace)
+    assert store.put_if_absent("a", b"12") is True
+    with pytest.raises(OSError, match="Input/output error"):
+        store.put_if_absent("b", b"34")
+    assert (sizes, files(tmp_path)) == ([0, 0], ["a"]), "a name whose bytes did not come is free again"
+    (tmp_path / "c").touch()  # claimed by another writer, whose bytes come while somebody waits
+    monkeypatch.setattr("time.sleep", lambda _: (tmp_path / "c").write_bytes(b"56"))
+    assert (store.get("a"), store.get("c")) == (b"12", b"56")
+
+
+def test_an_absence_that_a_mount_keeps_is_looked_at_again(tmp_path, monkeypatch):
+    """NFS keeps it for up to a minute: readers that ask for the next record by its name would see each so much later."""
+    kept, real_open = set(), os.open
+
+    def keeping(look):
+        def kept_look(path, *args, **options):
+            if str(path) in kept:
+                raise FileNotFoundError(errno.ENOENT, "an absence that is kept", str(path))
+            try:
+                return look(path, *args, **options)
+            except FileNotFoundError:
+                kept.add(str(path))
+                raise
+
+        return kept_look
+
+    def open_of_mount(path, flags, *args, **options):
+        # To open a folder is to ask the server for its names.
+        if os.path.isdir(path):
+            kept.difference_update([name for name in kept if os.path.dirname(name) == str(path)])
+        return real_open(path, flags, *args, **options)
+
+    store = LocalBlobStore(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "stat", keeping(os.stat))
+        patched.setattr(Path, "read_bytes", keeping(Path.read_bytes))
+        patched.setattr(os, "open", open_of_mount)
+        for key in ("log/0", "log/1"):
+            assert store.size(key) is None
+            with pytest.raises(FileNotFoundError):
+                store.get(key)
+            # By another machine: nothing here is told of it.
+            os.makedirs(f"{tmp_path}/log", exist_ok=True)
+            with open(f"{tmp_path}/{key}", "wb") as file:
+                file.write(b"record")
+            assert (store.size(key), store.get(key)) == (6, b"record")
+
+
+def test_a_link_whose_answer_was_lost_still_wins(tmp_path, monkeypatch):
+    """Without it NFS could publish our blob and tell us that somebody else had won."""
+    real = os.link
+
+    def answer_lost(source, target):
+        real(source, target)
+        raise FileExistsError(errno.EEXIST, "File exists")
+
+    monkeypatch.setattr(os, "link", answer_lost)
+    assert LocalBlobStore(tmp_path).put_if_absent("a", b"mine") is True
+
+
+@pytest.mark.parametrize("operation", ["put_atomic", "put_if_absent"])
+def test_a_full_disk_leaves_nothing_and_loses_nothing(tmp_path, monkeypatch, operation):
+    """Without it a full disk would leave half a blob, garbage in tmp/, or take the old blob with it."""
+    store = LocalBlobStore(tmp_path)
+    store.put_atomic("log/old", b"old")
+    key = "log/old" if operation == "put_atomic" else "log/new"
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", full_disk)
+        with pytest.raises(StoreFullError) as caught:
+            getattr(store, operation)(key, b"new")
+    assert caught.value.errno == errno.ENOSPC
+    assert str(tmp_path / key) in str(caught.value)
+    assert "nothing that was committed is lost; free some space and run the same command again" in str(caught.value)
+    assert files(tmp_path) == ["log/old"]
+    assert store.get("log/old") == b"old"
+
+
+def test_a_full_disk_is_told_of_the_blob_that_met_it(tmp_path, monkeypatch):
+    """Of two that are open at once the other has room enough."""
+    store = LocalBlobStore(tmp_path)
+
+    def fill(media):
+        with store.blob("shards/0"):
+            media.write(b"a" * (1 << 22))
+
+    monkeypatch.setattr(os, "write", full_disk)
+    with (
+        store.blob("media/0") as media,
+        pytest.raises(StoreFullError, match=r"no space left while writing .*/media/0 "),
+    ):
+        fill(media)
+
+
+def test_a_disk_that_fills_in_the_middle_of_a_blob(tmp_path, monkeypatch):
+    """Without it the first half of a blob could appear under its name."""
+    real, calls = os.write, []
+
+    def half(descriptor, data):
+        calls.append(len(data))
+        return real(descriptor, data[:2]) if len(calls) == 1 else full_disk()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", half)
+        with pytest.raises(StoreFullError):
+            LocalBlobStore(tmp_path).put_atomic("a", b"12345")
+    assert calls == [5, 3]
+    assert files(tmp_path) == []
+
+
+def test_other_failures_keep_their_own_error(tmp_path, monkeypatch):
+    """Without it a permission problem would be reported as a full disk."""
+
+    def denied(*_args):
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", denied)
+        with pytest.raises(OSError) as caught:
+            LocalBlobStore(tmp_path).put_atomic("a", b"1")
+    assert (type(caught.value), caught.value.errno, files(tmp_path)) == (OSError, errno.EIO, [])
+
+
+def test_a_short_write_is_continued(tmp_path, monkeypatch):
+    """Without it a write that takes fewer bytes than given would publish a cut blob."""
+    real = os.write
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", lambda descriptor, data: real(descriptor, data[:3]))
+        LocalBlobStore(tmp_path).put_atomic("a", b"0123456789")
+    assert (tmp_path / "a").read_bytes() == b"0123456789"

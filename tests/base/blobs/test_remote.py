@@ -1,0 +1,175 @@
+"""Blobs behind a URL of fsspec."""
+
+from __future__ import annotations
+
+import copy
+import uuid
+from types import SimpleNamespace
+from typing import Any
+
+import fsspec
+import pytest
+
+from brimful.base.blobs import FsspecBlobStore, open_blob_store
+from brimful.errors import StoreError
+from brimful.testing.contracts import BlobStoreContract
+from tests.base.blobs.s3 import _s3_server, bucket  # noqa: F401 - fixtures
+from tests.faults.planted import FaultyFileSystem
+
+
+@pytest.fixture
+def url():
+    """A URL in the memory of this process."""
+    url = f"memory://{uuid.uuid4().hex}"
+    yield url
+    filesystem, root = fsspec.core.url_to_fs(url)
+    if filesystem.exists(root):
+        filesystem.rm(root, recursive=True)
+
+
+@pytest.fixture
+def waits(monkeypatch):
+    """Seconds that requests would have waited before they were made again."""
+    seconds = []
+    monkeypatch.setattr("brimful.base.blobs.retries.time.sleep", seconds.append)
+    return seconds
+
+
+class TestFsspecBlobStore(BlobStoreContract):
+    @pytest.fixture
+    def store(self, url):
+        made = open_blob_store(url)
+        assert isinstance(made, FsspecBlobStore)
+        return made
+
+
+class TestS3(BlobStoreContract):
+    """Against a server that speaks S3, by the real library."""
+
+    @pytest.fixture
+    def store(self, bucket):  # noqa: F811
+        return open_blob_store(f"{bucket}/store")
+
+
+FAULTS: dict[str, dict[str, Any]] = {
+    "short reads": {"short_reads": True},
+    "requests that fail": {"fails": 2},
+    "answers that are lost": {"loses_answers": 1},
+    "all of them": {"short_reads": True, "fails": 1, "loses_answers": 1},
+}
+
+
+class TestFaults(BlobStoreContract):
+    """Whatever a network does to single requests, callers see none of it."""
+
+    @pytest.fixture(params=FAULTS)
+    def store(self, url, request, waits):
+        filesystem, root = fsspec.core.url_to_fs(url)
+        return FsspecBlobStore(url, filesystem=FaultyFileSystem(filesystem, **FAULTS[request.param]), root=root)
+
+
+def faulty(url, **faults):
+    filesystem, root = fsspec.core.url_to_fs(url)
+    faulty_filesystem = FaultyFileSystem(filesystem, **faults)
+    return FsspecBlobStore(url, filesystem=faulty_filesystem, root=root), faulty_filesystem
+
+
+def test_a_creation_whose_answer_was_lost_is_ours_and_that_of_another_is_not(url, waits):
+    """Without it a commit that succeeded would be taken for another writer's, and its work done twice."""
+    store, filesystem = faulty(url, loses_answers=1)
+    assert store.put_if_absent("log/0", b"mine") is True
+    assert filesystem.num_faults > 0
+    assert store.put_if_absent("log/0", b"theirs") is False
+    assert store.get("log/0") == b"mine"
+
+
+def test_failures_are_logged_once_and_counted(url, waits, logged):
+    """A line for every repeated request would fill the log; none at all would hide a bad network."""
+    store, _ = faulty(url, fails=1)
+    with store.used():
+        for number in range(5):
+            store.put_atomic(f"log/{number}", b"x")
+    assert store.retries.num_repeated == len(waits) == 5
+    first, last = logged
+    assert first == f"{url}: write log/0 failed and is repeated: TimeoutError: no answer (planted)"
+    assert last == f"{url}: 5 requests were repeated, last after TimeoutError: no answer (planted)"
+
+
+def test_a_request_that_never_succeeds_ends_with_its_reason(url, waits):
+    """Without a bound a job would hang on a store that is gone."""
+    store, _ = faulty(url, fails=10**9)
+    with pytest.raises(StoreError, match=r"cannot list log/: failed 8 times, last with TimeoutError: no answer"):
+        store.list("log/")
+    assert len(waits) == 7
+    assert waits[0] < 0.2 < 2 < waits[-1] < 9
+
+
+def test_a_failure_that_stays_is_not_repeated(url, waits, monkeypatch):
+    """Wrong credentials do not become right: twenty seconds of waiting would only hide the reason."""
+    store = FsspecBlobStore(url)
+
+    def denied(*args, **kwargs):
+        raise PermissionError("Access Denied")
+
+    monkeypatch.setattr(type(store._fs), "pipe_file", denied)
+    with pytest.raises(StoreError, match=rf"{url}: cannot write a: PermissionError: Access Denied"):
+        store.put_atomic("a", b"1")
+    assert waits == []
+
+
+def test_a_file_system_without_exclusive_creation_is_refused(url, waits):
+    """Without it two writers on such a file system would both win and one's packs would vanish."""
+    store, _ = faulty(url, ignores_conditions=True)
+    with pytest.raises(StoreError, match="lets two writers create the same name"):
+        store.put_if_absent("log/1", b"first")
+    assert store.list("log/") == store.list("tmp/") == []
+
+
+def test_a_protocol_that_looks_before_it_writes_is_refused_by_name(tmp_path):
+    """fsspec's default for a creation looks and then writes: one after the other it passes the probe."""
+    store = FsspecBlobStore(f"dir::file://{tmp_path}")
+    with pytest.raises(StoreError, match=r"dir::file:// is read only here: .* one of s3, s3a, gs, gcs, abfs"):
+        store.put_if_absent("log/1", b"first")
+
+
+def test_ranges(url, waits):
+    """Without it a reader of ranges would get a part, or the whole blob, and call it the range."""
+    for store in (open_blob_store(url), faulty(url, short_reads=True)[0]):
+        store.put_atomic("a", bytes(range(100)))
+        assert store.get_range("a", 10, 60) == bytes(range(10, 60))
+        assert store.get_range("a", 10, 10) == b""
+        assert store.get_many(["a"] * 20) == [bytes(range(100))] * 20
+    with pytest.raises(StoreError, match="no bytes from 100 on"):
+        store.get_range("a", 90, 110)
+    with pytest.raises(FileNotFoundError):
+        store.get_range("b", 0, 1)
+
+
+def test_another_process_opens_it_itself(url):
+    """Connections cannot be sent: a store that is part of a task must be opened where it is used."""
+    store = open_blob_store(url)
+    store.put_atomic("a", b"1")
+    assert copy.deepcopy(store).get("a") == b"1"
+
+
+def test_large_blobs_on_s3_go_and_come_in_parts(bucket, monkeypatch):  # noqa: F811
+    """A blob of one part only would leave the loops over parts untested against a server."""
+    monkeypatch.setattr("brimful.base.blobs.remote._PART_BYTES", 1000)
+    store = open_blob_store(f"{bucket}/store")
+    data = bytes(range(256)) * 40
+    store.put_atomic("shards/a", data)
+    assert store.get("shards/a") == data
+    assert store.get_range("shards/a", 999, 5001) == data[999:5001]
+
+
+def test_a_bucket_that_is_not_there_is_named():
+    """Its library says ``The specified bucket does not exist``, and not which."""
+
+    def absent(*_, **__):
+        raise FileNotFoundError("The specified bucket does not exist")
+
+    filesystem = SimpleNamespace(pipe_file=absent, size=absent)
+    store = FsspecBlobStore("memory://absent/packs", filesystem=filesystem, root="absent/packs")
+    for write in (store.put, store.put_if_absent):
+        with pytest.raises(FileNotFoundError, match=r"The specified bucket does not exist: 'memory://absent/packs'$"):
+            write("a", b"1")

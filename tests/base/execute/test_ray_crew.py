@@ -1,0 +1,124 @@
+"""Workers that die, on a cluster of this process: what is done again, what is refused, and that none stays behind.
+
+``test_ray.py`` asks the same of Ray itself, where it is installed.
+"""
+
+import os
+import sys
+
+import pytest
+
+from brimful.base.execute import as_execution, run_tasks
+from brimful.errors import BadSampleError, SettingsError, TaskFailedError
+from tests.base.execute.fake_ray import FakeRay
+
+
+class _Block(int):
+    """A task with a name of its own."""
+
+    def __str__(self):
+        return f"samples {10 * int(self)} to {10 * int(self) + 9}"
+
+
+def _refuse_seven(counts, task):
+    counts.append(int(task))
+    if task == 7 and "refuse" in counts:
+        raise BadSampleError("is seven", sample_id=7, where="data.jsonl:8")
+    return 2 * task
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path):
+    """A function that runs ten tasks on a fake cluster, and returns results and lines."""
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    monkeypatch.chdir(tmp_path)
+
+    def run_ten(ray, *, num_proc=None, context=()):
+        monkeypatch.setitem(sys.modules, "ray", ray)
+        lines = []
+        tasks = run_tasks(
+            _refuse_seven,
+            [_Block(number) for number in range(10)],
+            context=list(context),
+            num_proc=num_proc,
+            execution=as_execution("ray"),
+            shared=[tmp_path],
+            say=lines.append,
+        )
+        try:
+            return {int(task): result for task, result in tasks}, lines
+        finally:
+            assert set(ray.actors) == set(ray.killed), "a worker outlives its job"
+
+    return run_ten
+
+
+EXPECTED = {number: 2 * number for number in range(10)}
+
+
+@pytest.mark.parametrize(("cores", "num_proc", "workers"), [(2, None, 2), (64, None, 10), (2, 3, 3), (0, 1, 1)])
+def test_every_task_is_done_once_by_as_many_workers_as_there_are_cores(run, cores, num_proc, workers):
+    ray = FakeRay(cores)
+    assert run(ray, num_proc=num_proc) == (EXPECTED, [])
+    assert len(ray.actors) == workers
+
+
+@pytest.mark.parametrize("deaths", [{0: 1}, {9: 2}, {3: 2, 4: 1, 8: 2}])
+def test_tasks_of_a_dead_worker_are_done_again(run, deaths):
+    """Without it one machine that is taken away ends a job of a thousand, or rows are missing."""
+    results, lines = run(FakeRay(2, deaths))
+    assert results == EXPECTED
+    assert lines
+    assert lines[0].endswith("(The node ran low on memory); their tasks are run again")
+
+
+def test_a_task_that_no_worker_outlives_is_refused_by_name(run):
+    """Without it a row of a gigabyte kills workers for ever."""
+    with pytest.raises(TaskFailedError) as caught:
+        run(FakeRay(2, {6: 99}))
+    assert str(caught.value).startswith("samples 60 to 69: 3 workers died at this task, the last on ")
+    assert "(The node ran low on memory): most often memory ran out (try a smaller num_proc)" in str(caught.value)
+
+
+def test_the_task_behind_a_deadly_one_is_not_blamed(run):
+    """Each worker has two tasks; without it the second is counted as often as the first, which kills."""
+    results, _ = run(FakeRay(1, {0: 2, 1: 2, 2: 2}))
+    assert results == EXPECTED
+
+
+def test_workers_that_never_start_end_the_job(run):
+    with pytest.raises(TaskFailedError, match="workers on the Ray cluster die before they are ready"):
+        run(FakeRay(2, stillborn=99))
+    assert run(FakeRay(2, stillborn=3))[0] == EXPECTED
+
+
+def test_an_error_of_a_task_is_raised_as_here(run):
+    with pytest.raises(BadSampleError) as caught:
+        run(FakeRay(2), context=["refuse"])
+    assert str(caught.value) == "data.jsonl:8 (sample 7): is seven"
+    assert "in _refuse_seven" in str(caught.value.__cause__)
+
+
+def test_a_cluster_without_cores_and_no_workers_are_refused(run):
+    with pytest.raises(SettingsError, match="the Ray cluster has no core for workers: give num_proc"):
+        run(FakeRay(0))
+    with pytest.raises(SettingsError, match="num_proc must be at least 1 and is 0"):
+        run(FakeRay(2), num_proc=0)
+
+
+class _NoCluster(FakeRay):
+    def is_initialized(self):
+        return False
+
+    def init(self, *, address, **_):
+        assert address == "auto"
+        raise ConnectionError("Could not find any running Ray instance. Please specify the one to connect to.")
+
+
+def test_no_cluster_is_an_error_that_says_how_to_start_one(run):
+    with pytest.raises(SettingsError) as caught:
+        run(_NoCluster())
+    assert str(caught.value).startswith(
+        "no Ray cluster was found (Could not find any running Ray instance. Please specify the one to connect to): start one with "
+        "`ray start`, or name one in RAY_ADDRESS"
+    )

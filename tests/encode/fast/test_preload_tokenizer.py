@@ -1,0 +1,39 @@
+"""The server of worker processes loads a tokenizer before it forks, and never waits for itself."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from brimful.encode.fast.engines import TOKENIZER
+from brimful.encode.fast.proofs import remember
+
+SERVER = """
+import os, sys
+from pathlib import Path
+import brimful.base.execute.preload, brimful.measure.block, brimful.encode.fast.preload_tokenizer
+threads = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
+print(sum(name.startswith(("fastokens", "rayon")) for name in threads))
+sys.stdout.flush()
+child = os.fork()
+if child == 0:
+    from brimful.base.preloading import _tokenizers
+    print(len(_tokenizers), "transformers" in sys.modules, flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+
+
+@pytest.mark.long
+def test_a_fork_waits_for_the_tokenizer_and_for_no_lock(qwen, qwen_tokenizer, fresh_cache):
+    """Facts are known and the template is not, as after a job on documents: a template was compared in a thread, whose
+    import of Transformers waited for the lock that the fork held, for ever."""
+    qwen.facts.remember(str(qwen_tokenizer))
+    remember(qwen._proof_of(qwen.engine_id), {"reason": ""})
+    environment = {**os.environ, TOKENIZER: str(qwen_tokenizer), "BRIMFUL_CACHE": str(fresh_cache)}
+    command = [sys.executable, "-c", SERVER]
+    shown = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True).stdout
+    assert shown.split() == ["0", "1", "False"], (
+        "no thread holds a lock of the library at a fork, and what it loaded is there"
+    )

@@ -1,0 +1,91 @@
+"""Room for media is asked for, and their sizes are said, before anything is written."""
+
+import shutil
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from brimful.base.attachment import AttachmentStorage
+from brimful.base.blobs import LocalBlobStore
+from brimful.errors import StoreFullError
+from brimful.media.job.media_job import _announce_media, _check_space, media_root_of
+
+Stub: Any = SimpleNamespace
+"""An object of which only some attributes are asked."""
+
+PLAN = Stub(ledger=Stub(tokens_packed=1000), num_packs=10)
+
+
+def layout(storage=AttachmentStorage.BYTES):
+    """Three media in the containers of shards 0, 0 and 1."""
+    sizes = np.array([100, 200, 400])
+    return Stub(stored_sizes=sizes, storage=storage, shards=np.array([0, 0, 1]), packs_of_shard=5)
+
+
+@pytest.mark.parametrize(("pending", "num_bytes"), [([1], 3924), ([0, 1], 8772), ([0], 4848)])
+def test_media_of_pending_shards_need_room(tmp_path, monkeypatch, pending, num_bytes):
+    """Their bytes, a kibibyte for each, and five bytes a token of five packs a shard."""
+    store = LocalBlobStore(tmp_path / "not" / "yet")
+    asked = []
+
+    def usage(path):
+        asked.append(path)
+        return Stub(free=num_bytes - len(asked) + 1)
+
+    monkeypatch.setattr(shutil, "disk_usage", usage)
+    _check_space(store, PLAN, layout(), pending)
+    with pytest.raises(StoreFullError) as refused:
+        _check_space(store, PLAN, layout(), pending)
+    assert asked == [tmp_path, tmp_path]
+    needed, free = (f"{number / 1000:.2f} kB" for number in (num_bytes, num_bytes - 1))
+    assert refused.value.message.startswith(
+        f"{store.url} needs {needed}, most of them for media, and {free} are free: free some space, or choose "
+    )
+    with pytest.raises(StoreFullError) as refused:
+        _check_space(store, PLAN, layout(AttachmentStorage.REFERENCES), pending)
+    assert refused.value.message.endswith(": free some space")
+
+
+def test_what_needs_no_room_passes(tmp_path, monkeypatch):
+    """Shards that are there, and stores behind a URL."""
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Stub(free=0))
+    _check_space(LocalBlobStore(tmp_path), PLAN, layout(), [2])
+    _check_space(Stub(), PLAN, layout(), [0])
+
+
+def said(**values):
+    lines = []
+    facts = {
+        "is_used": np.array([True, False, True]),
+        "first_uses": np.array([2]),
+        "survey": Stub(sizes=np.array([1000, 5000, 500])),
+        "num_stored": 0,
+        "num_references": 0,
+        "features": None,
+        "stored_bytes": 2048,
+    }
+    source = Stub(media_directories=["/data/a", "/data/b"])
+    _announce_media(Stub(**{**facts, **values}), source, Stub(say=lines.append))
+    return lines
+
+
+def test_sizes_are_said():
+    """Of media in the packs, of what is stored, and where the others are."""
+    assert said() == ["media: 2 in the packs (1.50 kB)"]
+    assert said(num_stored=1) == ["media: 2 in the packs (1.50 kB); 1 distinct ones stored, 2.05 kB on disk"]
+    assert said(num_stored=1, features={}, num_references=1) == [
+        "media: 2 in the packs (1.50 kB); 1 distinct ones stored as features, 2.05 kB on disk (4.1 × their bytes); "
+        "1 referenced in /data"
+    ]
+    assert said(is_used=np.array([False] * 3)) == []
+
+
+@pytest.mark.parametrize(
+    ("directories", "root"),
+    [(["/data/a", "/data/b"], "/data"), (["/data/a"], "/data/a"), (["/a", "/b"], ""), ([], ""), (["/"], "")],
+)
+def test_the_root_of_media(directories, root):
+    """The directory that holds all of them; none where that is the whole file system."""
+    assert media_root_of(Stub(media_directories=directories)) == root

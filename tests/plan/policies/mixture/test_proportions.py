@@ -1,0 +1,18 @@
+"""Shares asked for and realised, in words."""
+
+from brimful.plan import Mixture, plan_packs
+from brimful.plan.policies.mixture.proportions import describe_mixture, sources_of_record
+
+
+def test_one_line_for_all_and_one_for_each():
+    """Two sources of four samples, three to one."""
+    mixture = Mixture(weights={"a": 3, "b": 1}, num_samples=8)
+    plan = plan_packs([2] * 8, capacity=4, mixture=mixture, sources={"a": 4, "b": 4})
+    mixed = plan.outcome.mixed
+    assert [source.describe() for source in sources_of_record(mixed)] == [
+        "a: 75.00 % asked for, 75.00 % packed; 6 samples, 12 tokens; 2 repeats",
+        "b: 25.00 % asked for, 25.00 % packed; 2 samples, 4 tokens; 2 left for later epochs",
+    ]
+    assert describe_mixture(mixed, mixture.as_dict()) == (
+        "2 sources, mix then pack, shares of samples within 0.00 % of the request; 2 repeats, 2 samples left for later epochs"
+    )

@@ -1,0 +1,47 @@
+"""A pack as lines: data is shown, and not obeyed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def test_control_characters_of_the_data_do_not_reach_the_terminal(tmp_path: Path) -> None:
+    """Without it a row of the data can clear the screen, or write its title."""
+    from brimful.report.text.pack_lines import show_pack
+    from brimful.testing.toys import toy_pack
+
+    lines = show_pack(toy_pack([3]), 0, 8, lambda ids: "a\x1b[2J\x9b\tb\u202e\u2066\n")
+    assert "a\\x1b[2J\\x9b\tb\\u202e\\u2066\n" in "\n".join(lines)
+    assert "\x1b" not in "\n".join(lines)
+
+
+def test_a_medium_stands_in_the_place_of_its_tokens() -> None:
+    """Without it a picture is a word that is written hundreds of times, and its neighbours are out of sight."""
+    from dataclasses import replace
+
+    from brimful.media import MediaKind, Medium, PlacedMedium
+    from brimful.report.text.pack_lines import pack_as_dict, show_pack
+    from brimful.testing.toys import toy_pack
+
+    items = [
+        PlacedMedium(
+            Medium(MediaKind.IMAGE, "gone\x1b[2J.png", path="/nowhere/gone.png"), 1, 300, 300, grid=(1, 30, 40)
+        ),
+        PlacedMedium(Medium(MediaKind.AUDIO, "", data=b"no sound"), 311, 4, 4, segment=1),
+    ]
+    pack = replace(toy_pack([310, 6]), attachments=tuple(items))
+    lines = show_pack(pack, 0, 400, lambda ids: "x" * len(ids), full=True)
+    assert (
+        lines[2]
+        == "x[image 'gone\\x1b[2J.png': does not exist, looked for at '/nowhere/gone.png', 300 tokens, 30×40 patches]⟦xxxxxxxxx⟧"
+    )
+    assert lines[4].startswith("x[audio: libsndfile cannot read it")
+    assert lines[4].endswith("4 tokens]⟦x⟧")
+    without_text = show_pack(pack, 0, 400, None)
+    assert [line[:7] for line in without_text[1:]] == ["── toke", "[image ", "── toke", "[audio:"]
+    (picture,) = pack_as_dict(pack, 0, 400, None)["segments"][0]["media"]
+    assert (picture["kind"], picture["length"], picture["problem"]) == (
+        "image",
+        300,
+        "does not exist, looked for at '/nowhere/gone.png'",
+    )

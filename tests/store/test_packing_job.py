@@ -1,0 +1,180 @@
+"""The whole job in one call: what it leaves, and what it does the second time."""
+
+import json
+
+import pytest
+
+from brimful import (
+    PackedDataset,
+    Plan,
+    PlanSettings,
+    check_store,
+    open_packs,
+    open_source,
+    pack_dataset,
+)
+from brimful.base.execute import Execution
+from brimful.errors import SettingsError, SourceError, StoreMismatchError
+from brimful.plan import Alignment, Mixture
+from brimful.store import JobSettings
+from brimful.store import packing_job as job_module
+from brimful.testing.toys import toy_chat_encoder
+from tests.store.stores import texts
+
+
+def test_the_whole_job_leaves_packs_plan_lengths_and_account(tmp_path):
+    """One call, then everything that later commands read is there and temporary files are gone."""
+    rows = [*texts(3, 50, 4), {"nothing": 1}]
+    summary = pack_dataset(
+        open_source(rows), toy_chat_encoder(), tmp_path, PlanSettings(capacity=8, overflow="drop"), on_bad_sample="skip"
+    )
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {
+        "stream.json", "shards", "log", "plan.arrow", "lengths.arrow", "rejects.jsonl", "dropped.jsonl", "summary.json"
+    }  # fmt: skip
+    account = json.loads((tmp_path / "summary.json").read_text())
+    assert (
+        account["samples_in"],
+        account["samples_packed"],
+        account["samples_dropped"],
+        account["samples_rejected"],
+    ) == (4, 2, 1, 1)
+    assert "rejected       1 row, listed in" in str(summary)
+    assert json.loads((tmp_path / "dropped.jsonl").read_text()) == {
+        "sample_id": 1,
+        "where": "memory[1]",
+        "tokens": 50,
+        "targets": 49,
+        "reason": "longer than a pack (8 tokens)",
+    }
+    assert "warning        87.72 % of the tokens are in no pack: see dropped and cut" in str(summary)
+    assert json.loads((tmp_path / "rejects.jsonl").read_text())["sample_id"] == 3
+    check_store(tmp_path, plan=Plan.open(tmp_path / "plan.arrow"))
+
+
+def test_a_second_call_encodes_nothing(tmp_path):
+    """On a finished directory the job only reads its account."""
+
+    class Deaf(type(toy_chat_encoder())):
+        def encode_batch(self, samples):
+            raise AssertionError("encoded again")
+
+        lengths = encode_batch
+
+    source = open_source(texts(3, 5, 4))
+    first = pack_dataset(source, toy_chat_encoder(), tmp_path, capacity=8)
+    again = pack_dataset(source, Deaf(), tmp_path, capacity=8)
+    assert again.plan.fingerprint == first.plan.fingerprint
+
+
+def test_a_store_knows_the_alignment_of_its_plan(tmp_path):
+    """Whoever opens the packs must pad them as they were planned, or context parallelism cuts tokens off."""
+    source = open_source([{"text": "abc" * number} for number in range(3, 30)])
+    summary = pack_dataset(
+        source,
+        toy_chat_encoder(),
+        tmp_path / "packs",
+        PlanSettings(capacity=200, alignment=8),
+        groups=[0] * 2 + [-1] * 25,
+    )
+    packs = open_packs(tmp_path / "packs")
+    assert packs.alignment == PackedDataset(packs).alignment == summary.plan.alignment == Alignment(segment=8)
+    assert summary.plan.outcome.groups is not None
+    with pytest.raises(StoreMismatchError, match=r"settings alignment .*settings groups"):
+        pack_dataset(source, toy_chat_encoder(), tmp_path / "packs", capacity=200)
+
+
+def test_a_finished_store_keeps_the_plan_that_it_was_written_from(tmp_path, monkeypatch):
+    """Searches that end by the clock find another plan next time; the same call must find its packs again."""
+    source, encoder = open_source([{"text": "abc" * number} for number in range(3, 30)]), toy_chat_encoder()
+    first = pack_dataset(source, encoder, tmp_path / "packs", capacity=200)
+    monkeypatch.setattr(job_module, "plan_with", lambda *args, **options: pytest.fail("planned again"))
+    assert pack_dataset(source, encoder, tmp_path / "packs", capacity=200).plan.fingerprint == first.plan.fingerprint
+
+
+def test_a_refused_job_leaves_a_store_as_it_was(tmp_path):
+    """Lengths of the second job in the directory of the first made every report of it fail."""
+    source, encoder = open_source([{"text": "abc" * number} for number in range(3, 30)]), toy_chat_encoder()
+    pack_dataset(source, encoder, tmp_path / "packs", capacity=200)
+    before = {path: path.read_bytes() for path in (tmp_path / "packs").rglob("*") if path.is_file()}
+    for options in ({"budgets": {"loss_tokens": 150}}, {"seed": 1}, {"mix": True}):
+        with pytest.raises(StoreMismatchError, match="settings"):
+            pack_dataset(source, encoder, tmp_path / "packs", PlanSettings(capacity=200, **options))
+    assert before == {path: path.read_bytes() for path in (tmp_path / "packs").rglob("*") if path.is_file()}
+
+
+def test_a_store_of_another_job_is_refused(tmp_path):
+    """Named by what differs, before any work is done."""
+    source, encoder = open_source(texts(3, 5, 4)), toy_chat_encoder()
+    pack_dataset(source, encoder, tmp_path, capacity=8)
+    with pytest.raises(StoreMismatchError, match=r"capacity \(8 there, 16 now\)"):
+        pack_dataset(source, encoder, tmp_path, capacity=16)
+    with pytest.raises(StoreMismatchError, match=r"encoder \("):
+        pack_dataset(source, toy_chat_encoder(version=1), tmp_path, capacity=8)
+
+
+def test_settings_are_objects_or_keywords(tmp_path):
+    """Without it an option of plans is given to one call as a keyword and to the next as an object."""
+    encoder = toy_chat_encoder()
+    with pytest.raises(TypeError, match=r"give capacity, or settings=PlanSettings\(capacity=…\)"):
+        pack_dataset(texts(3), encoder, "nowhere")
+    with pytest.raises(TypeError, match="settings must be a PlanSettings and is 8: or give its fields as keywords"):
+        pack_dataset(texts(3), encoder, "nowhere", 8)  # type: ignore[arg-type]
+    objects = PlanSettings(capacity=8, overflow="drop"), JobSettings(num_proc=1)
+    of_objects = pack_dataset(texts(3, 9), encoder, tmp_path / "a", objects[0], job=objects[1])
+    of_keywords = pack_dataset(texts(3, 9), encoder, tmp_path / "b", capacity=8, overflow="drop", num_proc=1)
+    of_both = pack_dataset(texts(3, 9), encoder, tmp_path / "c", PlanSettings(capacity=9), capacity=8, overflow="drop")
+    assert of_objects.plan.fingerprint == of_keywords.plan.fingerprint == of_both.plan.fingerprint
+    with pytest.raises(SettingsError, match="task_index: all shares have to be measured before one plan"):
+        pack_dataset(texts(3), encoder, "nowhere", capacity=8, execution=Execution(task_index=0, num_tasks=2))
+
+
+def test_a_mixture_takes_its_sources_by_name(tmp_path):
+    """They lie one after the other, and the summary has a line on their shares."""
+    named = {"a": texts(*[4] * 6), "b": texts(*[4] * 6)}
+    settings = PlanSettings(capacity=8, mixture=Mixture(weights={"a": 3, "b": 1}))
+    summary = pack_dataset(named, toy_chat_encoder(), tmp_path, settings)
+    assert summary.source == "a mixture of a, b"
+    assert summary.table.tokens.tolist() == [4] * 12
+    shares = summary.plan.outcome.mixed["sources"]
+    assert [(share["source"], share["begin"]) for share in shares] == [("a", 0), ("b", 6)]
+    assert [line for line in str(summary).splitlines() if line.startswith("mixture        ")]
+
+
+def test_a_budget_that_packing_cannot_measure(tmp_path):
+    """Named with those that it can; of a job that measures the targets of the loss they are one."""
+    with pytest.raises(SettingsError, match=r"budgets 'patches' is unknown: packing can measure loss_tokens, samples"):
+        pack_dataset(texts(3), toy_chat_encoder(), tmp_path, PlanSettings(capacity=8, budgets={"patches": 4}))
+    summary = pack_dataset(
+        texts(3, 5, 4), toy_chat_encoder(), tmp_path, PlanSettings(capacity=20, budgets={"loss_tokens": 7})
+    )
+    assert sorted(summary.table.budgets) == ["loss_tokens", "tokens"]
+    assert summary.plan.num_packs == 2
+
+
+def test_a_source_of_which_nothing_can_be_packed(tmp_path):
+    """Every row is rejected: the first is named, with its reason."""
+    with pytest.raises(SourceError, match=r"^no row of .* can be packed; the first is memory\[0\]"):
+        pack_dataset([{"text": 1}], toy_chat_encoder(), tmp_path, capacity=8, on_bad_sample="skip")
+
+
+def test_rows_of_two_samples_are_groups_of_the_plan(tmp_path):
+    """Both sides of a preference are in one pack, and another grouping is another job."""
+    rows = [{"prompt": "p", "chosen": "a" * number, "rejected": "b"} for number in range(1, 9)]
+    source = open_source(rows)
+    assert source.group_size == 2
+    summary = pack_dataset(source, toy_chat_encoder(), tmp_path, capacity=50)
+    for pack in summary.plan:
+        ids = [segment.sample_id for segment in pack]
+        assert sorted(ids) == sorted({row * 2 + side for row in {i // 2 for i in ids} for side in (0, 1)})
+    assert pack_dataset(source, toy_chat_encoder(), tmp_path, capacity=50).seconds == {}
+
+
+def test_the_directory_of_a_job_with_other_filters(tmp_path):
+    """Its packs hold other samples: the filters of both are named."""
+    source, encoder = open_source(texts(3, 5, 4, 4)), toy_chat_encoder()
+    pack_dataset(source, encoder, tmp_path, capacity=8, filters=["characters=4:9"])
+    for filters, now in ((None, "none"), (["characters=5:9"], "characters {'")):
+        with pytest.raises(StoreMismatchError, match=r"already holds packs made differently: filters \(") as refused:
+            pack_dataset(source, encoder, tmp_path, capacity=8, filters=filters)
+        assert f", {now}" in str(refused.value)

@@ -1,0 +1,199 @@
+"""The summary of a job: each line of it, from lengths and counts alone."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from brimful import LengthTable, plan_packs
+from brimful.encode.completions import BORROWED_REASON
+from brimful.lengths.targets import Targets
+from brimful.store.summary import PackSummary
+
+
+def table_of(tokens, targets=None, *, group_size=1, encoded_by=(), **account):
+    lengths = np.array(tokens, dtype=np.int32)
+    counts = Targets(np.array(np.maximum(lengths, 0) if targets is None else targets, dtype=np.int32), None)
+    provenance = {"group_size": group_size, "encoded_by": list(encoded_by), "account": account}
+    return LengthTable({"tokens": lengths}, provenance=provenance, targets=counts)
+
+
+def summary_of(table, *, seconds=None, **settings):
+    table.targets = table.targets or Targets(np.maximum(table.tokens, 0), None)
+    plan = plan_packs(table, **settings)
+    return PackSummary(
+        source="chats.jsonl",
+        format="messages",
+        directory="packs",
+        capacity=plan.capacity,
+        plan=plan,
+        table=table,
+        shards=1,
+        seconds={} if seconds is None else seconds,
+    )
+
+
+def values_of(summary):
+    """The values of the lines by their names; several warnings are one text."""
+    values = {}
+    for line in summary.lines():
+        name, value = line[:15].rstrip(), line[15:]
+        values[name] = f"{values[name]} | {value}" if name in values else value
+    return values
+
+
+def test_every_line_of_a_job_with_losses():
+    """Two samples of 1,500 tokens are packed, one is dropped with its targets, one was rejected."""
+    table = table_of(
+        [1500, 1500, 6000, -1],
+        [1400, 0, 5999, 0],
+        encoded_by=["tokenizers 0.21", "jinja2"],
+        no_target={"an empty answer": 1},
+        unread={"id": 4, "score": 1},
+        filtered={"duplicates": 1},
+    )
+    summary = summary_of(
+        table, capacity=3000, overflow="drop", no_target="keep", seconds={"measure": 1.26, "plan": 0.04}
+    )
+    assert summary.lines() == [
+        "samples        4 in chats.jsonl (format messages)",
+        "tokens         9,000, 3,000 a sample",
+        "encoded by     tokenizers 0.21",
+        "encoded by     jinja2",
+        "targets        7,399 (82.2 % of the tokens); 5,999 lost with what was dropped and cut; without any: 1 samples: "
+        "an empty answer",
+        "packs          1 of 3,000 tokens in 1 shard",
+        "fill           100.00 %",
+        "lower bound    1 pack: at what any plan needs (auto: best_fit_decreasing meets the bound)",
+        "samples/pack   2.0 on average, median 2, most 2",
+        "dropped        1 sample (25.00 %), 6,000 tokens (66.67 %): longer than a pack, listed in packs/dropped.jsonl",
+        "cut            0 truncated, 0 tokens (0 %) lost; 0 split into segments",
+        "rejected       1 row, listed in packs/rejects.jsonl",
+        "filtered       1 by duplicates (among the rejected)",
+        "not read       columns id (100 %), score (25.00 %) of the rows",
+        "time           measure 1.3 s, plan 0.0 s",
+        "warning        66.67 % of the tokens are in no pack: see dropped and cut; a larger pack loses fewer",
+        "warning        1 sample in the packs have no target and teach nothing",
+    ]
+    assert str(summary) == "\n".join(summary.lines())
+    assert repr(summary) == f"PackSummary('packs', {summary.plan!r})"
+
+
+def test_a_job_without_a_loss_says_so():
+    values = values_of(summary_of(table_of([5, 3, 4], [4, 2, 3]), capacity=10))
+    assert values["targets"] == "9 (75.0 % of the tokens); every sample has one"
+    assert values_of(summary_of(table_of([5, 3, 3]), capacity=10))["tokens"] == "11, 4 a sample"
+    assert values["dropped"] == "0 samples (0.00 %), 0 tokens (0 %): longer than a pack"
+    assert values["rejected"] == "0 rows"
+    assert values["time"] == "nothing to do: all was there"
+    assert values["samples/pack"] == "1.5 on average, median 2, most 2"
+    assert not {"warning", "filtered", "not read", "mixture", "encoded by"} & set(values)
+
+
+def test_packs_above_the_bound_are_a_share_of_it():
+    """Four samples of more than half a pack are four packs; next fit takes five of these, where four would do."""
+    values = values_of(summary_of(table_of([4, 7, 4, 7, 2, 8]), capacity=10, algorithm="next_fit"))
+    assert values["lower bound"] == "4 packs: 25.000 % above what any plan needs (next_fit)"
+    assert values["targets"] == "32 (100.0 % of the tokens); every sample has one"
+
+
+def test_rows_of_two_samples_are_counted_as_rows():
+    values = values_of(summary_of(table_of([5, 3, 4, 2], group_size=2), capacity=10))
+    assert values["samples"] == "4 of 2 rows in chats.jsonl (format messages)"
+
+
+def test_cut_samples_are_counted():
+    values = values_of(summary_of(table_of([12, 3], [11, 2]), capacity=10, overflow="truncate"))
+    assert values["cut"] == "1 truncated, 2 tokens (13.33 %) lost; 0 split into segments"
+    assert values["targets"] == "13 (86.7 % of the tokens); 2 lost with what was dropped and cut; every sample has one"
+    values = values_of(summary_of(table_of([12, 3]), capacity=10, overflow="split"))
+    assert values["cut"] == "0 truncated, 0 tokens (0 %) lost; 1 split into segments"
+
+
+def test_several_budgets_name_their_reasons_with_counts():
+    table = LengthTable.from_lengths([4, 12, 3, 2, 5], patches=[0, 0, 9, 9, 1])
+    values = values_of(summary_of(table, capacity=10, budgets={"patches": 8}, overflow="drop"))
+    assert values["dropped"].startswith("3 samples (60.00 %), 17 tokens (65.38 %): 1 longer than a pack; 2 for patches")
+
+
+def test_a_few_columns_are_named_and_the_rest_is_counted():
+    table = table_of([5], unread={f"c{number}": 1 for number in range(10)})
+    assert values_of(summary_of(table, capacity=10))["not read"] == (
+        f"columns {', '.join(f'c{number} (100 %)' for number in range(8))} and 2 more of the rows"
+    )
+    table = table_of([5], unread={f"c{number}": 1 for number in range(8)})
+    assert " more" not in values_of(summary_of(table, capacity=10))["not read"]
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(9994, "c (99.94 %)"), (9996, "c (100 %)"), (1, "c (0.01 %)")], ids=["most", "all", "few"]
+)
+def test_a_share_is_shown_with_two_decimals_or_none(count, text):
+    table = table_of([1] * 10_000, unread={"c": count})
+    assert values_of(summary_of(table, capacity=100))["not read"] == f"columns {text} of the rows"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "targets", "warnings"),
+    [
+        # 5 % of the tokens are much, 4.95 % are not.
+        ([105, 95, *[100] * 19], None, "5.00 % of the tokens are in no pack: see dropped and cut; a larger pack loses fewer"),
+        ([104, 96, *[100] * 19], None, None),
+        # A loss that falls on targets above all: at least 5 % of them, and 1.5 times the 4.04 % of the tokens.
+        ([101, *[100] * 24], [61, 939, *[0] * 23], "6.10 % of the targets are in no pack"),
+        ([101, *[100] * 24], [60, 940, *[0] * 23], None),
+        ([101, *[100] * 99], [50, 950, *[0] * 98], "5.00 % of the targets are in no pack"),
+        ([101, *[100] * 99], [49, 951, *[0] * 98], None),
+    ],
+    ids=["tokens", "few tokens", "targets", "targets beside tokens", "many targets", "few targets"],
+)  # fmt: skip
+def test_large_losses_are_warned_of(tokens, targets, warnings):
+    summary = summary_of(table_of(tokens, targets), capacity=100, overflow="drop", no_target="keep")
+    warned = [line.removeprefix("warning        ") for line in summary.warnings() if "teach nothing" not in line]
+    assert warned == ([] if warnings is None else [warnings])
+
+
+def test_mismatches_of_kto_are_no_samples_that_teach_nothing():
+    table = table_of([5, 3, 4], [4, 0, 0], no_target={BORROWED_REASON: 2})
+    summary = summary_of(table, capacity=10, no_target="keep")
+    assert summary.warnings() == []
+    table = table_of([5, 3, 4], [4, 0, 0], no_target={BORROWED_REASON: 1, "an empty answer": 1})
+    assert summary_of(table, capacity=10, no_target="keep").warnings() == [
+        "warning        1 sample in the packs have no target and teach nothing"
+    ]
+
+
+def test_what_only_some_jobs_have_is_said_once_it_is_there():
+    table = LengthTable({"tokens": np.array([5, 3])}, targets=Targets(np.array([4, 2], dtype=np.int32), None))
+    plan = plan_packs(table, capacity=10)
+    fields: dict[str, Any] = {
+        "source": "a.txt",
+        "format": "text",
+        "directory": "p",
+        "capacity": 10,
+        "plan": plan,
+        "table": table,
+    }
+    plain = PackSummary(**fields, shards=1)
+    rich = PackSummary(**fields, shards=2, unit="lines", first_rejected="a.txt:3: no text", seconds={"plan": 1.0})
+    assert "(format text)" in plain.lines()[0]
+    assert "(format text, lines)" in rich.lines()[0]
+    assert "packs          1 of 10 tokens in 2 shards" in rich.lines()
+    assert "rejected       0 rows" in rich.lines()  # no file lists none
+    assert plain.as_dict() == {
+        "source": "a.txt",
+        "format": "text",
+        "directory": "p",
+        "capacity": 10,
+        "num_packs": 1,
+        "lower_bound": 1,
+        "fill_ratio": 0.8,
+        "shards": 1,
+        "plan_fingerprint": plan.fingerprint,
+        "settings": plan.record,
+        "account": {"kinds": {}, "unread": {}, "no_target": {}},
+        "seconds": {},
+        **plan.ledger.as_dict(),
+    }
+    assert rich.as_dict() == {**plain.as_dict(), "shards": 2, "unit": "lines", "seconds": {"plan": 1.0}}
+    assert plain.media is None

@@ -1,0 +1,120 @@
+"""The beginning of a producer: the way from rows to tokens, and the directory of the stream."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from brimful import PackingProducer, open_packs
+from brimful.base.blobs import open_blob_store
+from brimful.encode.choose import EncoderSettings, Mode
+from brimful.errors import BadSampleError, NoTargetError, SettingsError, SourceError
+from brimful.sources.sample import Sample
+from brimful.store.shards import StreamLog
+from brimful.stream.producer.begin import check_apart, mode_of_arrivals
+from brimful.stream.producer.registered import Producers
+from brimful.stream.producer.settings import ProducerSettings
+from tests.stream.producer.streams import producer
+
+Stub: Any = SimpleNamespace
+"""An object of which only some attributes are asked."""
+
+TEXT, ROW = Sample(0, text="a"), Sample(1, messages=[{"role": "user", "content": "a"}])
+
+
+class Feed:
+    """Rows that came, and whether any more will."""
+
+    title = "rows"
+
+    def __init__(self, *rows, is_ended=False):
+        self.rows, self.is_ended, self.calls = list(rows), is_ended, []
+
+    def poll(self, count, first_id, *, is_last):
+        self.calls.append((count, first_id, is_last))
+        return self.rows
+
+    def seek(self, cursors):
+        self.calls.append(cursors)
+
+
+def mode(feed, known=None, *, close=False, **options):
+    registration = None if known is None else Stub(settings={"mode": known})
+    return mode_of_arrivals(EncoderSettings(**options), feed, registration, close=close)
+
+
+def test_what_was_given_or_begun_asks_no_row():
+    """In this order: the mode, a family of media, what the producer was begun with."""
+    feed = Feed(TEXT)
+    assert mode(feed, "text", mode="chat") is Mode.CHAT
+    assert mode(feed, "text", media="qwen2_5_vl") is Mode.CHAT
+    assert mode(feed, "chat") is Mode.CHAT
+    assert feed.calls == []
+    assert mode(feed, "encoder") is Mode.TEXT
+
+
+@pytest.mark.parametrize("close", [True, False])
+def test_the_first_rows_choose(close):
+    """Rows of several kinds are chats; rows that are looked at are read again."""
+    feed = Feed(BadSampleError("no", sample_id=0), TEXT, TEXT)
+    assert mode(feed, close=close) is Mode.TEXT
+    assert feed.calls == [(256, 0, close), []]
+    assert mode(Feed(TEXT, ROW)) is Mode.CHAT
+    assert mode(Feed(ROW)) is Mode(ROW.kind)
+
+
+def test_without_a_row_it_waits_or_says_why_there_is_none():
+    assert mode(Feed()) is None
+    assert mode(Feed(), close=True) is None
+    assert mode(Feed(is_ended=True)) is None
+    with pytest.raises(SourceError, match="rows is empty: no sample to pack"):
+        mode(Feed(is_ended=True), close=True)
+    with pytest.raises(BadSampleError, match="first"):
+        mode(Feed(BadSampleError("first", sample_id=0), BadSampleError("second", sample_id=1)))
+
+
+def test_a_stream_lies_apart_from_its_source(tmp_path):
+    """In it, also by a link; beside it, or of a source that is no directory, it may lie anywhere."""
+    source, file = tmp_path / "in", tmp_path / "in" / "a.jsonl"
+    source.mkdir()
+    file.write_text("")
+    (tmp_path / "link").symlink_to(source)
+    for inside in (source, source / "out", tmp_path / "link" / "out"):
+        with pytest.raises(SettingsError, match=r"lies in the source .*in: choose another directory"):
+            check_apart(str(source), str(inside))
+    for given, directory in (
+        (source, tmp_path / "input"),
+        (source, tmp_path),
+        (file, source / "out"),
+        ([TEXT], source),
+        (str(source), f"s3://bucket/{source}"),
+    ):
+        check_apart(given, str(directory))
+
+
+def test_rows_of_tokens_need_no_encoder(tmp_path):
+    """The way to tokens is kept with the name of the producer: the next process asks no row, and no other may change it."""
+    rows = [{"input_ids": [1, 2, 3], "labels": [-100, 2, 3]}, {"input_ids": [4, 5]}]
+    options: dict[str, Any] = {"capacity": 8, "lookahead": 2, "packs_per_shard": 1}
+    first = PackingProducer(rows, None, tmp_path, notes={"by": "a test"}, **options)
+    assert first.close().samples_packed == 2
+    (own,) = Producers(open_blob_store(tmp_path)).all()
+    assert own.settings["mode"] == "tokens"
+    assert StreamLog(open_blob_store(tmp_path)).header()["notes"] == {"by": "a test"}
+    (pack,) = open_packs(tmp_path)
+    assert (pack.input_ids.tolist(), pack.labels.tolist()) == ([1, 2, 3, 4, 5], [-100, 2, 3, -100, 5])
+    assert PackingProducer(iter([]), None, tmp_path, **options).close().samples_packed == 2
+
+
+def test_a_sample_without_a_target_is_refused_with_both_ways_out(tmp_path):
+    with pytest.raises(NoTargetError) as refused:
+        producer([{"text": "a"}], tmp_path).close()
+    assert str(refused.value) == (
+        'sample 0 of list of rows has no target of the loss; choose no_target="drop" or no_target="keep"'
+    )
+
+
+@pytest.mark.parametrize("max_age", [0, -1.0, "3", True])
+def test_an_age_is_a_number_of_seconds(max_age):
+    with pytest.raises(SettingsError, match=f"max_age must be a number of seconds above 0 and is {max_age!r}"):
+        ProducerSettings(capacity=8, max_age=max_age)

@@ -1,0 +1,50 @@
+"""The intake of a producer: which samples are kept, and which are counted as what."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from brimful.errors import BadSampleError
+from brimful.sources.sample import Sample
+from brimful.stream.producer.intake import Intake
+from brimful.stream.producer.settings import ProducerSettings
+from brimful.testing.toys import toy_chat_encoder
+
+
+def intake(**settings: Any) -> Intake:
+    return Intake(toy_chat_encoder(), ProducerSettings(**{"capacity": 3, **settings}), "rows")
+
+
+@pytest.mark.parametrize(
+    ("mask", "error", "truncate", "truncate_left"),
+    [
+        ("-++---", True, True, False),
+        ("---+--", True, False, False),
+        ("----+-", True, False, True),
+        ("+-----", False, False, False),
+        ("--+---", True, True, False),
+        ("-----+", True, False, True),
+        ("--", False, False, False),
+        ("-+", True, True, True),
+    ],
+)
+def test_a_target_behind_the_first_token_is_left_after_truncation(mask, error, truncate, truncate_left):
+    """Of six tokens the first or the last three stay; the first of what stays is predicted from nothing."""
+    flags = np.array([letter == "+" for letter in mask])
+    found = [intake(overflow=name)._has_target(flags) for name in ("error", "truncate", "truncate_left")]
+    assert found == [error, truncate, truncate_left]
+
+
+def test_samples_are_counted_by_what_becomes_of_them(logged):
+    """Ids go on from the first; samples that are left out are logged, ten of them."""
+    one = intake(capacity=9, no_target="drop", on_bad_sample="skip")
+    bad = [BadSampleError(f"fault {number}", sample_id=number) for number in range(11)]
+    taken = one.take([Sample(0, text="ab"), Sample(1, text="a"), *bad, Sample(2, text=""), Sample(3, text="abc")], 100)
+    assert [(sample_id, len(sample)) for sample_id, sample in taken.kept.items()] == [(100, 2), (114, 3)]
+    assert (taken.num_read, taken.num_malformed, taken.num_without_target) == (15, 12, 1)
+    assert [line.rpartition(": ")[2] for line in logged] == [f"fault {number}" for number in range(10)]
+    kept = intake(capacity=9, no_target="keep").take([Sample(1, text="a")], 5)
+    assert list(kept.kept) == [5]
+    with pytest.raises(BadSampleError, match="sample 7: has no tokens"):
+        intake().take([Sample(0, text="")], 7)
