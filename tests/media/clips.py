@@ -1,5 +1,6 @@
 """Videos of every container, made in memory: 50 frames at 25 per second, 64 x 48, each of another grey."""
 
+import gc
 import io
 import os
 import tempfile
@@ -25,6 +26,20 @@ CONTAINERS = {
     "vp9": ("webm", "libvpx-vp9", {}),
     "live": ("webm", "libvpx-vp9", {"live": "1"}),
 }
+
+
+def transformers_frames(path, indices):
+    """Frames and facts of the reader of Transformers; ``indices`` may be a function of its metadata.
+
+    It closes no file. A decoder that the garbage collector frees in a forked process, such as a worker of a later test,
+    waits for ever for its threads, which are not there; so the collector runs here.
+    """
+    from transformers.video_utils import load_video
+
+    pick = indices if callable(indices) else lambda metadata, **_: indices
+    loaded = load_video(str(path), backend="pyav", sample_indices_fn=pick)
+    gc.collect()
+    return loaded
 
 
 def clip(container="mp4", num_frames=50, rate=25, size=(64, 48), rotation=None, times=None):

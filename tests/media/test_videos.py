@@ -11,7 +11,7 @@ av = pytest.importorskip("av", reason="videos need the extra brimful[media]")
 
 from brimful.media import BadMediumError, MediaKind, Medium  # noqa: E402
 from brimful.media.videos import load_frames, video_header  # noqa: E402
-from tests.media.clips import CONTAINERS, clip, trimmed  # noqa: E402
+from tests.media.clips import CONTAINERS, clip, transformers_frames, trimmed  # noqa: E402
 from tests.media.pictures import picture  # noqa: E402
 
 
@@ -70,12 +70,12 @@ def test_a_whole_file_is_not_demuxed(data_dir, monkeypatch):
 @pytest.mark.parametrize("name", ["1.mp4", "2.avi", "3.mp4", "4.mp4"])
 def test_shipped_videos(name, data_dir):
     """The facts of the reader of Transformers, and its frames."""
-    reference = pytest.importorskip("transformers.video_utils", reason="needs the extra brimful[text]")
+    pytest.importorskip("transformers.video_utils", reason="needs the extra brimful[text]")
     path = data_dir / "multimodal/llama_factory_demo/mllm_demo_data" / name
     medium = Medium(MediaKind.VIDEO, name, str(path))
     header = video_header(medium)
     indices = list(range(0, header.num_frames, 40))
-    video, facts = reference.load_video(str(path), backend="pyav", sample_indices_fn=lambda metadata, **_: indices)
+    video, facts = transformers_frames(path, indices)
     assert header[:4] == (facts.total_num_frames, facts.fps, facts.width, facts.height)
     np.testing.assert_array_equal(load_frames(medium, indices), video)
     assert header.num_frames == decoded(path.read_bytes())
@@ -106,15 +106,13 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_has_the_facts_and_frames_of_transformers(kind, tmp_path):
     """Rate and size as its reader has them; the number is that of decoding, which it takes for 0 in Matroska and WebM."""
-    reference = pytest.importorskip("transformers.video_utils", reason="needs the extra brimful[text]")
+    pytest.importorskip("transformers.video_utils", reason="needs the extra brimful[text]")
     container, options = KINDS[kind]
     data = clip(container, **options)
     (tmp_path / "clip").write_bytes(data)
     header = video_header(of(data))
     indices = sorted({0, header.num_frames - 1})
-    video, facts = reference.load_video(
-        str(tmp_path / "clip"), backend="pyav", sample_indices_fn=lambda metadata, **_: indices
-    )
+    video, facts = transformers_frames(tmp_path / "clip", indices)
     assert facts.total_num_frames in (header.num_frames, 0)
     assert header == (decoded(data), facts.fps, facts.width, facts.height)
     np.testing.assert_array_equal(load_frames(of(data), indices), video)

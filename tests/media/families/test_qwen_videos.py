@@ -15,6 +15,7 @@ from brimful.media import BadMediumError, MediaKind, Medium
 from brimful.media.families import Piece, open_family
 from brimful.media.families.qwen_vl import Qwen3VideoSettings, resize_video
 from brimful.media.videos import VideoHeader, load_frames, video_header
+from tests.media.clips import transformers_frames
 
 NAMES = ["qwen2-vl", "qwen2.5-vl", "qwen3-vl"]
 
@@ -104,7 +105,6 @@ def test_shipped_videos(name, overrides, torchvision, tmp_path, data_dir, small_
     from transformers import AutoTokenizer
     from transformers.models.qwen2_vl.processing_qwen2_vl import Qwen2VLProcessor
     from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
-    from transformers.video_utils import load_video
 
     write_settings(tmp_path, name, overrides)
     reference = processor(name, tmp_path, torchvision)
@@ -125,7 +125,7 @@ def test_shipped_videos(name, overrides, torchvision, tmp_path, data_dir, small_
         def sample(metadata, **_):
             return sampled(reference, metadata, overrides)
 
-        video, metadata = load_video(str(path), backend="pyav", sample_indices_fn=sample)
+        video, metadata = transformers_frames(path, sample)
         indices = family.frame_indices(video_header(medium))
         assert indices == [int(index) for index in metadata.frames_indices]
         np.testing.assert_array_equal(load_frames(medium, indices), video)

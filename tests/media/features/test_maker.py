@@ -14,7 +14,7 @@ from brimful.media import MediaKind, Medium, PlacedMedium
 from brimful.media.families import open_family
 from brimful.media.features.maker import VideoFeatures
 from brimful.media.videos import load_frames, video_header
-from tests.media.clips import clip
+from tests.media.clips import clip, transformers_frames
 
 NAMES = ["qwen2-vl", "qwen2.5-vl", "qwen3-vl"]
 
@@ -70,14 +70,12 @@ def test_patches_are_those_of_the_video_processor(name, settings, torchvision, t
 
 def test_seconds_of_a_grid_are_those_of_the_processor(data_dir):
     """Positions in time follow from them; a third of a second at 29.97 rounds here or there."""
-    from transformers.video_utils import load_video
-
     family = open_family("qwen2.5-vl", fps=2)
     folder = data_dir / "multimodal/llama_factory_demo/mllm_demo_data"
     for name in ("1.mp4", "2.avi", "3.mp4"):
         medium = Medium(MediaKind.VIDEO, name, str(folder / name))
         indices = family.frame_indices(video_header(medium))
-        _, metadata = load_video(str(folder / name), backend="pyav", sample_indices_fn=lambda due=indices, **_: due)
+        _, metadata = transformers_frames(folder / name, indices)
         assert family.expand(medium).seconds_per_grid == 2 / metadata.sampled_fps
 
 
