@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from brimful import Pack, PackCollator  # noqa: E402
 from brimful.collate import Padding, lay_out  # noqa: E402
 from brimful.collate.dialects.megatron import build_packed_seq_params  # noqa: E402
-from brimful.collate.dialects.trl import trl_example  # noqa: E402
+from brimful.collate.dialects.one_row import trl_example  # noqa: E402
 from brimful.collate.layout import indexed_mask  # noqa: E402
 from brimful.media.collate import MediaFeatures  # noqa: E402
 from brimful.media.families import open_family  # noqa: E402

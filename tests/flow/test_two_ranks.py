@@ -16,7 +16,7 @@ transformers = pytest.importorskip("transformers")
 
 from brimful import PackLoader, plan_packs  # noqa: E402
 from brimful.collate import lay_out  # noqa: E402
-from brimful.collate.dialects.transformers import to_transformers  # noqa: E402
+from brimful.collate.dialects.one_row import to_transformers  # noqa: E402
 from brimful.collate.loss import token_weights  # noqa: E402
 from brimful.collate.loss_torch import global_sum, packed_loss_sum, scale_for_ddp  # noqa: E402
 from brimful.encode.encoded import EncodedSample  # noqa: E402

@@ -1,4 +1,4 @@
-"""Dialects of a ``PackedBatch``: one file for each trainer's batch format, loaded when it is used.
+"""Dialects of a ``PackedBatch``: the trainers' batch formats, each loaded when it is used.
 
 ``docs/dialects.md`` lists all names, dtypes and shapes.
 """
@@ -21,7 +21,8 @@ class Dialect:
     """Properties of a dialect that decide how a batch is laid out for it.
 
     Attributes:
-        name: the file in this folder; its function is ``to_<name>``.
+        name: its function is ``to_<name>``.
+        module: file in this folder that has the function.
         labels_shifted: labels are shifted left by one inside each segment, so the model must not shift them.
         row_per_pack: each pack is its own row, ``(B, S)``; otherwise all packs are in one row.
         row_per_sample: each sample is its own row. The function then takes one batch without padding, and ``length``
@@ -32,6 +33,7 @@ class Dialect:
     """
 
     name: str
+    module: str
     labels_shifted: bool = False
     row_per_pack: bool = False
     row_per_sample: bool = False
@@ -45,7 +47,7 @@ class Dialect:
             MissingExtraError: torch is not installed.
         """
         with optional("torch", "torch", f"the dialect {self.name}"):
-            module = import_module(f"{__name__}.{self.name}")
+            module = import_module(f"{__name__}.{self.module}")
         function: Callable[..., dict[str, Any]] = getattr(module, f"to_{self.name}")
         return function
 
@@ -65,23 +67,23 @@ class Dialect:
 DIALECTS: dict[str, Dialect] = {
     entry.name: entry
     for entry in (
-        Dialect("transformers", any_start=True),
-        Dialect("trl"),
-        Dialect("ms_swift"),
-        Dialect("megatron", labels_shifted=True),
-        Dialect("megatron_bridge", labels_shifted=True),
-        Dialect("megatron_bridge_legacy", labels_shifted=True),
-        Dialect("transformer_engine", any_start=True),
-        Dialect("nemo_automodel", labels_shifted=True, row_per_pack=True),
-        Dialect("torchtitan", labels_shifted=True),
-        Dialect("veomni"),
-        Dialect("verl"),
-        Dialect("llama_factory", row_per_pack=True, spare_tokens=1),
-        Dialect("axolotl", row_per_pack=True),
-        Dialect("flex_attention", any_start=True),
-        Dialect("dense_mask", any_start=True),
-        Dialect("dense_mask_additive", any_start=True),
-        Dialect("plain", row_per_sample=True, any_start=True),
+        Dialect("transformers", "one_row", any_start=True),
+        Dialect("trl", "one_row"),
+        Dialect("ms_swift", "one_row"),
+        Dialect("megatron", "megatron", labels_shifted=True),
+        Dialect("megatron_bridge", "megatron", labels_shifted=True),
+        Dialect("megatron_bridge_legacy", "megatron", labels_shifted=True),
+        Dialect("transformer_engine", "one_row", any_start=True),
+        Dialect("nemo_automodel", "row_per_pack", labels_shifted=True, row_per_pack=True),
+        Dialect("torchtitan", "one_row", labels_shifted=True),
+        Dialect("veomni", "one_row"),
+        Dialect("verl", "one_row"),
+        Dialect("llama_factory", "row_per_pack", row_per_pack=True, spare_tokens=1),
+        Dialect("axolotl", "row_per_pack", row_per_pack=True),
+        Dialect("flex_attention", "flex_attention", any_start=True),
+        Dialect("dense_mask", "masks", any_start=True),
+        Dialect("dense_mask_additive", "masks", any_start=True),
+        Dialect("plain", "plain", row_per_sample=True, any_start=True),
     )
 }
 """Dialects by name."""

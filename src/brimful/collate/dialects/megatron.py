@@ -1,10 +1,14 @@
-"""Micro-batch for Megatron-Core's packed scheduler, and its ``PackedSeqParams``."""
+"""Dialects of Megatron-Core, of Megatron-Bridge, and of Megatron-Bridge up to 0.3 and NeMo."""
 
 from dataclasses import fields
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 
+from brimful.base.ragged import offsets_of
+from brimful.base.typing import CuSeqlens
+from brimful.base.wording import setting
 from brimful.collate.batch import PackedBatch
 from brimful.collate.dialects.tensors import (
     column_tensors,
@@ -14,6 +18,7 @@ from brimful.collate.dialects.tensors import (
     shifted_weights,
     thd_boundaries,
 )
+from brimful.errors import CollateError
 
 _Params = TypeVar("_Params")
 
@@ -78,3 +83,98 @@ def build_packed_seq_params(batch: PackedBatch, cls: type[_Params]) -> _Params:
     }
     params = {**packed_seq_params(batch), **{key: newer_fields[key] for key in newer_fields.keys() & field_names}}
     return cls(**params)
+
+
+def to_megatron_bridge(batch: PackedBatch) -> dict[str, Any]:
+    """Convert a batch to one row of T tokens; labels are shifted, ``-100`` without a target.
+
+    ==========================================  =====================================================
+    ``input_ids, labels``                       ``int64[1, T]``
+    ``position_ids``                            ``int64[1, T]``, counted through padding; ``int64[3, 1, T]`` with mRoPE
+    ``loss_mask``                               ``float32[1, T]``
+    ``padding_mask``                            ``bool[1, T]``, true at padding
+    ``attention_mask``                          ``None``
+    ``cu_seqlens_q, cu_seqlens_kv``             ``int32[S + 1]``, without gaps
+    ``cu_seqlens_q_padded, …_kv_padded``        ``int32[S + 1]``, only with padding after segments
+    ``max_seqlen_q, max_seqlen_kv``             0-dimensional ``int32`` in host memory
+    ``total_tokens``                            Python integer, T
+    ==========================================  =====================================================
+
+    The padding at the end is a segment with tokens, even if the batch has gaps: Bridge refuses empty segments when it
+    makes positions of images (Qwen2.5-VL, GLM-4.5V). It also refuses the empty segments of ``Padding(num_segments=…)``.
+    """
+    longest = torch.tensor(batch.max_seqlen, dtype=torch.int32)
+    positions = batch.position_ids[None] if batch.rope_positions is None else batch.rope_positions[:, None]
+    return {
+        "input_ids": row(batch.input_ids),
+        "labels": row(shifted_labels(batch)),
+        "position_ids": torch.from_numpy(positions),
+        "loss_mask": row(shifted_weights(batch)),
+        "padding_mask": row(batch.padding_mask),
+        "attention_mask": None,
+        **_boundaries(batch),
+        "max_seqlen_q": longest,
+        "max_seqlen_kv": longest,
+        "total_tokens": len(batch.input_ids),
+        **column_tensors(batch, labels_shifted=True),
+        **media_tensors(batch.media),
+    }
+
+
+def _boundaries(batch: PackedBatch) -> dict[str, torch.Tensor]:
+    padded = torch.from_numpy(batch.cu_seqlens)
+    if not batch.has_gaps:
+        return {"cu_seqlens_q": padded, "cu_seqlens_kv": padded}
+    # Samples without their gaps; the padding at the end keeps its tokens.
+    lengths = batch.lengths
+    lengths[: batch.num_segments] = batch.real_lengths[: batch.num_segments]
+    real = torch.from_numpy(offsets_of(lengths).astype(np.int32))
+    return {
+        "cu_seqlens_q": real,
+        "cu_seqlens_kv": real,
+        "cu_seqlens_q_padded": padded,
+        "cu_seqlens_kv_padded": padded,
+    }
+
+
+def to_megatron_bridge_legacy(batch: PackedBatch) -> dict[str, Any]:
+    """Convert a batch to one row of T tokens; labels are shifted, and 0 if ``loss_mask`` is 0.
+
+    ==========================================  =====================================================
+    ``tokens, labels, position_ids``            ``int64[1, T]``
+    ``loss_mask``                               ``float32[1, T]``
+    ``attention_mask``                          ``None``
+    ``cu_seqlens``                              ``int32[1, S + 2]``: boundaries with gaps, then ``-1``
+    ``cu_seqlens_argmin``                       ``int64[1, 1]``: index of the ``-1``
+    ``cu_seqlens_unpadded, …_argmin``           the same without gaps, only with padding after segments
+    ``max_seqlen``                              ``int32[1, 1]``
+    ``token_count``                             a list with the Python integer T
+    ==========================================  =====================================================
+
+    Raises:
+        CollateError: the batch has mRoPE positions, for which this dialect has no key.
+    """
+    if batch.rope_positions is not None:
+        raise CollateError(
+            f"samples {', '.join(map(str, batch.sample_ids[:3].tolist()))}… have mRoPE positions, for which dialect "
+            f"'megatron_bridge_legacy' has no key: choose {setting('dialect', 'megatron_bridge')}"
+        )
+    return {
+        "tokens": row(batch.input_ids),
+        "labels": row(shifted_labels(batch, ignore_index=0)),
+        "position_ids": row(batch.position_ids),
+        "loss_mask": row(shifted_weights(batch)),
+        "attention_mask": None,
+        **_with_end_mark("cu_seqlens", batch.cu_seqlens),
+        **(_with_end_mark("cu_seqlens_unpadded", batch.cu_seqlens_real) if batch.has_gaps else {}),
+        "max_seqlen": torch.tensor([[batch.max_seqlen]], dtype=torch.int32),
+        "token_count": [len(batch.input_ids)],
+        **column_tensors(batch, labels_shifted=True),
+        **media_tensors(batch.media),
+    }
+
+
+def _with_end_mark(name: str, boundaries: CuSeqlens) -> dict[str, torch.Tensor]:
+    """Return boundaries followed by ``-1``, and its index, which saves a search on the device."""
+    values = np.append(boundaries, np.int32(-1)).astype(np.int32, copy=False)
+    return {name: row(values), f"{name}_argmin": torch.tensor([[len(boundaries)]])}

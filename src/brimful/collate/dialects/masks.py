@@ -1,4 +1,4 @@
-"""Mask of all pairs of tokens for SDPA, on machines without another attention kernel for packs."""
+"""Masks of all pairs of tokens, on machines without another attention kernel for packs."""
 
 from typing import Any
 
@@ -33,3 +33,16 @@ def to_dense_mask(batch: PackedBatch) -> dict[str, Any]:
         **divisor_if_no_target(batch),
         **other_tensors(batch),
     }
+
+
+def to_dense_mask_additive(batch: PackedBatch) -> dict[str, Any]:
+    """Convert a batch like ``dense_mask``, with ``attention_mask`` as ``float32[1, 1, T, T]``.
+
+    The mask is 0 if the query attends to the key, otherwise the lowest number of ``float32``. Cast it to the dtype of
+    the model with ``clamp``, because the lowest number depends on the dtype.
+    """
+    tensors = to_dense_mask(batch)
+    is_visible = tensors["attention_mask"]
+    lowest = torch.finfo(torch.float32).min
+    tensors["attention_mask"] = torch.zeros(is_visible.shape, dtype=torch.float32).masked_fill_(~is_visible, lowest)
+    return tensors
