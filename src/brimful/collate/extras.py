@@ -1,16 +1,19 @@
 """Extras of a pack in addition to its tokens: images, audio, weights, mRoPE positions, columns."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from brimful.base.ragged import starts_of
 from brimful.base.tokenized_media import Media
-from brimful.base.typing import Float32Array, Int32Array, Int64Array
-from brimful.collate.columns import Column
+from brimful.base.typing import IGNORE_INDEX, Float32Array, Int32Array, Int64Array
+from brimful.collate.batch import PackedBatch
+from brimful.collate.columns import Column, join_columns
 from brimful.errors import CollateError
+from brimful.store.shards import Pack
 
 _MASK = "feature_attention_mask"
 """Array of the columns of audio clips that hold sound."""
@@ -35,6 +38,78 @@ class PackExtras:
     media: tuple[Media, ...] = ()
     no_loss: Int32Array | None = None
     columns: tuple[Column, ...] = ()
+
+
+def names_of(packs: Sequence[Pack]) -> str:
+    """Return the first samples of packs, for messages."""
+    return ", ".join(str(sample_id) for pack in packs for sample_id in pack.sample_ids[:3].tolist()) + "…"
+
+
+def with_extras(batch: PackedBatch, packs: Sequence[Pack], extras: Sequence[PackExtras | None]) -> PackedBatch:
+    """Return the batch with the extras of its packs."""
+    assert len(extras) == len(packs)
+    pack_extras = [extra if extra is not None else PackExtras() for extra in extras]
+    weights = _join_extras(packs, pack_extras, "loss_weights", "tokens")
+    sources = _join_extras(packs, pack_extras, "source_ids", "segments")
+    rope = _join_extras(packs, pack_extras, "rope_positions", "tokens")
+    # Arrays of the packs are joined without padding; this mask selects their tokens in the row.
+    is_token = ~batch.padding_mask
+    loss_weights: Float32Array | None = None
+    if weights is not None:
+        loss_weights = np.zeros(len(batch.input_ids), dtype=np.float32)
+        loss_weights[is_token] = weights
+    rope_positions: Int64Array | None = None
+    if rope is not None:
+        # Padding has no place in an image: its three rows count like text.
+        rope_positions = np.repeat(batch.position_ids[None], 3, axis=0)
+        rope_positions[:, is_token] = rope
+    first_segments = starts_of(np.array([pack.num_segments for pack in packs])).tolist()
+    no_loss = tuple(
+        first + segment
+        for first, extra in zip(first_segments, pack_extras, strict=True)
+        if extra.no_loss is not None
+        for segment in extra.no_loss.tolist()
+    )
+    # The labels are an array of the row, so no array of the packs is overwritten.
+    for segment in no_loss:
+        batch.labels[batch.cu_seqlens[segment] : batch.cu_seqlens[segment + 1]] = IGNORE_INDEX
+    media = join_media([(first, extra.media) for first, extra in zip(first_segments, pack_extras, strict=True)])
+    columns: tuple[Column, ...] = ()
+    if any(extra.columns for extra in pack_extras):
+        titles = [f"the pack with samples {names_of([pack])}" for pack in packs]
+        parts = zip((extra.columns for extra in pack_extras), map(len, packs), titles, strict=True)
+        columns = join_columns(list(parts), batch.cu_seqlens, is_token)
+        for name in (column.name for column in columns):
+            if any(name in item.arrays for item in media):
+                raise CollateError(f"column {name!r} has the name of a media array of the batch: rename it")
+    return replace(
+        batch,
+        num_loss_tokens=int(np.count_nonzero(batch.labels != IGNORE_INDEX)) if no_loss else batch.num_loss_tokens,
+        no_loss=no_loss,
+        loss_weights=loss_weights,
+        source_ids=None if sources is None else sources.astype(np.int32, copy=False),
+        rope_positions=rope_positions,
+        media=media,
+        columns=columns,
+    )
+
+
+def _join_extras(packs: Sequence[Pack], extras: Sequence[PackExtras], key: str, unit: str) -> npt.NDArray[Any] | None:
+    """Concatenate one array of all packs, with one entry for each unit of a pack; return None if no pack has it."""
+    arrays = [getattr(extra, key) for extra in extras]
+    if all(array is None for array in arrays):
+        return None
+    for pack, array in zip(packs, arrays, strict=True):
+        size = len(pack) if unit == "tokens" else pack.num_segments
+        if array is None:
+            raise CollateError(
+                f"sample {names_of([pack])} has no {key!r} and others of the batch have: give all or none"
+            )
+        if array.shape[-1] != size:
+            raise CollateError(
+                f"sample {names_of([pack])}: {key!r} is for {array.shape[-1]:,} {unit} and the pack has {size:,}"
+            )
+    return np.concatenate(arrays, axis=-1)
 
 
 def join_media(parts: Sequence[tuple[int, tuple[Media, ...]]]) -> tuple[Media, ...]:

@@ -1,19 +1,14 @@
 """Layout of packs in one row: the only code that makes boundaries."""
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from brimful.base.ragged import starts_of
-from brimful.base.typing import IGNORE_INDEX, CuSeqlens, Float32Array, Int32Array, Int64Array
+from brimful.base.typing import IGNORE_INDEX, CuSeqlens, Int32Array
 from brimful.collate.batch import PackedBatch
-from brimful.collate.columns import Column, join_columns
-from brimful.collate.extras import PackExtras, join_media
+from brimful.collate.extras import PackExtras, names_of, with_extras
 from brimful.collate.padding import Padding
-from brimful.collate.row_writer import writer
+from brimful.collate.row_writer import Row, writer
 from brimful.errors import CollateError, SettingsError
 from brimful.store.shards import Pack
 
@@ -55,21 +50,13 @@ def lay_out(
         raise CollateError("a batch needs at least one pack and got none")
     padding = policy(pad_to, padding)
     num_segments, num_all_segments, size = _row_size(packs, padding)
-    boundaries, real_lengths = (
-        np.empty(num_all_segments + 1, dtype=np.int32),
-        np.empty(num_all_segments, dtype=np.int32),
-    )
-    input_ids, labels = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)
-    positions, segment_index = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int32)
-    row = boundaries, real_lengths, input_ids, labels, positions, segment_index
-    write, unit = writer(), padding.segment_multiple_of
+    row = Row.empty(num_all_segments, size, padding.segment_multiple_of, pad_token_id, position_start)
+    write, (input_ids, labels, positions), (boundaries, real_lengths) = writer(), row.tokens, row.segments
     # The writer fills every array up to the end of the current pack, so nothing is written twice.
     first_segment = end = num_loss_tokens = longest = 0
     for pack in packs:
         ids, mask, cu_seqlens = pack.input_ids, pack.loss_mask, pack.cu_seqlens
-        num_targets, longest_of_pack, end = write(
-            ids, mask, cu_seqlens, unit, first_segment, end, pad_token_id, position_start, *row
-        )
+        num_targets, longest_of_pack, end = write(ids, mask, cu_seqlens, first_segment, end, row)
         if end < 0:
             raise _contradiction(pack)
         num_loss_tokens += num_targets
@@ -82,21 +69,21 @@ def lay_out(
         input_ids[end:] = pad_token_id
         labels[end:] = IGNORE_INDEX
         positions[end:] = np.arange(position_start, position_start + size - end)
-        segment_index[end:] = num_segments
+        row.segment_index[end:] = num_segments
         longest = max(longest, size - end)
     batch = PackedBatch(
         input_ids=input_ids,
         labels=labels,
         position_ids=positions,
-        segment_index=segment_index,
+        segment_index=row.segment_index,
         cu_seqlens=boundaries,
         num_segments=num_segments,
         sample_ids=packs[0].sample_ids if len(packs) == 1 else np.concatenate([pack.sample_ids for pack in packs]),
         num_loss_tokens=num_loss_tokens,
-        real_lengths=real_lengths,
+        real_lengths=real_lengths[:-1],
         max_seqlen=_max_seqlen(packs, boundaries, longest, padding),
     )
-    return batch if extras is None else _with_extras(batch, packs, extras)
+    return batch if extras is None else with_extras(batch, packs, extras)
 
 
 def policy(pad_to: int | None, padding: Padding | None) -> Padding:
@@ -140,13 +127,13 @@ def _row_size(packs: Sequence[Pack], padding: Padding) -> tuple[int, int, int]:
             raise _contradiction(pack)
         num_tokens += int(padding.padded(lengths).sum())
     if num_tokens == 0:
-        raise CollateError(f"the packs of the batch hold no tokens (samples {_names(packs)})")
+        raise CollateError(f"the packs of the batch hold no tokens (samples {names_of(packs)})")
     size = padding.row_length(num_tokens)
     if size < num_tokens:
         gaps = f" and gaps, each segment a multiple of {unit}" if unit > 1 else ""
         way_out = "; plan with lengths rounded up in the same way" if unit > 1 else ""
         raise CollateError(
-            f"pad_to is {size:,} and the packs hold {num_tokens:,} tokens{gaps} (samples {_names(packs)}): raise pad_to "
+            f"pad_to is {size:,} and the packs hold {num_tokens:,} tokens{gaps} (samples {names_of(packs)}): raise pad_to "
             f"to the capacity of the plan times the packs of a micro-batch{way_out}"
         )
     required = num_segments + (size > num_tokens)
@@ -154,14 +141,14 @@ def _row_size(packs: Sequence[Pack], padding: Padding) -> tuple[int, int, int]:
     if num_all_segments < required:
         raise CollateError(
             f"num_segments is {num_all_segments:,} and the batch has {required:,}, the padding included "
-            f"(samples {_names(packs)}): raise num_segments, or limit the samples of a pack"
+            f"(samples {names_of(packs)}): raise num_segments, or limit the samples of a pack"
         )
     return num_segments, num_all_segments, size
 
 
 def _contradiction(pack: Pack) -> CollateError:
     return CollateError(
-        f"the pack with samples {_names([pack])} contradicts itself: cu_seqlens must go from 0 to its "
+        f"the pack with samples {names_of([pack])} contradicts itself: cu_seqlens must go from 0 to its "
         f"{len(pack.input_ids):,} tokens and never back, and loss_mask has {len(pack.loss_mask):,} entries"
     )
 
@@ -177,72 +164,3 @@ def _max_seqlen(packs: Sequence[Pack], boundaries: CuSeqlens, longest: int, padd
             f"max_seqlen, or use max_seqlen='bucket'"
         )
     return max_seqlen
-
-
-def _names(packs: Sequence[Pack]) -> str:
-    return ", ".join(str(sample_id) for pack in packs for sample_id in pack.sample_ids[:3].tolist()) + "…"
-
-
-def _with_extras(batch: PackedBatch, packs: Sequence[Pack], extras: Sequence[PackExtras | None]) -> PackedBatch:
-    """Return the batch with the extras of its packs."""
-    assert len(extras) == len(packs)
-    pack_extras = [extra if extra is not None else PackExtras() for extra in extras]
-    weights = _join_extras(packs, pack_extras, "loss_weights", "tokens")
-    sources = _join_extras(packs, pack_extras, "source_ids", "segments")
-    rope = _join_extras(packs, pack_extras, "rope_positions", "tokens")
-    # Arrays of the packs are joined without padding; this mask selects their tokens in the row.
-    is_token = ~batch.padding_mask
-    loss_weights: Float32Array | None = None
-    if weights is not None:
-        loss_weights = np.zeros(len(batch.input_ids), dtype=np.float32)
-        loss_weights[is_token] = weights
-    rope_positions: Int64Array | None = None
-    if rope is not None:
-        # Padding has no place in an image: its three rows count like text.
-        rope_positions = np.repeat(batch.position_ids[None], 3, axis=0)
-        rope_positions[:, is_token] = rope
-    first_segments = starts_of(np.array([pack.num_segments for pack in packs])).tolist()
-    no_loss = tuple(
-        first + segment
-        for first, extra in zip(first_segments, pack_extras, strict=True)
-        if extra.no_loss is not None
-        for segment in extra.no_loss.tolist()
-    )
-    # The labels are an array of the row, so no array of the packs is overwritten.
-    for segment in no_loss:
-        batch.labels[batch.cu_seqlens[segment] : batch.cu_seqlens[segment + 1]] = IGNORE_INDEX
-    media = join_media([(first, extra.media) for first, extra in zip(first_segments, pack_extras, strict=True)])
-    columns: tuple[Column, ...] = ()
-    if any(extra.columns for extra in pack_extras):
-        titles = [f"the pack with samples {_names([pack])}" for pack in packs]
-        parts = zip((extra.columns for extra in pack_extras), map(len, packs), titles, strict=True)
-        columns = join_columns(list(parts), batch.cu_seqlens, is_token)
-        for name in (column.name for column in columns):
-            if any(name in item.arrays for item in media):
-                raise CollateError(f"column {name!r} has the name of a media array of the batch: rename it")
-    return replace(
-        batch,
-        num_loss_tokens=int(np.count_nonzero(batch.labels != IGNORE_INDEX)) if no_loss else batch.num_loss_tokens,
-        no_loss=no_loss,
-        loss_weights=loss_weights,
-        source_ids=None if sources is None else sources.astype(np.int32, copy=False),
-        rope_positions=rope_positions,
-        media=media,
-        columns=columns,
-    )
-
-
-def _join_extras(packs: Sequence[Pack], extras: Sequence[PackExtras], key: str, unit: str) -> npt.NDArray[Any] | None:
-    """Concatenate one array of all packs, with one entry for each unit of a pack; return None if no pack has it."""
-    arrays = [getattr(extra, key) for extra in extras]
-    if all(array is None for array in arrays):
-        return None
-    for pack, array in zip(packs, arrays, strict=True):
-        size = len(pack) if unit == "tokens" else pack.num_segments
-        if array is None:
-            raise CollateError(f"sample {_names([pack])} has no {key!r} and others of the batch have: give all or none")
-        if array.shape[-1] != size:
-            raise CollateError(
-                f"sample {_names([pack])}: {key!r} is for {array.shape[-1]:,} {unit} and the pack has {size:,}"
-            )
-    return np.concatenate(arrays, axis=-1)
