@@ -133,7 +133,7 @@ def test_a_model_of_the_users_own_is_verified_on_packs_with_media(pictures, tmp_
     """Loaded with its tower; tokens are those of the packs."""
     from brimful import open_packs
     from brimful.media import MediaKind
-    from brimful.verify.media_models import tiny_media_model
+    from brimful.verify.models import tiny_media_model
 
     store = open_packs(pictures / "packs")
     settings = store.media_settings

@@ -136,7 +136,7 @@ def rows_with_media(rng, count):
 
 def positions_of_qwen():
     """``get_rope_index`` of Qwen2.5-VL, of a model of a few weights."""
-    from brimful.verify.media_models import tiny_media_model
+    from brimful.verify.models import tiny_media_model
 
     return tiny_media_model(open_family("qwen2.5-vl").settings, {}, 100).model.get_rope_index
 

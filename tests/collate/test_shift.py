@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.collate import lay_out, shift_labels
-from brimful.collate.shift import shift_left
+from brimful.collate.padding import shift_left
 from brimful.errors import SettingsError
 from brimful.testing.toys import toy_pack
 

@@ -10,7 +10,7 @@ import pytest
 
 from brimful.base import tables
 from brimful.encode import EncodedSample, token_runs
-from brimful.encode.encoded_batch import EncodedBatch
+from brimful.encode.encoded import EncodedBatch
 from brimful.encode.token_runs import StoredSamples, is_stored, write_stored
 from brimful.errors import BadSampleError, CorruptFileError
 from brimful.media import MediaKind, Medium, PlacedMedium

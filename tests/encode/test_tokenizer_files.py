@@ -17,10 +17,9 @@ from transformers import AutoTokenizer
 from brimful.base.fingerprint import fingerprint_of
 from brimful.encode import tokenizer_files
 from brimful.encode.fast.hard_texts import hard_texts
-from brimful.encode.known_libraries import RELEASED_PROOFS, knows_transformers, transformers_digest
 from brimful.encode.tokenizer import Tokenizer
 from brimful.encode.tokenizer_facts import TokenizerFacts
-from brimful.encode.tokenizer_files import read_facts
+from brimful.encode.tokenizer_files import RELEASED_PROOFS, knows_transformers, read_facts, transformers_digest
 
 PLAIN = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
 

@@ -298,7 +298,7 @@ def test_a_fixed_number_of_tokens_for_each_picture(source, small_qwen, tmp_path)
     """LLaVA: a random model gets the same of packs and of single samples, its gradients too."""
     pytest.importorskip("torch")
     from brimful.verify.drawn_samples import renumbered
-    from brimful.verify.media_models import tiny_media_model
+    from brimful.verify.models import tiny_media_model
     from tests.flow.parity import assert_packed_is_alone
 
     store, features = llava_store(source, small_qwen, tmp_path)

@@ -97,7 +97,7 @@ def test_packed_is_alone(packs, processor):
     """Logits, loss and gradients of a random Qwen2-Audio, its tower included."""
     pytest.importorskip("torch")
     from brimful.verify.drawn_samples import renumbered
-    from brimful.verify.media_models import tiny_media_model
+    from brimful.verify.models import tiny_media_model
     from tests.flow.parity import assert_packed_is_alone
 
     small = renumbered(list(packs))

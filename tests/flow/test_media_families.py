@@ -18,7 +18,7 @@ from brimful.media.families import open_family  # noqa: E402
 from brimful.plan import PlanSettings  # noqa: E402
 from brimful.sources import open_source  # noqa: E402
 from brimful.verify.drawn_samples import renumbered  # noqa: E402
-from brimful.verify.media_models import tiny_media_model  # noqa: E402
+from brimful.verify.models import tiny_media_model  # noqa: E402
 from tests.flow.parity import assert_packed_is_alone  # noqa: E402
 from tests.flow.test_media import png  # noqa: E402
 from tests.verify.media_faults import Broken  # noqa: E402

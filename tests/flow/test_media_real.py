@@ -16,7 +16,7 @@ from brimful.media.families import open_family
 from brimful.plan import PlanSettings
 from brimful.sources import open_source
 from brimful.verify.drawn_samples import renumbered
-from brimful.verify.media_models import tiny_media_model
+from brimful.verify.models import tiny_media_model
 from tests.flow.parity import assert_packed_is_alone
 from tests.flow.test_media_audio import AUDIO_TOKENS, TEMPLATE
 from tests.verify.media_packs import qwen_folder, turns

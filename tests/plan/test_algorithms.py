@@ -13,14 +13,12 @@ from brimful.errors import SettingsError
 from brimful.plan import ALGORITHMS
 from brimful.plan.counts.counting_sort import decreasing_order
 from brimful.plan.counts.histogram import Histogram
+from brimful.plan.fit import any_fit as next_fit_module
 from brimful.plan.fit import best_fit as best_fit_module
-from brimful.plan.fit import next_fit as next_fit_module
+from brimful.plan.fit.any_fit import first_fit, next_fit, worst_fit
 from brimful.plan.fit.best_fit import best_fit
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
-from brimful.plan.fit.first_fit import first_fit
 from brimful.plan.fit.first_fit_decreasing import first_fit_decreasing
-from brimful.plan.fit.next_fit import next_fit
-from brimful.plan.fit.worst_fit import worst_fit
 from brimful.testing import reference
 from brimful.testing.strategies import capacities_and_lengths
 from tests.plan.contents import ids_of

@@ -6,7 +6,7 @@ import pytest
 
 from brimful import open_source
 from brimful.errors import BadSampleError, SettingsError
-from brimful.preferences.row_views import PreferenceRows
+from brimful.preferences.formats import PreferenceRows
 from brimful.sources.memory import MemoryRows
 
 USER, GOOD, BAD = (

@@ -26,10 +26,9 @@ from brimful import (  # noqa: E402
 )
 from brimful.encode import EncodedSample  # noqa: E402
 from brimful.encode.completions import encode_borrowed  # noqa: E402
-from brimful.encode.encoded_batch import EncodedBatch  # noqa: E402
+from brimful.encode.encoded import EncodedBatch  # noqa: E402
 from brimful.encode.tokenizer import Tokenizer  # noqa: E402
 from brimful.errors import BadSampleError, CollateError, SettingsError  # noqa: E402
-from brimful.preferences.kl_completions import split_kl_completions  # noqa: E402
 from brimful.preferences.kto import (  # noqa: E402
     KtoCollator,
     kl_sums,
@@ -37,6 +36,7 @@ from brimful.preferences.kto import (  # noqa: E402
     train_on_kto,
     with_mismatch_targets,
 )
+from brimful.preferences.kto_loss import split_kl_completions  # noqa: E402
 from brimful.preferences.references import ReferenceLogps, compute_references  # noqa: E402
 from brimful.report.analysis.plan_facts import PlanFacts  # noqa: E402
 from brimful.report.html.sections import ledger_section  # noqa: E402

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.errors import CollateError
-from brimful.preferences.pairs import pair_segments
+from brimful.preferences.dpo import pair_segments
 
 
 def test_two_pairs():

@@ -5,7 +5,7 @@ import pytest
 from brimful import open_source
 from brimful.base.fingerprint import fingerprint_of
 from brimful.errors import BadSampleError, SettingsError
-from brimful.preferences.row_views import KtoRows
+from brimful.preferences.formats import KtoRows
 from brimful.sources.memory import MemoryRows
 from brimful.sources.rows import Block
 

@@ -11,8 +11,7 @@ import pytest
 
 from brimful.errors import SettingsError, SourceError, SourceNotFoundError
 from brimful.sources import open_source
-from brimful.sources.directory_feed import DirectoryFeed
-from brimful.sources.open_feed import open_feed
+from brimful.sources.directory_feed import DirectoryFeed, open_feed
 from brimful.sources.reading import RowOptions
 from tests.sources.tools import Put, texts
 

@@ -9,7 +9,7 @@ import os
 import pytest
 
 from brimful.errors import BadSampleError, SettingsError, SourceError, SourceNotFoundError
-from brimful.sources.open_feed import open_feed
+from brimful.sources.directory_feed import open_feed
 from brimful.sources.reading import RowOptions
 from brimful.sources.row_feed import PipeFeed
 

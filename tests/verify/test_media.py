@@ -9,9 +9,12 @@ pytest.importorskip("PIL")
 from brimful import PackCollator  # noqa: E402
 from brimful.errors import SettingsError  # noqa: E402
 from brimful.verify import verify_packing  # noqa: E402
-from brimful.verify.drawn_samples import few_with_media, renumbered  # noqa: E402
-from brimful.verify.media_models import tiny_media_model  # noqa: E402
-from brimful.verify.media_samples import RememberedFeatures  # noqa: E402
+from brimful.verify.drawn_samples import (  # noqa: E402
+    RememberedFeatures,
+    few_with_media,
+    renumbered,
+)
+from brimful.verify.models import tiny_media_model  # noqa: E402
 from tests.marks import long_but  # noqa: E402
 from tests.verify import media_faults as faults  # noqa: E402
 from tests.verify import media_packs as packs_of  # noqa: E402

@@ -11,7 +11,7 @@ pytest.importorskip("transformers")
 
 from brimful import PackCollator, SampleColumn, pack_step, plan_step, verify_context_parallel  # noqa: E402
 from brimful.collate import Padding, lay_out  # noqa: E402
-from brimful.collate.shift import shift_labels  # noqa: E402
+from brimful.collate.padding import shift_labels  # noqa: E402
 from brimful.errors import CollateError, SettingsError  # noqa: E402
 from brimful.rl.context_parallel_split import (  # noqa: E402
     ContextParallelLayout,

@@ -121,9 +121,8 @@ def _media_case(
     """Return a model, a tiny one of the packs' family if none is given, samples, and the maker of their features."""
     from brimful.media.collate import MediaFeatures
     from brimful.serve import open_packs
-    from brimful.verify.drawn_samples import few_with_media, renumbered
-    from brimful.verify.media_models import tiny_media_model
-    from brimful.verify.media_samples import RememberedFeatures
+    from brimful.verify.drawn_samples import RememberedFeatures, few_with_media, renumbered
+    from brimful.verify.models import tiny_media_model
 
     packs = open_packs(options["packs"])
     if packs.media_features is not None:

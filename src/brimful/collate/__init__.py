@@ -7,8 +7,7 @@ from brimful.collate.dialects import DIALECTS, Dialect, dialect_of
 from brimful.collate.extras import PackExtras
 from brimful.collate.layout import lay_out
 from brimful.collate.loss import Normaliser, segment_weights, token_weights
-from brimful.collate.padding import Padding
-from brimful.collate.shift import shift_labels
+from brimful.collate.padding import Padding, shift_labels
 
 __all__ = [
     "DIALECTS",

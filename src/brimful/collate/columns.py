@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from brimful.base.checks import choice_of, is_number
 from brimful.base.typing import BoolArray, CuSeqlens
-from brimful.collate.shift import shift_left
+from brimful.collate.padding import shift_left
 from brimful.errors import CollateError, SettingsError
 
 _WORDS = """

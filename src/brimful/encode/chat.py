@@ -15,10 +15,10 @@ from brimful.encode.chat_template import ChatTemplate
 from brimful.encode.completions import BORROWED_REASON, PromptAndOther, has_borrowed
 from brimful.encode.fast.filling import Filling
 from brimful.encode.fast.skeleton import RenderedText, spans_of_turns
+from brimful.encode.placeholders import Span, TextSpans
 from brimful.encode.rendering import RenderingEncoder
 from brimful.encode.swallowed import SwallowedText
 from brimful.encode.text import TextEncoder
-from brimful.encode.text_spans import Span, TextSpans
 from brimful.encode.tokenizer import Tokenizer
 from brimful.encode.turns import TurnFinder
 from brimful.errors import AssistantTurnsError, BadSampleError, SettingsError

@@ -6,11 +6,11 @@ from functools import cached_property
 from typing import Any
 
 from brimful.base.versions import version_of
+from brimful.encode.fast.hard_texts import recall, remember
 from brimful.encode.fast.opaque import proved_text
-from brimful.encode.fast.proofs import recall, remember
 from brimful.encode.jinja_templates import compile_template
-from brimful.encode.known_libraries import knows_transformers
 from brimful.encode.placeholders import Render
+from brimful.encode.tokenizer_files import knows_transformers
 from brimful.encode.traced import Traced, trace
 from brimful.sources.sample import Message, MixedMessages
 

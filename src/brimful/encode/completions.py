@@ -8,8 +8,7 @@ import numpy as np
 
 from brimful.base.tables import Ragged
 from brimful.base.typing import LossMask, TokenIds
-from brimful.encode.encoded import EncodedSample
-from brimful.encode.encoded_batch import EncodedBatch
+from brimful.encode.encoded import EncodedBatch, EncodedSample
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import BadSampleError
 from brimful.sources.sample import Sample

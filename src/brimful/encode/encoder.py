@@ -10,8 +10,7 @@ from typing import Any, Protocol, TypeAlias
 from brimful.base.checks import check_type
 from brimful.base.fingerprint import fingerprint_of
 from brimful.base.typing import Fingerprint, Lengths
-from brimful.encode.encoded import EncodedSample
-from brimful.encode.encoded_batch import EncodedBatch
+from brimful.encode.encoded import EncodedBatch, EncodedSample
 from brimful.errors import BadSampleError
 from brimful.sources.sample import Sample
 

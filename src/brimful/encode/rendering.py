@@ -15,11 +15,10 @@ from brimful.base.typing import LossMask
 from brimful.base.wording import setting
 from brimful.encode.chat_template import ChatTemplate
 from brimful.encode.completions import PromptAndOther, encode_borrowed, has_borrowed, mark_completions
-from brimful.encode.encoded import EncodedSample
-from brimful.encode.encoded_batch import EncodedBatch
+from brimful.encode.encoded import EncodedBatch, EncodedSample
 from brimful.encode.encoder import Encoder, Engine, MeasuredLengths, PendingBatch, PendingLengths
 from brimful.encode.fast.engines import FastEngine
-from brimful.encode.text_spans import Span, TextSpans
+from brimful.encode.placeholders import Span, TextSpans
 from brimful.encode.tokenizer import Tokenizer
 from brimful.encode.tokens import TokenEncoder
 from brimful.errors import BadSampleError

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from brimful.encode.jinja_templates import environment
-from brimful.encode.text_spans import Span
+from brimful.encode.placeholders import Span
 from brimful.sources.sample import Message
 
 _OPEN, _CLOSE = "\ue015", "\ue016"  # private-use characters that no template looks for

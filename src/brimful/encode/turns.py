@@ -17,8 +17,7 @@ from itertools import pairwise
 from typing import Any
 
 from brimful.base.wording import setting
-from brimful.encode.placeholders import Render, excerpt_of, replace_texts
-from brimful.encode.text_spans import Span
+from brimful.encode.placeholders import Render, Span, excerpt_of, replace_texts
 from brimful.encode.traced import Traced
 from brimful.errors import AssistantTurnsError
 from brimful.sources.sample import Message

@@ -22,8 +22,7 @@ from brimful.plan.policies.overflow import Overflow
 from brimful.plan.schedule import CostModel, Tail, pack_costs, schedule_packs
 from brimful.plan.settings import PlanSettings
 from brimful.plan.stages import MixtureStage, consumed_samples, mixture_stages, plan_stages
-from brimful.plan.stream.lookahead import Lookahead
-from brimful.plan.stream.packs import StreamPacks
+from brimful.plan.stream.lookahead import Lookahead, StreamPacks
 
 __all__ = [
     "ALGORITHMS",

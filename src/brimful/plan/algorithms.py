@@ -6,14 +6,11 @@ from dataclasses import dataclass
 from brimful.base.wording import counted
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.counts.runs import PackRuns
+from brimful.plan.fit.any_fit import concat_split, first_fit, next_fit, worst_fit
 from brimful.plan.fit.best_fit import best_fit
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
-from brimful.plan.fit.concat_split import concat_split
-from brimful.plan.fit.first_fit import first_fit
 from brimful.plan.fit.first_fit_decreasing import first_fit_decreasing
-from brimful.plan.fit.next_fit import next_fit
 from brimful.plan.fit.spread import spread
-from brimful.plan.fit.worst_fit import worst_fit
 from brimful.plan.packing import Packing, PackResult, PlanOutcome
 from brimful.plan.phased import Recipe
 

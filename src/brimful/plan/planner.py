@@ -19,9 +19,8 @@ from brimful.plan.fit.lower_bound import lower_bound
 from brimful.plan.items import Items, prepare_items
 from brimful.plan.ledger import ledger_of
 from brimful.plan.mixed import MixedPacks, as_uses, members_of, pack_mixture
-from brimful.plan.order.exchange import exchange_segments
+from brimful.plan.order.exchange import exchange_segments, repack_underfilled
 from brimful.plan.order.shuffle import companion_order, pack_order, seeded_orders
-from brimful.plan.order.underfilled import repack_underfilled
 from brimful.plan.packing import Packing, PackResult
 from brimful.plan.phased import Recipe
 from brimful.plan.plan import Plan

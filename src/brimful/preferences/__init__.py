@@ -46,11 +46,15 @@ _MODULE_OF = {name: f"{__name__}.{module}" for module, names in _NAMES_OF.items(
 """Module of each name; it is imported when the name is used, since most modules need torch."""
 
 if TYPE_CHECKING:
-    from brimful.preferences.dpo import PreferenceCollator, packed_preference_loss, train_on_preferences
+    from brimful.preferences.dpo import (
+        PreferenceCollator,
+        packed_preference_loss,
+        pair_segments,
+        train_on_preferences,
+    )
     from brimful.preferences.kto import KtoCollator, kl_sums, packed_kto_loss, train_on_kto, with_mismatch_targets
     from brimful.preferences.kto_loss import UNPAIRED_LOSSES, KtoLosses, kto_loss
     from brimful.preferences.pair_loss import PAIR_LOSSES, PreferenceLosses, preference_loss
-    from brimful.preferences.pairs import pair_segments
     from brimful.preferences.references import ReferenceLogps, compute_references, model_fingerprint
 
 

@@ -12,8 +12,13 @@ from brimful.base.fingerprint import fingerprint_of
 from brimful.base.typing import Fingerprint
 from brimful.collate.torch import PackCollator
 from brimful.errors import SettingsError
-from brimful.preferences.kl_completions import AnswersAndKlCompletions, split_kl_completions, with_kl_targets
-from brimful.preferences.kto_loss import KtoLosses, kto_loss
+from brimful.preferences.kto_loss import (
+    AnswersAndKlCompletions,
+    KtoLosses,
+    kto_loss,
+    split_kl_completions,
+    with_kl_targets,
+)
 from brimful.preferences.references import ReferenceLogps
 from brimful.preferences.training import RowsCollator, collator_of, cu_seqlens_of, policy_and_reference, train_with
 from brimful.serve.pack_store import IndexedPacks

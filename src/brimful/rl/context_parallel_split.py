@@ -16,7 +16,7 @@ from brimful.base.typing import BoolArray, CuSeqlens, Float32Array, Int32Array, 
 from brimful.base.wording import setting
 from brimful.collate.batch import PackedBatch
 from brimful.collate.columns import Column
-from brimful.collate.shift import shift_labels, shift_left
+from brimful.collate.padding import shift_labels, shift_left
 from brimful.errors import CollateError
 
 

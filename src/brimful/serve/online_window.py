@@ -11,7 +11,7 @@ import numpy as np
 
 from brimful.errors import StateError
 from brimful.plan import Lookahead, Overflow
-from brimful.plan.stream.packs import StreamPacks
+from brimful.plan.stream.lookahead import StreamPacks
 from brimful.serve.compose import ComposerMark, MicroBatchComposer, SampleSegment, sums
 from brimful.serve.state import damaged
 from brimful.serve.token_budget import SampleCount

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -12,19 +13,20 @@ from typing import Any
 
 from brimful.base.fingerprint import fingerprint_bytes, fingerprint_of
 from brimful.base.wings import LINE_MODULES
-from brimful.errors import BadSampleError, SourceError
+from brimful.errors import BadSampleError, SettingsError, SourceError, SourceNotFoundError
 from brimful.sources.copies import begins_like_array
 from brimful.sources.directory import is_pack_store
 from brimful.sources.fast_json import parser_for, row_of_line
 from brimful.sources.feed import Cursor, Feed, numbered, reading_of_arrivals, sample_of
-from brimful.sources.media_files import media_kind
-from brimful.sources.opening import arrival_of, source_of_file
+from brimful.sources.media_places import MediaPlace
+from brimful.sources.opening import STANDARD_INPUT, arrival_of, source_of_file
 from brimful.sources.paired_files import ROW, TRANSCRIPT, row_beside, stem_of
 from brimful.sources.reading import Reading, RowOptions
+from brimful.sources.row_feed import IteratorFeed, PipeFeed
 from brimful.sources.rows import MAX_ROW_BYTES, oversized
 from brimful.sources.sample import MalformedRowError, Sample
 from brimful.sources.source import Source
-from brimful.sources.stamp import require_file
+from brimful.sources.stamp import media_kind, require_file
 
 _CHECKED_BYTES = 4096
 """Bytes before a position that must be unchanged when reading continues after it."""
@@ -281,3 +283,57 @@ class DirectoryFeed(Feed):
                 kind = "lines" if arrival_of(name) == "lines" else "rows"
                 if kind == "rows":
                     raise SourceError(f"{self._directory / name} was removed after its first {progress.rows:,} rows")
+
+
+def open_feed(
+    data: Any,
+    *,
+    format: str | None = None,
+    fields: Mapping[str, str] | None = None,
+    ignore: Sequence[str] = (),
+    prompt: str | None = None,
+    media: bool = False,
+    media_dir: str | os.PathLike[str] | None = None,
+    media_outside: bool = False,
+    cache_dir: str | os.PathLike[str] | None = None,
+) -> Feed:
+    """Open data that is still arriving.
+
+    ======================  ====================================================================
+    a directory             its files as they arrive (``DirectoryFeed``); with ``media``, recordings with transcripts
+    ``data.jsonl``          its lines as they are appended
+    another data file       its rows
+    ``-``                   JSON lines from standard input
+    an iterable             its rows; None says that no row is ready yet
+    ======================  ====================================================================
+
+    Args:
+        data: any of the above; a ``Feed`` is returned as it is.
+        format, fields, ignore, prompt, media, media_dir, media_outside, cache_dir: see ``open_source``.
+
+    Raises:
+        SourceNotFoundError: no such file or directory.
+        SettingsError: a value from which nothing can arrive.
+
+    >>> open_feed([{"text": "a"}]).title
+    'list of rows'
+    """
+    if isinstance(data, Feed):
+        return data
+    place = MediaPlace(os.fspath(media_dir or ""), media_outside) if media or media_dir is not None else None
+    options = RowOptions(format, fields, (ignore,) if isinstance(ignore, str) else tuple(ignore), prompt, place)
+    if isinstance(data, (str, os.PathLike)):
+        path = os.fspath(data)
+        if path == STANDARD_INPUT:
+            return PipeFeed(sys.stdin.fileno(), "standard input", options)
+        if os.path.isdir(path):
+            return DirectoryFeed(path, options, cache_dir=cache_dir)
+        require_file(path)
+        if not os.path.isfile(path):
+            raise SourceNotFoundError(f"{path}: no such file or directory; a feed follows local files only")
+        if arrival_of(path) is None:
+            raise SettingsError(f"{path} is not JSON lines, JSON, Parquet, a tar or text")
+        return DirectoryFeed(os.path.dirname(path) or ".", options, only=os.path.basename(path), cache_dir=cache_dir)
+    if isinstance(data, Iterable) and not isinstance(data, (bytes, bytearray, Mapping)):
+        return IteratorFeed(data, options)
+    raise SettingsError(f"a feed is opened from a path, '-' or an iterable of rows, not {type(data).__name__}")

@@ -31,10 +31,9 @@ from brimful.sources.catalogue import CatalogueRows, has_media_of_its_own, line_
 from brimful.sources.copies import kept_copy
 from brimful.sources.directory import ALL_SPLITS, DESCRIPTIONS, refuse_several_splits, split_of_file, walk_data
 from brimful.sources.fast_json import object_of, text_of
-from brimful.sources.media_files import COLUMN_OF_KIND, media_kind
 from brimful.sources.rows import MAX_ROW_BYTES, ChainedRows
 from brimful.sources.sample import MalformedRowError
-from brimful.sources.stamp import changed, require_file
+from brimful.sources.stamp import COLUMN_OF_KIND, changed, media_kind, require_file
 
 _ENDING = ".json"
 TRANSCRIPT, ROW = ".txt", _ENDING

@@ -32,10 +32,9 @@ from brimful.media import MediaKind, Medium
 from brimful.sources.catalogue import CatalogueRows, has_media_of_its_own, line_of, map_media, shown
 from brimful.sources.copies import kept_copy
 from brimful.sources.fast_json import object_of, text_of
-from brimful.sources.media_files import COLUMN_OF_KIND, media_kind
 from brimful.sources.rows import MAX_ROW_BYTES
 from brimful.sources.sample import MalformedRowError
-from brimful.sources.stamp import Stamp
+from brimful.sources.stamp import COLUMN_OF_KIND, Stamp, media_kind
 
 _Content = TypeVar("_Content")
 _VERSION = 1

@@ -1,6 +1,6 @@
 """Assertion for your own tests: packing is right with a model, a collator and data, or the test fails with the reason."""
 
-from __future__ import annotations  # otherwise the report's type would load torch in every process that uses a toy
+from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any

@@ -20,10 +20,9 @@ from brimful.verify.attention_backends import (
 from brimful.verify.checks import check_batch
 from brimful.verify.checks.gradients import check_backward
 from brimful.verify.checks.isolation import check_isolation
+from brimful.verify.checks.labels import check_inputs_unmodified
 from brimful.verify.checks.pads import check_padding_moves_nothing
-from brimful.verify.checks.parity import check_parity
-from brimful.verify.checks.samples import check_inputs_unmodified
-from brimful.verify.checks.weights import check_weights
+from brimful.verify.checks.parity import check_parity, check_weights
 from brimful.verify.diagnosis import diagnose_leak, way_out_of_refusal
 from brimful.verify.drawn_samples import long_samples
 from brimful.verify.modes import evaluating, preserved, training

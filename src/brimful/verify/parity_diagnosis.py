@@ -14,8 +14,7 @@ import torch
 
 from brimful.errors import BrimfulError
 from brimful.verify.checks.isolation import movement_in_rows
-from brimful.verify.checks.parity import check_parity
-from brimful.verify.checks.weights import check_weights
+from brimful.verify.checks.parity import check_parity, check_weights
 from brimful.verify.modes import in_float32
 from brimful.verify.noise import LOW_PRECISIONS
 from brimful.verify.setup import PackingSetup

@@ -20,7 +20,7 @@ from brimful.encode import EncodedSample
 from brimful.errors import BrimfulError, SettingsError
 from brimful.media import PlacedMedium
 from brimful.store.shards import Pack, assemble_pack
-from brimful.verify.media_samples import other_medium
+from brimful.verify.drawn_samples import other_medium
 
 Feature: TypeAlias = Pack | EncodedSample | Mapping[str, Any]
 """A pack or a plain sample."""

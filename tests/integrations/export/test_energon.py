@@ -10,7 +10,7 @@ import types
 import numpy as np
 import pytest
 
-from brimful.collate.shift import shift_labels
+from brimful.collate.padding import shift_labels
 from brimful.errors import SettingsError, StoreError
 from brimful.integrations.export import check_export, energon_mix, export_packs, select_samples_to_pack
 from brimful.media import MediaKind, Medium, PlacedMedium

@@ -16,7 +16,7 @@ from brimful.media.families import FAMILIES, open_family  # noqa: E402
 from brimful.serve.rank_loader import without_loss  # noqa: E402
 from brimful.testing.toys import toy_pack  # noqa: E402
 from brimful.verify.drawn_samples import renumbered  # noqa: E402
-from brimful.verify.media_models import tiny_media_model  # noqa: E402
+from brimful.verify.models import tiny_media_model  # noqa: E402
 from tests.verify import media_packs  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")

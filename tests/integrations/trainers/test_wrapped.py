@@ -106,7 +106,7 @@ def test_pictures_that_a_processor_encoded(small_qwen, tmp_path):
     """Patches, grids and positions of each row reach the model with its tokens: the row of a VLM's own data set."""
     from brimful.media import MediaKind
     from brimful.media.collate import MediaFeatures
-    from brimful.verify.media_models import tiny_media_model
+    from brimful.verify.models import tiny_media_model
     from tests.verify.media_packs import qwen_folder
 
     features = MediaFeatures(qwen_folder(tmp_path, "qwen2.5-vl"), "qwen2.5-vl")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from brimful.errors import SettingsError
 from brimful.media.families import Piece, open_family
-from brimful.media.families.internvl import InternVLSettings, tiles
+from brimful.media.families.llava import InternVLSettings, tiles
 from brimful.media.images import ImageSize
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful import plan_packs
-from brimful.plan.fit.concat_split import concat_split
+from brimful.plan.fit.any_fit import concat_split
 from brimful.plan.policies.overflow import Overflow, cut_stream
 from brimful.testing import reference
 from brimful.testing.strategies import capacities_and_lengths

@@ -5,7 +5,7 @@ import pytest
 
 from brimful import plan_packs
 from brimful.errors import OversizedSampleError
-from brimful.plan.fit.next_fit import next_fit
+from brimful.plan.fit.any_fit import next_fit
 from tests.plan.contents import ids_of, lengths_of
 
 

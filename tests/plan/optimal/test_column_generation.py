@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.optimal.column_generation import ColumnGeneration
-from brimful.plan.optimal.search_limit import SearchLimit
+from brimful.plan.optimal.knapsack import SearchLimit
 from tests.plan.optimal.instances import fewest_packs
 
 

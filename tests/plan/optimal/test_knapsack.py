@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.base.compiling import compiled_forms
-from brimful.plan.optimal.knapsack import Knapsack
-from brimful.plan.optimal.search_limit import SearchLimit
+from brimful.plan.optimal.knapsack import Knapsack, SearchLimit
 
 
 @given(

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from brimful import plan_packs
 from brimful.base.compiling import compiled, compiled_forms
 from brimful.plan.counts.histogram import Histogram
+from brimful.plan.fit.any_fit import next_fit
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
-from brimful.plan.fit.next_fit import next_fit
 from brimful.plan.order import exchange as exchange_module
 from brimful.plan.order.diversity import measure_variety
 from brimful.plan.order.exchange import _swap, exchange_segments

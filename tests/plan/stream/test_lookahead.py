@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from brimful.base import compiling
 from brimful.base.compiling import compiled_forms
 from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError, StateError
-from brimful.plan.fit.next_fit import next_fit
-from brimful.plan.stream.lookahead import LOOKAHEAD_ALGORITHMS, Lookahead
-from brimful.plan.stream.packs import StreamLedger, StreamPacks
+from brimful.plan.fit.any_fit import next_fit
+from brimful.plan.stream.lookahead import LOOKAHEAD_ALGORITHMS, Lookahead, StreamLedger, StreamPacks
 from brimful.testing import reference
 from brimful.testing.strategies import capacities_and_lengths
 

@@ -11,7 +11,7 @@ from brimful.base.tokenized_media import Media
 from brimful.base.typing import IGNORE_INDEX, Float32Array, Labels
 from brimful.collate.batch import PackedBatch
 from brimful.collate.extras import join_media
-from brimful.collate.shift import shift_labels, shift_left
+from brimful.collate.padding import shift_labels, shift_left
 from brimful.errors import CollateError
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from brimful.base.ragged import offsets_of
 from brimful.base.typing import Int64Array
-from brimful.encode.text_spans import Span, TextSpans
+from brimful.encode.placeholders import Span, TextSpans
 from brimful.sources.sample import Message, MixedMessages, PlainMessages
 
 _encode_json = json.JSONEncoder(ensure_ascii=False).encode

@@ -12,7 +12,7 @@ from brimful.base.tables import Ragged
 from brimful.base.typing import PAIRS_PER_BLOCK, AnyIntArray, LossMask, TokenIds
 from brimful.base.wording import setting
 from brimful.encode.chat import ChatEncoder
-from brimful.encode.encoded_batch import EncodedBatch
+from brimful.encode.encoded import EncodedBatch
 from brimful.encode.encoder import PendingBatch, PendingLengths
 from brimful.encode.placeholders import examined
 from brimful.encode.tokenizer import Tokenizer

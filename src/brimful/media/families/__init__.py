@@ -11,8 +11,7 @@ from brimful.base.settings import option
 from brimful.base.wording import setting
 from brimful.errors import SettingsError
 from brimful.media.families.family import Expansion, Family, Piece, Placeholder, read_processor_files
-from brimful.media.families.internvl import InternVL
-from brimful.media.families.llava import Llava
+from brimful.media.families.llava import InternVL, Llava
 from brimful.media.families.qwen_audio import Qwen2Audio, Qwen25Omni
 from brimful.media.families.qwen_vl import Qwen2VL, Qwen3VL, Qwen25VL
 

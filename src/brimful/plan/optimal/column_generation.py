@@ -9,9 +9,8 @@ import numpy as np
 from brimful.base.typing import Float64Array, Int64Array
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.counts.patterns import Pattern, pattern_of
-from brimful.plan.optimal.knapsack import Knapsack
+from brimful.plan.optimal.knapsack import Knapsack, SearchLimit
 from brimful.plan.optimal.master_problem import Column, master_problem_of
-from brimful.plan.optimal.search_limit import SearchLimit
 
 SOLVER_TOLERANCE = 1e-6
 """Packs by which the solver may be wrong. This decides when the search stops, never what is claimed."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from brimful.base.ragged import offsets_of
 from brimful.base.typing import Float64Array, Int32Array
-from brimful.plan.optimal.search_limit import SearchLimit
+from brimful.plan.optimal.knapsack import SearchLimit
 
 Column: TypeAlias = tuple[list[int], list[int]]
 """Rows in which a variable has entries, and the entries. For a pattern: positions of lengths, copies of each."""

@@ -10,8 +10,7 @@ from brimful.base.compiling import compiled
 from brimful.base.typing import Int64Array
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.counts.patterns import PatternCounts, pattern_of
-from brimful.plan.optimal.knapsack import STEPS_PER_ITEM
-from brimful.plan.optimal.search_limit import SearchLimit
+from brimful.plan.optimal.knapsack import STEPS_PER_ITEM, SearchLimit
 
 _MAX_STEPS_PER_TARGET = 4000
 """Steps of the search for items of one exact sum: some microseconds compiled."""

@@ -1,5 +1,7 @@
 """Whole packs from a fractional solution."""
 
+from __future__ import annotations
+
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -8,8 +10,7 @@ import numpy as np
 
 from brimful.base.typing import Int64Array
 from brimful.plan.counts.histogram import Histogram
-from brimful.plan.counts.patterns import Pattern, PatternCounts, pattern_of, remaining
-from brimful.plan.counts.remaining_items import RemainingItems
+from brimful.plan.counts.patterns import Pattern, PatternCounts, RemainingItems, pattern_of, remaining
 from brimful.plan.optimal.column_generation import SOLVER_TOLERANCE
 
 

@@ -13,10 +13,10 @@ from brimful.plan.counts.runs import PackRuns
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.fit.lower_bound import lower_bound
 from brimful.plan.optimal.column_generation import SOLVER_TOLERANCE, ColumnGeneration
+from brimful.plan.optimal.knapsack import SearchLimit
 from brimful.plan.optimal.master_problem import installed_solver
 from brimful.plan.optimal.minimum_bin_slack import minimum_bin_slack
 from brimful.plan.optimal.rounding import fix_whole_packs, substitute_lengths
-from brimful.plan.optimal.search_limit import SearchLimit
 from brimful.plan.packing import PackResult, PlanOutcome
 
 _MAX_CAPACITY = 1 << 24

@@ -11,8 +11,7 @@ phase: ``powers_of_two``, ``seed_and_fill`` (with the rules of ``seed_rules``), 
 ``parser`` reads them from text.
 """
 
-from brimful.plan.phased.finish import Finish
-from brimful.plan.phased.phase import Phase, Placed
+from brimful.plan.phased.phase import Finish, Phase, Placed
 from brimful.plan.phased.powers_of_two import PowersOfTwo
 from brimful.plan.phased.recipe import Phased, PhaseReport, Recipe
 from brimful.plan.phased.seed_and_fill import Seeded

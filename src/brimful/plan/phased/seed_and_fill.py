@@ -7,8 +7,7 @@ from typing import Any
 
 from brimful.errors import SettingsError
 from brimful.plan.counts.histogram import Histogram
-from brimful.plan.counts.patterns import PatternRun, remaining
-from brimful.plan.counts.remaining_items import RemainingItems
+from brimful.plan.counts.patterns import PatternRun, RemainingItems, remaining
 from brimful.plan.packing import tokens_of
 from brimful.plan.phased.phase import Phase, Placed
 from brimful.plan.phased.seed_rules import Half, SeedRule

@@ -1,7 +1,10 @@
 """Packs of a stream: the planner looks some samples ahead, emits full packs, and keeps the other samples."""
 
+from __future__ import annotations
+
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from math import ceil
 from typing import Any
 
@@ -10,7 +13,8 @@ import numpy.typing as npt
 
 from brimful.base.arguments import CAPACITY_NAMES, understands
 from brimful.base.checks import check_share, setting_number
-from brimful.base.typing import AnyIntArray, BoolArray, Int64Array, Lengths, SampleIds
+from brimful.base.ragged import offsets_of
+from brimful.base.typing import AnyIntArray, BoolArray, Int64Array, Lengths, Offsets, SampleIds
 from brimful.base.wording import differences
 from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError, StateError
 from brimful.lengths.table import REJECTED, as_lengths
@@ -19,7 +23,81 @@ from brimful.plan.counts.counting_sort import decreasing_order
 from brimful.plan.fit.any_fit import next_fit_upper_bound
 from brimful.plan.packing import Packing, loads_of, tokens_of
 from brimful.plan.policies.overflow import Overflow, apply_overflow
-from brimful.plan.stream.packs import StreamLedger, StreamPacks
+
+
+@dataclass(frozen=True)
+class StreamPacks:
+    """Packs that left the planner, in order: pack ``i`` has the segments ``offsets[i] … offsets[i + 1] - 1``.
+
+    Attributes:
+        offsets: ``int64[num_packs + 1]``.
+        sample_ids: ``int64[num_segments]``, as given to ``add``.
+        starts: ``int32[num_segments]``, first token of the sample in the segment; 0 unless cut.
+        lengths: ``int32[num_segments]``, tokens.
+    """
+
+    offsets: Offsets
+    sample_ids: SampleIds
+    starts: Lengths
+    lengths: Lengths
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __iter__(self) -> Iterator[tuple[SampleIds, Lengths, Lengths]]:
+        """Yield sample ids, starts and lengths of each pack."""
+        for begin, end in zip(self.offsets[:-1].tolist(), self.offsets[1:].tolist(), strict=True):
+            yield self.sample_ids[begin:end], self.starts[begin:end], self.lengths[begin:end]
+
+    def as_lists(self) -> list[list[int]]:
+        """Return the sample ids of each pack, for small examples."""
+        return [sample_ids.tolist() for sample_ids, _, _ in self]
+
+    @classmethod
+    def of_parts(cls, parts: list[StreamPacks]) -> StreamPacks:
+        """Concatenate the packs of several parts."""
+        return cls(
+            offsets_of(np.concatenate([np.empty(0, dtype=np.int64), *(np.diff(part.offsets) for part in parts)])),
+            np.concatenate([np.empty(0, dtype=np.int64), *(part.sample_ids for part in parts)]),
+            np.concatenate([np.empty(0, dtype=np.int32), *(part.starts for part in parts)]),
+            np.concatenate([np.empty(0, dtype=np.int32), *(part.lengths for part in parts)]),
+        )
+
+
+@dataclass(frozen=True)
+class StreamLedger:
+    """Account of a stream so far: in = emitted + waiting + losses to the overflow policy.
+
+    Segments are samples, or the pieces of a sample that was split.
+    """
+
+    samples_in: int = 0
+    tokens_in: int = 0
+    samples_rejected: int = 0
+    samples_dropped: int = 0
+    tokens_dropped: int = 0
+    samples_truncated: int = 0
+    tokens_truncated: int = 0
+    samples_split: int = 0
+    segments: int = 0
+    packs_emitted: int = 0
+    segments_emitted: int = 0
+    tokens_emitted: int = 0
+    segments_waiting: int = 0
+    tokens_waiting: int = 0
+
+    def __post_init__(self) -> None:
+        tokens = self.tokens_emitted + self.tokens_waiting + self.tokens_dropped + self.tokens_truncated
+        assert tokens == self.tokens_in, f"{tokens} tokens accounted for, {self.tokens_in} came in"
+        segments = self.segments_emitted + self.segments_waiting
+        assert segments == self.segments, f"{segments} segments accounted for, {self.segments} came in"
+        samples = self.samples_rejected + self.samples_dropped + self.segments
+        assert self.samples_split or samples == self.samples_in, f"{samples} samples of {self.samples_in}"
+
+    def as_dict(self) -> dict[str, int]:
+        """Return the account for JSON."""
+        return asdict(self)
+
 
 _VERSION = 1
 

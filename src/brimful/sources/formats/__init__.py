@@ -11,18 +11,18 @@ data with other keys.
 from importlib import import_module
 
 from brimful.base.wings import FORMAT_MODULES
-from brimful.sources.formats.alpaca import Alpaca
-from brimful.sources.formats.caption import Caption
+from brimful.sources.formats.chat_formats import (
+    Alpaca,
+    Messages,
+    PromptCompletion,
+    QuestionAnswer,
+    ShareGPT,
+    Transcript,
+)
 from brimful.sources.formats.detection import Detection
-from brimful.sources.formats.messages import Messages
-from brimful.sources.formats.plain_text import Text
-from brimful.sources.formats.prompt_completion import PromptCompletion
-from brimful.sources.formats.question_answer import QuestionAnswer
 from brimful.sources.formats.registry import FORMATS, detect, format_named, register, suggested
 from brimful.sources.formats.row_format import RowFormat
-from brimful.sources.formats.sharegpt import ShareGPT
-from brimful.sources.formats.token_rows import Tokens
-from brimful.sources.formats.transcript import Transcript
+from brimful.sources.formats.text_formats import Caption, Text, Tokens
 
 __all__ = ["FORMATS", "RowFormat", "detect", "format_named", "register", "suggested"]
 

@@ -23,7 +23,7 @@ from brimful.base.ragged import offsets_of
 from brimful.base.typing import Lengths, LossMask, SampleIds, TokenIds
 from brimful.base.wording import setting
 from brimful.errors import CorruptFileError, OversizedSampleError
-from brimful.plan.stream.packs import StreamPacks
+from brimful.plan.stream.lookahead import StreamPacks
 from brimful.store.shards import BATCH_ROWS, MEDIA_VERSION, SHARD_VERSION, PackRows, ShardReader, ShardWriter
 
 

@@ -20,8 +20,8 @@ from brimful.encode.choose import EncoderSettings, encoder_for
 from brimful.encode.encoder import Encoder
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import StoreMismatchError
+from brimful.sources.directory_feed import open_feed
 from brimful.sources.feed import Feed
-from brimful.sources.open_feed import open_feed
 from brimful.sources.settings import RowSettings
 from brimful.store.shards import EndRecord, StreamLog
 from brimful.stream.producer.back_pressure import BackPressure, Clock
