@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from brimful import CostModel, plan_context_parallel
 from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError
-from brimful.rl.context_parallel import occupy_all_ranks
+from brimful.rl.context_parallel import Sharing
 from tests.plan.forms import use
 
 SQUARES = CostModel(linear=0, quadratic=1, tile=1)
@@ -151,7 +151,7 @@ def test_a_last_sample_gets_company():
     micro_batch = np.array([0, 0, 0, 0, 1, 0, 0])
     group = np.array([0, 1, 2, 3, 0, 2, 3])
     degree = np.array([1, 1, 1, 1, 4, 1, 1])
-    occupy_all_ranks(np.array([9, 9, 8, 8, 3, 2, 2]), micro_batch, group, degree, capacity=16, num_ranks=4)
+    Sharing(np.array([9, 9, 8, 8, 3, 2, 2]), 16, 4, micro_batch, group, degree).occupy_all_ranks()
     assert micro_batch.tolist() == [0, 0, 0, 0, 1, 0, 1]
     assert degree.tolist() == [1, 1, 1, 1, 2, 1, 2]
     assert group[4:].tolist() == [0, 2, 1]

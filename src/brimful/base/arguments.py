@@ -87,12 +87,13 @@ def _signature(function: Callable[..., Any], settings: Sequence[type[Any]]) -> i
     if not settings:
         return signature
     own_parameters = [item for item in signature.parameters.values() if item.kind is not item.VAR_KEYWORD]
-    # The settings may be one object instead: then no field is required.
+    # If the settings may be one object instead, no field is required.
+    required = None if "settings" in signature.parameters else inspect.Parameter.empty
     of_fields = [
         inspect.Parameter(
             item.name,
             inspect.Parameter.KEYWORD_ONLY,
-            default=None if item.default is dataclasses.MISSING else item.default,
+            default=required if item.default is dataclasses.MISSING else item.default,
             annotation=item.type,
         )
         for kind in settings

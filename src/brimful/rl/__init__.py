@@ -2,16 +2,15 @@
 
 ::
 
-    lengths ─► StepItems ─► spread ───────────────────────────► StepPlan ─► packs ─► batches ─► each sample again
-    planner    step_items   levels  fill                        step_plan   step_packs          step_packs
-               groups:      ranks_of_groups  within_ranks  exchange
+    lengths ─► StepItems ───► spread ──────────────────► StepPlan ─► packs ─► batches ─► each sample again
+    step_planner  step_items  spread_samples  levels     step_plan   step_packs          step_packs
+                  groups:     ranks_of_groups  within_ranks
 
 ``context_parallel`` shares long samples among ranks, ``context_parallel_split`` cuts the rows of a batch for ranks that
 share it, ``warm_up`` loads the compiled code, and ``compat`` has the planning functions of trainers under their own names.
 """
 
 from brimful.rl.context_parallel import plan_context_parallel
-from brimful.rl.context_parallel_plan import ContextParallelPlan
 from brimful.rl.context_parallel_split import (
     ContextParallelLayout,
     ContextParallelShard,
@@ -21,9 +20,8 @@ from brimful.rl.context_parallel_split import (
 )
 from brimful.rl.step_items import GroupsShare
 from brimful.rl.step_packs import RestoredTokens, SampleColumn, pack_step, restore_tokens
-from brimful.rl.step_plan import LossMean, StepPlan, loss_weights
-from brimful.rl.step_planner import plan_step
-from brimful.rl.warm_up import warm_up
+from brimful.rl.step_plan import ContextParallelPlan, LossMean, StepPlan, loss_weights
+from brimful.rl.step_planner import plan_step, warm_up
 
 __all__ = [
     "ContextParallelLayout",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,15 +14,12 @@ from brimful.base.wording import counted
 from brimful.errors import InvalidLengthsError, OversizedSampleError
 from brimful.lengths.table import LengthTable
 from brimful.plan.policies.budgets import examples_of
-from brimful.rl.context_parallel_plan import ContextParallelPlan
-from brimful.rl.fill_bins import run_loop
+from brimful.rl.fill_bins import run_loop, scattered
 from brimful.rl.step_items import StepCost, prepare_step_items
+from brimful.rl.step_plan import ContextParallelPlan
 
 _MORE_SLACK = 0.2
 """Slack of a second attempt, if the first shares a sample among more ranks than it has tokens."""
-
-_MAX_CAPACITY = 2**31 - 1
-"""Maximum tokens: lengths are int32."""
 
 
 def plan_context_parallel(
@@ -72,7 +71,7 @@ def plan_context_parallel(
     >>> plan.degree_of.tolist(), plan.tokens.tolist()
     ([2, 1, 1, 1, 1], [[8, 8, 7, 5]])
     """
-    capacity = setting_number("max_tokens_per_rank", max_tokens_per_rank, minimum=2, maximum=_MAX_CAPACITY)
+    capacity = setting_number("max_tokens_per_rank", max_tokens_per_rank, minimum=2, maximum=2**31 - 1)
     ranks = whole_number("world_size", world_size, minimum=1)
     check_share("slack", slack)
     items = prepare_step_items(lengths, capacity=2**52, cost=cost, groups=None, budgets=None)
@@ -86,20 +85,19 @@ def plan_context_parallel(
     slacks = sorted({slack, max(slack, _MORE_SLACK), 1.0})
     attempts = [*((value, False) for value in slacks), *((value, True) for value in reversed(slacks))]
     for more_slack, may_borrow in attempts:
-        micro_batch, group, degree = (np.zeros(num_samples, dtype=np.int64) for _ in range(3))
-        sizes = (num_samples + 1, num_samples, num_samples, ranks, ranks, ranks)
-        scratch = [np.zeros(size, dtype=np.int64) for size in sizes]
-        number = run_loop(
+        by_item = np.zeros((4, num_samples + 1), dtype=np.int64)
+        by_group = np.zeros((3, ranks), dtype=np.int64)
+        placement = np.zeros((3, num_samples), dtype=np.int64)
+        run_loop(
             _fill_micro_batches, num_samples, tokens[order], falling_order, capacity, ranks, float(more_slack),
-            results=(np.arange(num_samples), *scratch, micro_batch, group, degree),
+            results=(by_item, by_group, placement),
         )  # fmt: skip
+        sharing = Sharing(tokens[order], capacity, ranks, *placement)
         if may_borrow:
-            occupy_all_ranks(tokens[order], micro_batch, group, degree, capacity=capacity, num_ranks=ranks)
-        if len(short_micro_batches(tokens[order], micro_batch, group, degree, ranks)) == 0:
+            sharing.occupy_all_ranks()
+        if len(sharing.short_micro_batches()) == 0:
             break
-    return _plan_of_groups(
-        tokens, items.costs, order, micro_batch, group, degree, capacity=capacity, ranks=ranks, number=number
-    )
+    return _plan_of(sharing, order, items.costs)
 
 
 def _refuse_oversized(tokens: Int64Array, capacity: int, ranks: int) -> None:
@@ -108,13 +106,18 @@ def _refuse_oversized(tokens: Int64Array, capacity: int, ranks: int) -> None:
     room = capacity if ranks == 1 else capacity // 2 * 2 * ranks
     rows = np.flatnonzero(tokens > room)
     if len(rows):
-        tokens_needed = -(-int(tokens.max()) // ranks)
-        tokens_needed = tokens_needed if ranks == 1 else tokens_needed + tokens_needed % 2
         raise OversizedSampleError(
             f"{len(rows):,} of {len(tokens):,} samples are longer than the {room:,} tokens that {counted(ranks, 'rank')} hold "
             f"together: sample {examples_of(rows, tokens[rows])}. Cut or leave them out before, use more ranks, or "
-            f"max_tokens_per_rank={tokens_needed}"
+            f"max_tokens_per_rank={int(_shares_of(tokens, np.array(ranks)).max())}"
         )
+
+
+def _shares_of(lengths: Int64Array, degree: AnyIntArray) -> Int64Array:
+    """Return the tokens of each of the ranks that share samples, padded to two equal chunks if there are several."""
+    parts = np.where(degree == 1, 1, 2 * degree)
+    shares: Int64Array = parts // degree * -(-lengths // parts)
+    return shares
 
 
 def _fill_micro_batches(
@@ -123,32 +126,30 @@ def _fill_micro_batches(
     capacity: int,
     num_ranks: int,
     slack: float,
-    unplaced: list[int],
-    next_unplaced: list[int],
-    group_of: list[int],
-    best_group_of: list[int],
-    degrees: list[int],
-    best_degrees: list[int],
-    loads: list[int],
-    micro_batch_of: list[int],
-    final_group_of: list[int],
-    degree_of: list[int],
+    by_item: list[list[int]],
+    by_group: list[list[int]],
+    placement: list[list[int]],
 ) -> int:
     """Write micro-batch, group and degree of each item, and return the number of micro-batches; to be compiled.
 
     ``unplaced`` lists the unplaced items, longest first; ``next_unplaced[i]`` leads to the first of them at or after ``i``
-    that the current attempt has not placed.
+    that the current attempt has not placed. A share of degree n is padded to two of ``parts = 2·n`` chunks.
     """
+    unplaced, next_unplaced, group_of, best_group_of = by_item[0], by_item[1], by_item[2], by_item[3]
+    degrees, best_degrees, loads = by_group[0], by_group[1], by_group[2]
     num_unplaced = len(lengths)
+    for item in range(num_unplaced):
+        unplaced[item] = item
     number = 0
     idle_time = 0
     work_done = 0
     while num_unplaced > 0:
         longest, heaviest = lengths[unplaced[0]], weights[unplaced[0]]
         # The least degree of the longest item, and how many items of this length fit its ranks: the highest level.
-        degree = 1
-        while longest > capacity if degree == 1 else 2 * ((longest + 2 * degree - 1) // (2 * degree)) > capacity:
+        degree, parts = 1, 1
+        while parts // degree * ((longest + parts - 1) // parts) > capacity:
             degree *= 2
+            parts = 2 * degree
         copies = 1
         while 2 * copies * longest <= degree * capacity:
             copies *= 2
@@ -157,7 +158,6 @@ def _fill_micro_batches(
             level = (heaviest * copies + degree - 1) // degree
             for place in range(num_unplaced + 1):
                 next_unplaced[place] = place
-            for place in range(num_unplaced):
                 group_of[place] = -1
             free = num_ranks
             num_groups = 0
@@ -173,16 +173,13 @@ def _fill_micro_batches(
                 # The smallest degree that keeps the seed within tokens and level; it never rises: groups are aligned.
                 seed_length, seed_weight = lengths[unplaced[seed]], weights[unplaced[seed]]
                 seed_degree = 1
+                parts = 1
                 while seed_degree < last_degree and (
                     seed_weight > seed_degree * level
-                    or (
-                        seed_length
-                        if seed_degree == 1
-                        else 2 * ((seed_length + 2 * seed_degree - 1) // (2 * seed_degree))
-                    )
-                    > capacity
+                    or parts // seed_degree * ((seed_length + parts - 1) // parts) > capacity
                 ):
                     seed_degree *= 2
+                    parts = 2 * seed_degree
                 # Too few ranks are left for the seed, as their number is not a power of two: a shorter seed takes them.
                 if seed_degree > free:
                     seed += 1
@@ -196,14 +193,11 @@ def _fill_micro_batches(
                     item = unplaced[place]
                     group_of[place] = num_groups
                     next_unplaced[place] = place + 1
-                    if seed_degree == 1:
-                        room -= lengths[item]
-                    else:
-                        room -= 2 * ((lengths[item] + 2 * seed_degree - 1) // (2 * seed_degree))
+                    room -= parts // seed_degree * ((lengths[item] + parts - 1) // parts)
                     allowance -= weights[item]
                     load += weights[item]
                     # The first later item that fits: lengths and weights fall.
-                    longest_fit = room if seed_degree == 1 else room // 2 * 2 * seed_degree
+                    longest_fit = room // (parts // seed_degree) * parts
                     low, high = place + 1, num_unplaced
                     while low < high:
                         middle = (low + high) // 2
@@ -241,10 +235,8 @@ def _fill_micro_batches(
             work_before = float(best_work) * float(slowest)
             if best_work == 0 or float(work) * float(best_slowest) - work_before > slack * work_before:
                 best_work, best_slowest = work, slowest
-                for place in range(num_unplaced):
-                    best_group_of[place] = group_of[place]
-                for group in range(num_groups):
-                    best_degrees[group] = degrees[group]
+                best_group_of[:num_unplaced] = group_of[:num_unplaced]
+                best_degrees[:num_groups] = degrees[:num_groups]
             if idle_time + num_ranks * slowest - work <= slack * (work_done + work):
                 break
             # The next lower level: half.
@@ -261,9 +253,9 @@ def _fill_micro_batches(
             item = unplaced[place]
             group = best_group_of[place]
             if group >= 0:
-                micro_batch_of[item] = number
-                final_group_of[item] = group
-                degree_of[item] = best_degrees[group]
+                placement[0][item] = number
+                placement[1][item] = group
+                placement[2][item] = best_degrees[group]
             else:
                 unplaced[num_kept] = item
                 num_kept += 1
@@ -272,135 +264,121 @@ def _fill_micro_batches(
     return number
 
 
-def _plan_of_groups(
-    tokens: Int64Array,
-    costs: Float64Array,
-    order: Int64Array,
-    micro_batch: Int64Array,
-    group: Int64Array,
-    degree: Int64Array,
-    *,
-    capacity: int,
-    ranks: int,
-    number: int,
-) -> ContextParallelPlan:
-    """Give ranks to the groups of each micro-batch, large degrees first: a group begins at a multiple of its degree."""
-    # One row for each group, in the order of its ranks.
-    key = (micro_batch * (ranks + 1) + (ranks - degree)) * ranks + group
-    groups, first_item, group_of = np.unique(key, return_index=True, return_inverse=True)
-    degrees = degree[first_item]
-    first_ranks = np.cumsum(degrees) - degrees - micro_batch[first_item] * ranks
-    if int(degrees.sum()) < number * ranks:
-        raise InvalidLengthsError(
-            f"some of {counted(ranks, 'rank')} have no sample of {len(tokens):,}: a sample is shared by a power of two of ranks. "
-            f"Use more samples, or world_size={1 << (ranks.bit_length() - 1)}"
-        )
-    micro_batch_of, first_rank_of, degree_of = (np.empty(len(tokens), dtype=np.int64) for _ in range(3))
-    micro_batch_of[order] = micro_batch
-    first_rank_of[order] = first_ranks[group_of]
-    degree_of[order] = degree
-    short_rows = np.flatnonzero(tokens < degree_of)
-    if len(short_rows):
-        sample = int(short_rows[0])
-        raise InvalidLengthsError(
-            f"sample {sample} of {int(tokens[sample]):,} tokens would be shared by {int(degree_of[sample]):,} ranks, and none "
-            f"may be empty: use fewer ranks, or more samples"
-        )
-    lengths = tokens[order]
-    shares = np.where(degree == 1, lengths, 2 * -(-lengths // (2 * degree)))
-    group_tokens = np.bincount(group_of, weights=shares, minlength=len(groups)).astype(np.int64)
-    group_costs: Float64Array = np.bincount(group_of, weights=costs[order] / degree).astype(np.float64)
-    assert int(group_tokens.max()) <= capacity
-    return ContextParallelPlan(
-        world_size=ranks,
-        max_tokens_per_rank=capacity,
-        num_micro_batches=number,
-        micro_batch_of=micro_batch_of,
-        first_rank_of=first_rank_of,
-        degree_of=degree_of,
-        tokens=np.repeat(group_tokens, degrees).reshape(number, ranks),
-        costs=np.repeat(group_costs, degrees).reshape(number, ranks),
-    )
+@dataclass
+class Sharing:
+    """Samples, longest first, and the groups of ranks that share them.
 
-
-def occupy_all_ranks(
-    lengths: Int64Array,
-    micro_batch: Int64Array,
-    group: Int64Array,
-    degree: Int64Array,
-    *,
-    capacity: int,
-    num_ranks: int,
-) -> None:
-    """Move samples from other micro-batches to micro-batches that leave ranks without a token; in place.
-
-    Such a micro-batch shares a sample among more ranks than it has tokens; or no group can double its ranks, if the
-    number of ranks is not a power of two.
-
-    ::
-
-        4 ranks     micro-batch 0: 9 | 9 | 8 2 | 8 2     micro-batch 1: 3 on all four
-        after       micro-batch 0: 9 | 9 | 8 2 | 8       micro-batch 1: 3 on two, 2 on two
-
-    Only groups that keep a sample give one, and the shortest samples are taken, so that little work moves; groups of
-    the micro-batch itself come last. If no such sample is left, short shares and empty ranks remain.
-
-    Args:
-        lengths: ``int64[num_items]``, descending.
-        micro_batch, group, degree: ``int64[num_items]``: groups are numbered within a micro-batch.
+    Attributes:
+        lengths: ``int64[num_samples]``, descending.
         capacity: maximum tokens of a rank.
         num_ranks: number of ranks of every micro-batch.
+        micro_batch, group, degree: ``int64[num_samples]``: groups are numbered within a micro-batch.
     """
-    for number in short_micro_batches(lengths, micro_batch, group, degree, num_ranks).tolist():
-        items = np.flatnonzero(micro_batch == number)
-        members = [items[group[items] == name].tolist() for name in np.unique(group[items])]
-        degrees = [_least_degree(lengths[rows], capacity) for rows in members]
-        is_short = np.isin(micro_batch, short_micro_batches(lengths, micro_batch, group, degree, num_ranks))
-        _, key, counts = np.unique(micro_batch * num_ranks + group, return_inverse=True, return_counts=True)
-        # The last items are the shortest.
-        donors = [item for item in np.flatnonzero(~is_short & (lengths <= capacity)).tolist() if counts[key[item]] > 1]
-        while sum(degrees) < num_ranks:
-            free = num_ranks - sum(degrees)
-            shares = [
-                (int(lengths[rows].sum()) / degrees[place], place)
-                for place, rows in enumerate(members)
-                if degrees[place] <= free and 2 * degrees[place] <= int(lengths[rows].min())
-            ]
-            if shares:
-                degrees[max(shares)[1]] *= 2
-                continue
-            while donors and counts[key[donors[-1]]] < 2:
-                donors.pop()
-            if donors:
-                item = donors.pop()
-                counts[key[item]] -= 1
-            else:
-                shortest = [(int(lengths[rows[-1]]), place) for place, rows in enumerate(members) if len(rows) > 1]
-                if not shortest:
-                    return
-                item = members[min(shortest)[1]].pop()
-                # With one sample less, a group may need fewer ranks: recompute all degrees.
-                degrees = [_least_degree(lengths[rows], capacity) for rows in members]
-                if lengths[item] > capacity:
-                    return
-            members.append([item])
-            degrees.append(1)
-        for place, rows in enumerate(members):
-            micro_batch[rows], group[rows], degree[rows] = number, place, degrees[place]
+
+    lengths: Int64Array
+    capacity: int
+    num_ranks: int
+    micro_batch: Int64Array
+    group: Int64Array
+    degree: Int64Array
+
+    def short_micro_batches(self) -> Int64Array:
+        """Return the micro-batches that share a sample among more ranks than it has tokens, or have unused ranks."""
+        _, first_item = np.unique(self.micro_batch * self.num_ranks + self.group, return_index=True)
+        ranks = np.bincount(self.micro_batch[first_item], weights=self.degree[first_item])
+        return np.union1d(self.micro_batch[self.degree > self.lengths], np.flatnonzero(ranks < self.num_ranks))
+
+    def occupy_all_ranks(self) -> None:
+        """Move samples from other micro-batches to micro-batches that leave ranks without a token.
+
+        Such a micro-batch shares a sample among more ranks than it has tokens; or no group can double its ranks, if the
+        number of ranks is not a power of two.
+
+        ::
+
+            4 ranks     micro-batch 0: 9 | 9 | 8 2 | 8 2     micro-batch 1: 3 on all four
+            after       micro-batch 0: 9 | 9 | 8 2 | 8       micro-batch 1: 3 on two, 2 on two
+
+        Only groups that keep a sample give one, and the shortest samples are taken, so that little work moves; groups
+        of the micro-batch itself come last. If no such sample is left, short shares and empty ranks remain.
+        """
+        lengths = self.lengths
+        for number in self.short_micro_batches().tolist():
+            items = np.flatnonzero(self.micro_batch == number)
+            members = [items[self.group[items] == name].tolist() for name in np.unique(self.group[items])]
+            degrees = [self._least_degree(rows) for rows in members]
+            is_short = np.isin(self.micro_batch, self.short_micro_batches())
+            key = self.micro_batch * self.num_ranks + self.group
+            counts = np.bincount(key)
+            # The last items are the shortest.
+            donors = np.flatnonzero(~is_short & (lengths <= self.capacity) & (counts[key] > 1)).tolist()
+            while (free := self.num_ranks - sum(degrees)) > 0:
+                shares = [
+                    (int(lengths[rows].sum()) / degrees[place], place)
+                    for place, rows in enumerate(members)
+                    if degrees[place] <= free and 2 * degrees[place] <= int(lengths[rows].min())
+                ]
+                if shares:
+                    degrees[max(shares)[1]] *= 2
+                    continue
+                while donors and counts[key[donors[-1]]] < 2:
+                    donors.pop()
+                if donors:
+                    item = donors.pop()
+                    counts[key[item]] -= 1
+                else:
+                    shortest = [(int(lengths[rows[-1]]), place) for place, rows in enumerate(members) if len(rows) > 1]
+                    if not shortest:
+                        return
+                    item = members[min(shortest)[1]].pop()
+                    # With one sample less, a group may need fewer ranks: recompute all degrees.
+                    degrees = [self._least_degree(rows) for rows in members]
+                    if lengths[item] > self.capacity:
+                        return
+                members.append([item])
+                degrees.append(1)
+            for place, rows in enumerate(members):
+                self.micro_batch[rows], self.group[rows], self.degree[rows] = number, place, degrees[place]
+
+    def _least_degree(self, rows: list[int]) -> int:
+        """Return the smallest degree at which a group holds these samples within the capacity."""
+        degree = 1
+        while int(_shares_of(self.lengths[rows], np.array(degree)).sum()) > self.capacity:
+            degree *= 2
+        return degree
 
 
-def short_micro_batches(
-    lengths: Int64Array, micro_batch: Int64Array, group: Int64Array, degree: Int64Array, num_ranks: int
-) -> Int64Array:
-    """Return the micro-batches that share a sample among more ranks than it has tokens, or have unused ranks."""
-    _, first_item = np.unique(micro_batch * num_ranks + group, return_index=True)
-    ranks = np.bincount(micro_batch[first_item], weights=degree[first_item])
-    return np.union1d(micro_batch[degree > lengths], np.flatnonzero(ranks < num_ranks))
-
-
-def _least_degree(lengths: Int64Array, capacity: int) -> int:
-    """Return the smallest degree at which a group holds these samples within the capacity."""
-    degree = 1
-    while int((lengths if degree == 1 else 2 * -(-lengths // (2 * degree))).sum()) > capacity:
-        degree *= 2
-    return degree
+def _plan_of(sharing: Sharing, order: Int64Array, costs: Float64Array) -> ContextParallelPlan:
+    """Give ranks to the groups of each micro-batch, large degrees first: a group begins at a multiple of its degree."""
+    lengths, micro_batch, degree, ranks = sharing.lengths, sharing.micro_batch, sharing.degree, sharing.num_ranks
+    shape = int(micro_batch.max()) + 1, ranks
+    # One row for each group, in the order of its ranks.
+    key = (micro_batch * (ranks + 1) + (ranks - degree)) * ranks + sharing.group
+    _, first_item, group_of = np.unique(key, return_index=True, return_inverse=True)
+    degrees = degree[first_item]
+    first_ranks = np.cumsum(degrees) - degrees - micro_batch[first_item] * ranks
+    if int(degrees.sum()) < math.prod(shape):
+        raise InvalidLengthsError(
+            f"some of {counted(ranks, 'rank')} have no sample of {len(lengths):,}: a sample is shared by a power of two of ranks. "
+            f"Use more samples, or world_size={1 << (ranks.bit_length() - 1)}"
+        )
+    short_rows = np.flatnonzero(lengths < degree)
+    if len(short_rows):
+        row = short_rows[np.argmin(order[short_rows])]
+        raise InvalidLengthsError(
+            f"sample {int(order[row])} of {int(lengths[row]):,} tokens would be shared by {int(degree[row]):,} ranks, and none "
+            f"may be empty: use fewer ranks, or more samples"
+        )
+    tokens = np.bincount(group_of, weights=_shares_of(lengths, degree)).astype(np.int64)
+    group_costs: Float64Array = np.bincount(group_of, weights=costs[order] / degree).astype(np.float64)
+    assert int(tokens.max()) <= sharing.capacity
+    return ContextParallelPlan(
+        world_size=ranks,
+        max_tokens_per_rank=sharing.capacity,
+        num_micro_batches=shape[0],
+        micro_batch_of=scattered(micro_batch, order),
+        first_rank_of=scattered(first_ranks[group_of], order),
+        degree_of=scattered(degree, order),
+        tokens=np.repeat(tokens, degrees).reshape(shape),
+        costs=np.repeat(group_costs, degrees).reshape(shape),
+    )

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from brimful.base.compiling import compiled
-from brimful.base.typing import Int64Array
+from brimful.base.typing import AnyIntArray, Int64Array
 
 WORTH_COMPILING = 100
 """Number of items from which a step is planned by compiled code: the next step, a few seconds later, gains too."""
@@ -39,7 +39,14 @@ def run_loop(loop: Callable[..., Any], work: int, *arguments: Any, results: Sequ
 
 
 def fill_least_loaded(
-    lengths: Int64Array, weights: Int64Array, *, capacity: int, num_units: int, bins_per_unit: int
+    lengths: Int64Array,
+    weights: Int64Array,
+    *,
+    capacity: int,
+    num_units: int,
+    bins_per_unit: int = 1,
+    bin_of: Int64Array | None = None,
+    first_bin: int = 0,
 ) -> Int64Array | None:
     """Place items, longest first, each in the least loaded unit with room, in its emptiest bin.
 
@@ -60,7 +67,9 @@ def fill_least_loaded(
         weights: ``int64[num_items]``, at least 1; their sum times the units stays below 2**62.
         capacity: capacity of a bin, never exceeded.
         num_units: number of units.
-        bins_per_unit: bins of each unit; the bins of unit ``u`` begin at ``u · bins_per_unit``.
+        bins_per_unit: bins of each unit; the bins of unit ``u`` begin at ``first_bin + u · bins_per_unit``.
+        bin_of: ``int64[num_items]``, the bin of each item that already has one, otherwise -1; changed in place.
+        first_bin: number of the first bin to fill; all of them are empty.
 
     Returns:
         ``int64[num_items]``, the bin of each item; None if an item does not fit into any bin.
@@ -68,50 +77,18 @@ def fill_least_loaded(
     Cost: O(n·(log units + bins_per_unit)). Source: longest processing time first (Graham, 1969).
 
     >>> lengths = np.array([6, 5, 3, 2])
-    >>> fill_least_loaded(lengths, lengths, capacity=8, num_units=2, bins_per_unit=1).tolist()
+    >>> fill_least_loaded(lengths, lengths, capacity=8, num_units=2).tolist()
     [0, 1, 1, 0]
-    """
-    bin_of = np.full(len(lengths), -1, dtype=np.int64)
-    is_placed = place_rest(
-        lengths, weights, bin_of, first_bin=0, capacity=capacity, num_units=num_units, bins_per_unit=bins_per_unit
-    )
-    return bin_of if is_placed else None
-
-
-def place_rest(
-    lengths: Int64Array,
-    weights: Int64Array,
-    bin_of: Int64Array,
-    *,
-    first_bin: int,
-    capacity: int,
-    num_units: int,
-    bins_per_unit: int,
-) -> bool:
-    """Place the items without a bin, like ``fill_least_loaded``, in the empty bins after the used ones; in place.
-
-    Pure: no I/O, no randomness.
-
-    Args:
-        lengths, weights, capacity, num_units, bins_per_unit: see ``fill_least_loaded``.
-        bin_of: ``int64[num_items]``: the bin of each item, -1 for items without a bin.
-        first_bin: number of the first empty bin.
-
-    Returns:
-        False if an item does not fit into any bin: then ``bin_of`` is invalid.
-
-    >>> lengths, bin_of = np.array([6, 5, 3, 2]), np.array([0, -1, -1, -1])
-    >>> place_rest(lengths, lengths, bin_of, first_bin=1, capacity=8, num_units=2, bins_per_unit=1)
-    True
-    >>> bin_of.tolist()
+    >>> placed = np.array([0, -1, -1, -1])
+    >>> fill_least_loaded(lengths, lengths, capacity=8, num_units=2, bin_of=placed, first_bin=1).tolist()
     [0, 1, 2, 2]
     """
+    bin_of = np.full(len(lengths), -1, dtype=np.int64) if bin_of is None else bin_of
     state = (np.zeros(num_units, dtype=np.int64), np.zeros(num_units * bins_per_unit, dtype=np.int64), bin_of)
-    shift = int(num_units).bit_length()
     is_placed = run_loop(
-        _fill, len(lengths), lengths, weights, int(first_bin), int(capacity), int(bins_per_unit), shift, results=state
+        _fill, len(lengths), lengths, weights, int(first_bin), int(capacity), int(bins_per_unit), results=state
     )
-    return bool(is_placed)
+    return bin_of if is_placed else None
 
 
 def _fill(
@@ -120,12 +97,14 @@ def _fill(
     first_bin: int,
     capacity: int,
     bins_per_unit: int,
-    shift: int,
     loads: list[int],
     tokens: list[int],
     bin_of: list[int],
 ) -> bool:
     """Write the bin of each item; return false if one has no room. To be compiled."""
+    shift = 0
+    while len(loads) >> shift:
+        shift += 1
     mask = (1 << shift) - 1
     # Units with room for the current item, by load; load · 2**shift + unit is one key.
     ready = [unit for unit in range(len(loads))]  # noqa: C416 - numba compiles no list(range(…)) of this type
@@ -156,3 +135,86 @@ def _fill(
         if len(ready) == 0:
             return False
     return True
+
+
+def fill_vectors(
+    sizes: Int64Array,
+    weights: Int64Array,
+    capacities: Int64Array,
+    *,
+    loads: Int64Array,
+    bins_per_unit: int = 1,
+    sums: Int64Array | None = None,
+) -> Int64Array | None:
+    """Place items under several budgets, each in the least loaded unit, in its emptiest bin that has room.
+
+    This is ``fill_least_loaded`` without its data structures: room in one budget says nothing about another, so every
+    bin is checked for every item.
+
+    Args:
+        sizes: ``int64[num_items, num_budgets]``.
+        weights: ``int64[num_items]``.
+        capacities: ``int64[num_budgets]``.
+        loads: ``int64[num_units]``, the load of each unit before; changed in place.
+        bins_per_unit: bins of each unit.
+        sums: ``int64[num_bins, num_budgets]``, sizes in the bins before: then the first of equally loaded units is
+            taken, not the emptiest. None: bins are empty.
+
+    Returns:
+        ``int64[num_items]``, the bin of each item; None if an item does not fit into any bin.
+    """
+    bin_of = np.empty(len(sizes), dtype=np.int64)
+    is_first_taken = sums is not None
+    sums = np.zeros((len(loads) * bins_per_unit, len(capacities)), dtype=np.int64) if sums is None else sums
+    is_placed = run_loop(
+        _scan_bins, len(sizes), sizes, weights, capacities, int(bins_per_unit), is_first_taken,
+        results=(loads, sums, bin_of),
+    )  # fmt: skip
+    return bin_of if is_placed else None
+
+
+def _scan_bins(
+    sizes: Sequence[Sequence[int]],
+    weights: Sequence[int],
+    capacities: Sequence[int],
+    bins_per_unit: int,
+    is_first_taken: bool,
+    loads: list[int],
+    sums: list[list[int]],
+    bin_of: list[int],
+) -> bool:
+    """Write the bin of each item; return false if one has no room. To be compiled."""
+    for item in range(len(sizes)):
+        best, best_unit = -1, -1
+        for place in range(len(sums)):
+            unit = place // bins_per_unit
+            if best >= 0 and (
+                loads[unit] > loads[best_unit]
+                or (loads[unit] == loads[best_unit] and (is_first_taken or sums[place][0] >= sums[best][0]))
+            ):
+                continue
+            has_room = True
+            for column in range(len(capacities)):
+                if sums[place][column] + sizes[item][column] > capacities[column]:
+                    has_room = False
+                    break
+            if has_room:
+                best, best_unit = place, unit
+        if best < 0:
+            return False
+        for column in range(len(capacities)):
+            sums[best][column] += sizes[item][column]
+        loads[best_unit] += weights[item]
+        bin_of[item] = best
+    return True
+
+
+def scattered(values: Int64Array, places: AnyIntArray) -> Int64Array:
+    """Return the array with value ``i`` at ``places[i]``, which are all places in any order.
+
+    >>> scattered(np.array([7, 8, 9]), np.array([2, 0, 1])).tolist()
+    [8, 9, 7]
+    """
+    result = np.empty_like(values)
+    result[places] = values
+    return result

@@ -156,12 +156,9 @@ def fill_common_levels(
     """
     slice_of = np.full(len(lengths), -1, dtype=np.int64)
     next_unplaced = np.arange(len(lengths) + 1)
-    num_ranks = len(offsets) - 1
-    totals = np.add.reduceat(weights, offsets[:-1])
-    firsts, counts = offsets[:-1].copy(), np.diff(offsets)
     slices = run_loop(
-        _fill_common_levels, len(lengths), lengths, weights, offsets, int(capacity), int(num_ranks),
-        int(micro_batches), results=(totals, firsts, counts, next_unplaced, slice_of),
+        _fill_common_levels, len(lengths), lengths, weights, offsets, int(capacity), int(micro_batches),
+        results=(next_unplaced, slice_of),
     )  # fmt: skip
     return slice_of, int(slices)
 
@@ -171,19 +168,23 @@ def _fill_common_levels(
     weights: Sequence[int],
     offsets: Sequence[int],
     capacity: int,
-    num_ranks: int,
     micro_batches: int,
-    totals: list[int],
-    firsts: list[int],
-    counts: list[int],
     next_unplaced: list[int],
     slice_of: list[int],
 ) -> int:
     """Write the slice of each placed item, and return the number of slices; to be compiled.
 
-    ``totals``, ``firsts`` and ``counts`` describe the unplaced items of each rank. ``next_unplaced[i]`` leads to the first
-    unplaced item at or after ``i``, in several hops, which are shortened as they are followed.
+    ``next_unplaced[i]`` leads to the first unplaced item at or after ``i``, in several hops, which are shortened as they
+    are followed.
     """
+    num_ranks = len(offsets) - 1
+    # The unplaced items of each rank: the first of them, their number, and the sum of their weights.
+    firsts = [offsets[rank] for rank in range(num_ranks)]
+    counts = [offsets[rank + 1] - offsets[rank] for rank in range(num_ranks)]
+    totals = [0 for _ in range(num_ranks)]
+    for rank in range(num_ranks):
+        for item in range(offsets[rank], offsets[rank + 1]):
+            totals[rank] += weights[item]
     for number in range(micro_batches):
         level, most = 0, 0
         for rank in range(num_ranks):

@@ -10,6 +10,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from brimful.base.checks import choice_of, setting_number, whole_number
 from brimful.base.typing import AnyIntArray, Float64Array, Int64Array
 from brimful.base.wording import setting
 from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError
@@ -17,9 +18,10 @@ from brimful.lengths.table import LengthTable, as_lengths
 from brimful.plan.policies.budgets import Budgets, examples_of
 from brimful.plan.policies.groups import ALONE, Groups, as_groups, group_items
 from brimful.plan.policies.overflow import Overflow
-from brimful.plan.schedule.balance import quantise
+from brimful.plan.schedule.balance import Barrier, quantise
 from brimful.plan.schedule.cost_model import CostModel
 from brimful.plan.schedule.pack_costs import pack_costs, sample_costs
+from brimful.rl.fill_bins import scattered
 
 StepCost: TypeAlias = CostModel | npt.NDArray[np.floating] | Sequence[float]
 """A cost model, or the cost of each sample: ``float[num_samples]``, in any unit."""
@@ -32,6 +34,31 @@ class GroupsShare(str, Enum):
     """They are on one rank, in any of its micro-batches: for rollouts of a prompt, whose mean is computed there."""
     MICRO_BATCH = "micro_batch"
     """They are in one micro-batch: for preference pairs, whose loss needs both samples."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepSettings:
+    """Options of ``plan_step``, which explains them, checked and normalized."""
+
+    capacity: int
+    dp_world_size: int
+    barrier: Barrier | str = Barrier.MICRO_BATCH
+    groups_share: GroupsShare | str = GroupsShare.RANK
+    multiple_of: int = 1
+    min_micro_batches: int = 1
+    budgets: Mapping[str, int] | None = None
+
+    def __post_init__(self) -> None:
+        numbers = {
+            name: whole_number(name, getattr(self, name), minimum=1)
+            for name in ("dp_world_size", "multiple_of", "min_micro_batches")
+        }
+        self.__dict__.update(
+            capacity=setting_number("capacity", self.capacity, minimum=1, maximum=2**31 - 1),
+            **numbers,
+            barrier=choice_of(Barrier, self.barrier, argument="barrier"),
+            groups_share=choice_of(GroupsShare, self.groups_share, argument="groups_share"),
+        )
 
 
 @dataclass(frozen=True)
@@ -96,9 +123,7 @@ def prepare_step_items(
     costs = _costs(lengths, sizes[:, 0], cost)
     # Sums of weights, times a number of micro-batches, are compared in 64 bits.
     excess = max(0, 31 - (62 - 2 * len(tokens).bit_length()))
-    weights = quantise(costs, len(tokens))
-    if excess:
-        weights = np.maximum(weights >> excess, 1)
+    weights = np.maximum(quantise(costs, len(tokens)) >> excess, 1)
     grouping = None
     if groups is not None:
         ids = as_groups(groups, num_samples=len(tokens), policy=Overflow.ERROR)
@@ -158,6 +183,4 @@ def description_of_group(items: StepItems, group: int) -> str:
 
 def samples_of(groups: Groups, bin_of_group: Int64Array) -> Int64Array:
     """Return the bin of each sample, the bin of its group: ``int64[num_samples]``."""
-    bin_of = np.empty(len(groups.members), dtype=np.int64)
-    bin_of[groups.members] = np.repeat(bin_of_group, np.diff(groups.offsets))
-    return bin_of
+    return scattered(np.repeat(bin_of_group, np.diff(groups.offsets)), groups.members)

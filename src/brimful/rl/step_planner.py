@@ -2,51 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from brimful.base.arguments import CAPACITY_NAMES, understands
-from brimful.base.checks import choice_of, setting_number, whole_number
+from brimful.base.compiling import warming_up
 from brimful.base.ragged import offsets_of
 from brimful.base.typing import AnyIntArray, Int64Array
 from brimful.base.wording import counted, setting
 from brimful.errors import InvalidLengthsError
 from brimful.lengths.table import LengthTable, as_lengths
+from brimful.plan.planner import plan_packs
 from brimful.plan.schedule.balance import Barrier
-from brimful.rl.exchange_samples import exchange_within_ranks
+from brimful.rl.context_parallel import plan_context_parallel
+from brimful.rl.fill_bins import scattered
 from brimful.rl.ranks_of_groups import deal_large_first, ranks_of_groups
 from brimful.rl.spread_samples import placing_order, spread
 from brimful.rl.step_items import (
     GroupsShare,
     StepCost,
     StepItems,
+    StepSettings,
     description_of_group,
     prepare_step_items,
     refuse_large_groups,
     samples_of,
 )
 from brimful.rl.step_plan import StepPlan
-from brimful.rl.within_ranks import spread_within_ranks
-
-_MAX_CAPACITY = 2**31 - 1
-"""Maximum tokens of a micro-batch: positions in it are int32."""
+from brimful.rl.within_ranks import exchange_within_ranks, spread_within_ranks
 
 
-@understands(capacity=(*CAPACITY_NAMES, "max_tokens_per_gpu", "max_token_len"))
+@understands(None, StepSettings, capacity=(*CAPACITY_NAMES, "max_tokens_per_gpu", "max_token_len"))
 def plan_step(
     lengths: LengthTable | AnyIntArray | Sequence[int],
     *,
-    capacity: int,
-    dp_world_size: int,
     cost: StepCost | None = None,
-    barrier: Barrier | str = Barrier.MICRO_BATCH,
     groups: AnyIntArray | Sequence[int] | None = None,
-    groups_share: GroupsShare | str = GroupsShare.RANK,
-    multiple_of: int = 1,
-    min_micro_batches: int = 1,
-    budgets: Mapping[str, int] | None = None,
     loss_tokens: AnyIntArray | Sequence[int] | None = None,
+    **options: Any,
 ) -> StepPlan:
     """Divide the samples of one step among ranks and micro-batches of equal cost.
 
@@ -100,37 +96,29 @@ def plan_step(
     >>> [[rows.tolist() for rows in step.micro_batches(rank)] for rank in range(2)]
     [[[3], [1]], [[2, 4], [0, 5]]]
     """
-    capacity = setting_number("capacity", capacity, minimum=1, maximum=_MAX_CAPACITY)
-    ranks = whole_number("dp_world_size", dp_world_size, minimum=1)
-    multiple = whole_number("multiple_of", multiple_of, minimum=1)
-    least = whole_number("min_micro_batches", min_micro_batches, minimum=1)
-    barrier = choice_of(Barrier, barrier, argument="barrier")
-    share = choice_of(GroupsShare, groups_share, argument="groups_share")
-    items = prepare_step_items(lengths, capacity=capacity, cost=cost, groups=groups, budgets=budgets)
+    settings = StepSettings(**options)
+    items = prepare_step_items(lengths, capacity=settings.capacity, cost=cost, groups=groups, budgets=settings.budgets)
     targets = _targets(items, loss_tokens)
-
-    micro_batches = -(-max(least, _least_micro_batches(items, ranks, share)) // multiple) * multiple
-    search = _Search(items, ranks, share, barrier is Barrier.STEP)
-    bin_of = None
-    while bin_of is None:
-        search.refuse_too_few(micro_batches, multiple)
-        bin_of = search.bins(micro_batches)
-        if bin_of is None:
-            micro_batches += multiple
-    return _step_plan(items, bin_of, targets, capacity=capacity, ranks=ranks, micro_batches=micro_batches)
+    search = _Search(items, settings)
+    multiple = settings.multiple_of
+    micro_batches = -(-search.least_micro_batches() // multiple) * multiple
+    search.refuse_too_few(micro_batches)
+    while (bin_of := search.bins(micro_batches)) is None:
+        micro_batches += multiple
+        search.refuse_too_few(micro_batches)
+    return _step_plan(items, bin_of, targets, settings, micro_batches)
 
 
 class _Search:
     """Search for a number of micro-batches with room for all items."""
 
-    def __init__(self, items: StepItems, ranks: int, share: GroupsShare, is_step_barrier: bool) -> None:
+    def __init__(self, items: StepItems, settings: StepSettings) -> None:
         self._items = items
-        self._ranks = ranks
-        self._is_step_barrier = is_step_barrier
-        self._is_grouped_by_rank = items.groups is not None and share is GroupsShare.RANK
+        self._settings = settings
+        self._ranks = settings.dp_world_size
+        self._is_step_barrier = settings.barrier is Barrier.STEP
+        self._is_grouped_by_rank = items.groups is not None and settings.groups_share is GroupsShare.RANK
         sizes, weights = items.sizes, items.weights
-        # True if no assignment of groups gives each rank a sample for each micro-batch: more micro-batches do not help.
-        self._is_starved = False
         if items.groups is not None:
             if not self._is_grouped_by_rank:
                 refuse_large_groups(items)
@@ -140,96 +128,94 @@ class _Search:
         self._order = placing_order(sizes, items.budgets.capacities, weights if has_ties else None)
         self._sizes, self._weights = sizes.take(self._order, axis=0), weights.take(self._order)
 
+    def least_micro_batches(self) -> int:
+        """Return a lower bound on the number of micro-batches of a rank."""
+        items, capacities = self._items, self._items.budgets.capacities
+        # Two items above half a capacity never share a micro-batch.
+        num_needed = max(
+            int((-(-items.sizes.sum(axis=0) // capacities)).max()),
+            int((items.sizes > capacities // 2).sum(axis=0).max()),
+        )
+        least = max(self._settings.min_micro_batches, -(-num_needed // self._ranks))
+        if self._is_grouped_by_rank:
+            least = max(least, int((-(-self._sizes // capacities)).max()))
+        return least
+
     def bins(self, micro_batches: int) -> Int64Array | None:
         """Return the micro-batch of each sample; None if no room is found."""
-        capacities = self._items.budgets.capacities
         if self._is_grouped_by_rank:
             return self._bins_within_ranks(micro_batches)
         placement = spread(
             self._sizes,
             self._weights,
-            capacities,
+            self._items.budgets.capacities,
             num_ranks=self._ranks,
             micro_batches=micro_batches,
             is_step_barrier=self._is_step_barrier,
         )
         if placement is None:
             return None
-        bin_of = np.empty(len(placement), dtype=np.int64)
-        bin_of[self._order] = placement
+        bin_of = scattered(placement, self._order)
         return bin_of if self._items.groups is None else samples_of(self._items.groups, bin_of)
 
     def _bins_within_ranks(self, micro_batches: int) -> Int64Array | None:
-        items = self._items
-        assert items.groups is not None
+        items, groups, ranks = self._items, self._items.groups, self._ranks
+        assert groups is not None
         capacities = items.budgets.capacities
         by_size = placing_order(items.sizes, capacities, items.weights if items.has_own_costs else None)
-        ways = ranks_of_groups(
-            self._sizes,
-            self._weights,
-            capacities,
-            np.diff(items.groups.offsets)[self._order],
-            num_ranks=self._ranks,
-            micro_batches=micro_batches,
-        )
-        # No plan takes less time: ranks are equal, or one has the slowest group.
-        ideal = max(float(self._weights.sum()) / self._ranks, float(self._weights.max()))
+
+        def bins_of(rank_of: Int64Array) -> tuple[Int64Array | None, float]:
+            """Return the micro-batch of each sample for given ranks, and the time of the step; None without room."""
+            placement = spread_within_ranks(
+                items.sizes[by_size],
+                items.weights[by_size],
+                capacities,
+                rank_of[by_size],
+                num_ranks=ranks,
+                micro_batches=micro_batches,
+                is_step_barrier=self._is_step_barrier,
+            )
+            if placement is None:
+                return None, 0.0
+            bin_of = scattered(placement, by_size)
+            return bin_of, self._time(bin_of, micro_batches)
+
         best, best_time = None, 0.0
-        num_starved, num_ways = 0, 0
         # If ranks wait at each micro-batch, also try to divide samples above the mean first.
         large = None if self._is_step_barrier else self._ranks_by_large_samples(micro_batches)
         if large is not None:
-            best = self._bins_of_ranks(large, by_size, micro_batches)
-            best_time = self._time(best, micro_batches) if best is not None else 0.0
-        for rank_of_placed, is_last_resort in ways:
+            best, best_time = bins_of(large)
+        # No plan takes less time: ranks are equal, or one has the slowest group.
+        ideal = max(float(self._weights.sum()) / ranks, float(self._weights.max()))
+        num_samples = np.diff(groups.offsets)[self._order]
+        starved = []
+        for rank_of_placed, is_last_resort in ranks_of_groups(
+            self._sizes, self._weights, capacities, num_samples, num_ranks=ranks, micro_batches=micro_batches
+        ):
             if is_last_resort and best is not None:
                 break
-            num_ways += 1
-            rank_of_group = np.empty(len(rank_of_placed), dtype=np.int64)
-            rank_of_group[self._order] = rank_of_placed
-            rank_of = samples_of(items.groups, rank_of_group)
-            if int(np.bincount(rank_of, minlength=self._ranks).min()) < micro_batches:
-                num_starved += 1
+            rank_of = samples_of(groups, scattered(rank_of_placed, self._order))
+            starved.append(self._is_starved(rank_of, micro_batches))
+            if starved[-1]:
                 continue
-            bin_of = self._bins_of_ranks(rank_of, by_size, micro_batches)
-            if bin_of is None:
-                continue
-            time = self._time(bin_of, micro_batches)
-            if best is None or time < best_time:
+            bin_of, time = bins_of(rank_of)
+            if bin_of is not None and (best is None or time < best_time):
                 best, best_time = bin_of, time
-            if best_time - ideal <= ideal / 512:
+            if bin_of is not None and best_time - ideal <= ideal / 512:
                 break
-        if best is None and 0 < num_starved == num_ways:
-            self._is_starved = True
-            self.refuse_too_few(micro_batches, 1)
+        if best is None and starved and all(starved):
+            # No assignment gives each rank a sample for each micro-batch: more micro-batches do not help.
+            self.refuse_too_few(micro_batches, is_starved=True)
         if best is None or self._is_step_barrier or len(capacities) > 1:
             return best
         return exchange_within_ranks(
             items.sizes[:, 0],
             items.weights,
             best,
-            capacity=int(capacities[0]),
-            num_ranks=self._ranks,
+            capacity=self._settings.capacity,
+            num_ranks=ranks,
             micro_batches=micro_batches,
         )
-
-    def _bins_of_ranks(self, rank_of: Int64Array, by_size: Int64Array, micro_batches: int) -> Int64Array | None:
-        """Return the micro-batch of each sample for given ranks; None if a rank has no room for its samples."""
-        items = self._items
-        placement = spread_within_ranks(
-            items.sizes[by_size],
-            items.weights[by_size],
-            items.budgets.capacities,
-            rank_of[by_size],
-            num_ranks=self._ranks,
-            micro_batches=micro_batches,
-            is_step_barrier=self._is_step_barrier,
-        )
-        if placement is None:
-            return None
-        bin_of = np.empty(len(placement), dtype=np.int64)
-        bin_of[by_size] = placement
-        return bin_of
 
     def _ranks_by_large_samples(self, micro_batches: int) -> Int64Array | None:
         """Return the rank of each sample, with samples above the mean micro-batch divided first; None without any."""
@@ -246,8 +232,11 @@ class _Search:
         if rank_of_group is None:
             return None
         rank_of = samples_of(groups, rank_of_group)
-        is_starved = int(np.bincount(rank_of, minlength=self._ranks).min()) < micro_batches
-        return None if is_starved else rank_of
+        return None if self._is_starved(rank_of, micro_batches) else rank_of
+
+    def _is_starved(self, rank_of: Int64Array, micro_batches: int) -> bool:
+        """Return whether a rank has fewer samples than micro-batches."""
+        return int(np.bincount(rank_of, minlength=self._ranks).min()) < micro_batches
 
     def _time(self, bin_of: Int64Array, micro_batches: int) -> float:
         """Return the time of the step: of the slowest rank, or of the slowest rank in each micro-batch, summed."""
@@ -255,47 +244,34 @@ class _Search:
         work = work.reshape(self._ranks, micro_batches)
         return float(work.sum(axis=1).max() if self._is_step_barrier else work.max(axis=0).sum())
 
-    def refuse_too_few(self, micro_batches: int, multiple: int) -> None:
-        """Raise if the micro-batches outnumber the items.
+    def refuse_too_few(self, micro_batches: int, *, is_starved: bool = False) -> None:
+        """Raise if the micro-batches outnumber the items, or if the groups leave a rank with fewer.
 
         Raises:
             InvalidLengthsError: names both numbers, and the settings that they follow from.
         """
         num_samples, num_items = len(self._items.sizes), len(self._sizes)
         num_needed = self._ranks * micro_batches
-        ways_out = f"fewer ranks, more samples, a larger {setting('capacity')}"
-        ways_out += f", or {setting('multiple_of', 1)}" if multiple > 1 else ""
-        if self._is_grouped_by_rank:
-            if num_items < self._ranks:
-                raise InvalidLengthsError(
-                    f"{counted(num_items, 'group')} cannot give each of {counted(self._ranks, 'rank')} one: use {ways_out}"
-                )
-            if num_samples < num_needed or self._is_starved:
-                largest = description_of_group(self._items, int(self._order[0]))
-                raise InvalidLengthsError(
-                    f"{counted(self._ranks, 'rank')} of {micro_batches:,} micro-batches, with room for {largest}, need "
-                    f"{num_needed:,} samples, evenly divided, and the groups leave a rank with fewer: use {ways_out}"
-                )
-        elif num_items < num_needed:
+        ranks = counted(self._ranks, "rank")
+        problem = ""
+        if not self._is_grouped_by_rank:
             noun = "sample" if self._items.groups is None else "group"
-            raise InvalidLengthsError(
-                f"{counted(num_items, noun)} cannot fill {counted(self._ranks, 'rank')} of {micro_batches:,} "
-                f"micro-batches ({num_needed:,}), and none may be empty: use {ways_out}"
+            if num_items < num_needed:
+                problem = (
+                    f"{counted(num_items, noun)} cannot fill {ranks} of {micro_batches:,} micro-batches ({num_needed:,}), "
+                    f"and none may be empty"
+                )
+        elif num_items < self._ranks:
+            problem = f"{counted(num_items, 'group')} cannot give each of {ranks} one"
+        elif num_samples < num_needed or is_starved:
+            largest = description_of_group(self._items, int(self._order[0]))
+            problem = (
+                f"{ranks} of {micro_batches:,} micro-batches, with room for {largest}, need {num_needed:,} samples, "
+                f"evenly divided, and the groups leave a rank with fewer"
             )
-
-
-def _least_micro_batches(items: StepItems, ranks: int, share: GroupsShare) -> int:
-    """Return a lower bound on the number of micro-batches of a rank."""
-    capacities = items.budgets.capacities
-    num_needed = 1
-    for sizes, capacity in zip(items.sizes.T, capacities.tolist(), strict=True):
-        # Two items above half a capacity never share a micro-batch.
-        num_large = int(np.count_nonzero(sizes > capacity // 2))
-        num_needed = max(num_needed, -(-int(sizes.sum()) // capacity), num_large)
-    least = -(-num_needed // ranks)
-    if items.groups is not None and share is GroupsShare.RANK:
-        least = max(least, int((-(-items.groups.sizes // capacities)).max()))
-    return least
+        if problem:
+            way = f", or {setting('multiple_of', 1)}" if self._settings.multiple_of > 1 and not is_starved else ""
+            raise InvalidLengthsError(f"{problem}: use fewer ranks, more samples, a larger {setting('capacity')}{way}")
 
 
 def _targets(items: StepItems, loss_tokens: AnyIntArray | Sequence[int] | None) -> Int64Array:
@@ -317,23 +293,51 @@ def _targets(items: StepItems, loss_tokens: AnyIntArray | Sequence[int] | None) 
 
 
 def _step_plan(
-    items: StepItems, bin_of: Int64Array, targets: Int64Array, *, capacity: int, ranks: int, micro_batches: int
+    items: StepItems, bin_of: Int64Array, targets: Int64Array, settings: StepSettings, micro_batches: int
 ) -> StepPlan:
-    num_bins = ranks * micro_batches
+    shape = settings.dp_world_size, micro_batches
+    num_bins = math.prod(shape)
     # NumPy sorts 16-bit keys by radix; sums of tokens are exact below 2**53.
     keys = bin_of.astype(np.uint16) if num_bins < 1 << 16 else bin_of
     offsets = offsets_of(np.bincount(bin_of, minlength=num_bins))
     tokens = np.bincount(bin_of, weights=items.sizes[:, 0], minlength=num_bins).astype(np.int64)
     costs = np.bincount(bin_of, weights=items.costs, minlength=num_bins).astype(np.float64)
     assert int((offsets[1:] - offsets[:-1]).min()) >= 1
-    assert int(tokens.max()) <= capacity
+    assert int(tokens.max()) <= settings.capacity
     return StepPlan(
-        capacity=capacity,
-        dp_world_size=ranks,
+        capacity=settings.capacity,
+        dp_world_size=settings.dp_world_size,
         num_micro_batches=micro_batches,
         order=np.argsort(keys, kind="stable"),
         offsets=offsets,
-        tokens=tokens.reshape(ranks, micro_batches),
-        costs=costs.reshape(ranks, micro_batches),
+        tokens=tokens.reshape(shape),
+        costs=costs.reshape(shape),
         loss_tokens=targets,
     )
+
+
+def warm_up() -> bool:
+    """Load the compiled code of ``plan_step``, ``plan_context_parallel`` and ``plan_packs``; compile it the first time.
+
+    This takes some seconds on a new machine and half a second later; without this call, the first training step pays
+    for it. After this call, plans of any size run compiled in this process. Without numba nothing is loaded, and plans
+    are the same.
+
+    Returns:
+        True if compiled code is available.
+
+    >>> warm_up()  # doctest: +SKIP
+    True
+    """
+    with warming_up() as has_compiler:
+        # Enough samples to reach every loop. Some cost more than the mean, so that slices are filled to their level.
+        lengths = np.r_[np.full(3, 64), np.arange(64) % 7 + 8]
+        for barrier in ("micro_batch", "step"):
+            plan_step(lengths, capacity=64, dp_world_size=2, cost=lengths.astype(np.float64) ** 2, barrier=barrier)
+        groups = np.arange(len(lengths)) // 2
+        plan_step(lengths, capacity=64, dp_world_size=2, cost=lengths.astype(np.float64) ** 2, groups=groups)
+        plan_step(lengths, capacity=64, dp_world_size=2, budgets={"samples": 16})
+        plan_context_parallel(lengths, max_tokens_per_rank=64, world_size=4)
+        for dtype in (np.int32, np.int64):
+            plan_packs(lengths.astype(dtype), capacity=64)
+    return has_compiler

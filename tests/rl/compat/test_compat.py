@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError
-from brimful.rl.compat import megatron, nemo_rl, openrlhf, partitions, skyrl, slime, verl
+from brimful.rl.compat import megatron, nemo_rl, openrlhf, skyrl, slime, verl
 from tests.rl.compat.sources import definitions_of
 
 
@@ -27,13 +27,13 @@ def lognormal(samples, seed=0):
 def test_partitions_hold_every_item_once(values, parts, equal_size):
     if equal_size and len(values) % parts:
         with pytest.raises(SettingsError, match="multiple of"):
-            partitions.get_seqlen_balanced_partitions(values, parts, equal_size)
+            verl.get_seqlen_balanced_partitions(values, parts, equal_size)
         return
     if len(values) < parts:
         with pytest.raises(InvalidLengthsError):
-            partitions.get_seqlen_balanced_partitions(values, parts, equal_size)
+            verl.get_seqlen_balanced_partitions(values, parts, equal_size)
         return
-    found = partitions.get_seqlen_balanced_partitions(values, parts, equal_size)
+    found = verl.get_seqlen_balanced_partitions(values, parts, equal_size)
     assert sorted(item for part in found for item in part) == list(range(len(values)))
     assert all(part == sorted(part) and part for part in found)
     assert not equal_size or {len(part) for part in found} == {len(values) // parts}
@@ -47,11 +47,11 @@ def test_partitions_hold_every_item_once(values, parts, equal_size):
 def test_partitions_are_as_even_as_theirs(package, path, equal_size):
     """The same signature, the same shape, and a largest part within half a per cent of differencing."""
     theirs = definitions_of(package, path, ["karmarkar_karp", "get_seqlen_balanced_partitions"])
-    assert names_of(theirs.get_seqlen_balanced_partitions) == names_of(partitions.get_seqlen_balanced_partitions)
+    assert names_of(theirs.get_seqlen_balanced_partitions) == names_of(verl.get_seqlen_balanced_partitions)
     values = [24576 * length + length**2 for length in lognormal(512)]
     largest = [
         max(sum(values[item] for item in part) for part in function(values, 8, equal_size))
-        for function in (theirs.get_seqlen_balanced_partitions, partitions.get_seqlen_balanced_partitions)
+        for function in (theirs.get_seqlen_balanced_partitions, verl.get_seqlen_balanced_partitions)
     ]
     assert largest[1] <= 1.005 * largest[0]
 

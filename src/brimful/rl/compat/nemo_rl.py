@@ -35,8 +35,10 @@ class SequencePacker:
     ) -> None:
         self.bin_capacity = bin_capacity
         self.collect_metrics = collect_metrics
-        self.min_bin_count = _count("min_bin_count", min_bin_count)
-        self.bin_count_multiple = _count("bin_count_multiple", bin_count_multiple)
+        least = 1 if min_bin_count is None else min_bin_count
+        multiple = 1 if bin_count_multiple is None else bin_count_multiple
+        self.min_bin_count = whole_number("min_bin_count", least, minimum=1)
+        self.bin_count_multiple = whole_number("bin_count_multiple", multiple, minimum=1)
         self.cost = cost
         self.metrics: dict[str, float] = {}
 
@@ -62,11 +64,6 @@ class SequencePacker:
 
     def __repr__(self) -> str:
         return f"SequencePacker(capacity {self.bin_capacity:,}, a multiple of {self.bin_count_multiple} bins)"
-
-
-def _count(name: str, value: int | None) -> int:
-    """Return a number of bins; 1 if None."""
-    return 1 if value is None else whole_number(name, value, minimum=1)
 
 
 def get_packer(

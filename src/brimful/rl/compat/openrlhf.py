@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from brimful.rl.compat.partitions import get_seqlen_balanced_partitions
+from brimful.rl.compat.verl import get_seqlen_balanced_partitions
 from brimful.rl.step_planner import plan_step
 
 __all__ = ["get_minimum_num_micro_batch_size", "get_seqlen_balanced_partitions"]

@@ -9,7 +9,7 @@ import numpy as np
 
 from brimful.errors import InvalidLengthsError, SettingsError
 from brimful.plan import CostModel
-from brimful.rl.compat.partitions import get_seqlen_balanced_partitions
+from brimful.rl.compat.verl import get_seqlen_balanced_partitions
 from brimful.rl.step_planner import plan_step
 
 __all__ = ["build_dp_schedule", "get_seqlen_balanced_partitions"]
@@ -77,25 +77,23 @@ def build_dp_schedule(
     partitions: list[list[int]] = [[] for _ in range(ranks)]
     micro_batches: list[list[list[int]]] = [[] for _ in range(ranks)]
     numbers: list[int] = []
-    cost = _cost_model(args)
+    is_dynamic, cost = args.use_dynamic_batch_size, _cost_model(args)
+    if is_dynamic:
+        margin = getattr(args, "packing_safety_margin", 1.0)
+        capacity = max(1, int(args.max_tokens_per_gpu * train_parallel_config["cp_size"] * margin))
+    else:
+        capacity = args.micro_batch_size
     for first in range(0, num_steps * global_batch_size, global_batch_size):
         samples = np.array([sample for name in names[first : first + global_batch_size] for sample in rollouts[name]])
         lengths = np.asarray(total_lengths)[samples]
-        if args.use_dynamic_batch_size:
-            margin = getattr(args, "packing_safety_margin", 1.0)
-            capacity = max(1, int(args.max_tokens_per_gpu * train_parallel_config["cp_size"] * margin))
-            step = plan_step(
-                lengths, capacity=capacity, dp_world_size=ranks, cost=cost, multiple_of=multiple, barrier="step"
-            )
-        else:
-            step = plan_step(
-                np.ones_like(lengths),
-                capacity=args.micro_batch_size,
-                dp_world_size=ranks,
-                cost=lengths.astype(np.float64),
-                multiple_of=multiple,
-                barrier="step",
-            )
+        step = plan_step(
+            lengths if is_dynamic else np.ones_like(lengths),
+            capacity=capacity,
+            dp_world_size=ranks,
+            cost=cost if is_dynamic else lengths.astype(np.float64),
+            multiple_of=multiple,
+            barrier="step",
+        )
         numbers.append(step.num_micro_batches)
         for rank in range(ranks):
             for rows in step.micro_batches(rank):

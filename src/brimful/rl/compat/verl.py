@@ -1,21 +1,54 @@
-"""Planning functions of verl, ``verl.utils.seqlen_balancing``."""
+"""Planning functions of verl, ``verl.utils.seqlen_balancing``; slime and OpenRLHF have its partitions of equal sums too."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from brimful.base.optional import optional
 from brimful.base.typing import AnyIntArray
+from brimful.errors import SettingsError
 from brimful.plan import CostModel
-from brimful.rl.compat.partitions import get_seqlen_balanced_partitions
 from brimful.rl.step_planner import plan_step
 
 __all__ = ["get_seqlen_balanced_partitions", "micro_batch_indices", "rearrange_micro_batches"]
 
 COST_OF_VERL = CostModel(linear=24576, quadratic=1, tile=1)
 """Workload that verl assumes, for a 7B model: FLOPs of 24576·l + l². Pass the cost of your model instead."""
+
+
+def get_seqlen_balanced_partitions(seqlen_list: Sequence[int], k_partitions: int, equal_size: bool) -> list[list[int]]:
+    """Divide items into partitions of nearly equal sums, by least load instead of differencing.
+
+    Args:
+        seqlen_list: lengths, or workloads of any size.
+        k_partitions: number of partitions, none of them empty.
+        equal_size: give each the same number of items; ``k_partitions`` has to divide the number of items.
+
+    Returns:
+        Ascending positions of each partition.
+
+    Raises:
+        InvalidLengthsError: fewer items than partitions.
+        SettingsError: ``equal_size``, and ``k_partitions`` does not divide the number of items.
+
+    >>> get_seqlen_balanced_partitions([5, 3, 7, 2, 6, 1], 2, equal_size=True)
+    [[1, 2, 3], [0, 4, 5]]
+    """
+    num_items = len(seqlen_list)
+    if equal_size and num_items % k_partitions:
+        raise SettingsError(f"equal_size needs a multiple of {k_partitions:,} items, not {num_items:,}")
+    # Every item takes one place: the capacity counts items, and the values are the cost.
+    step = plan_step(
+        np.ones(num_items, dtype=np.int32),
+        capacity=max(1, num_items // k_partitions if equal_size else num_items),
+        dp_world_size=k_partitions,
+        cost=np.asarray(seqlen_list, dtype=np.float64),
+        barrier="step",
+    )
+    return [step.micro_batches(partition)[0].tolist() for partition in range(k_partitions)]
 
 
 def micro_batch_indices(

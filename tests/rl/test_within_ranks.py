@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.base.compiling import compiled_forms
-from brimful.rl.exchange_samples import exchange_between_ranks, exchange_within_ranks
+from brimful.rl.ranks_of_groups import exchange_between_ranks
+from brimful.rl.within_ranks import exchange_within_ranks
 from tests.plan.forms import use
 
 
