@@ -13,7 +13,7 @@ import pytest
 from brimful.base.wording import in_python, setting
 from brimful.cli.flags import flag_of, in_flags
 from brimful.cli.program import _brimful
-from brimful.plan.settings import PlanSettings
+from brimful.plan.plan_settings import PlanSettings
 from tests.library import Module, modules
 
 SPEAKS_FLAGS = (

@@ -12,7 +12,7 @@ from brimful.errors import PlanMismatchError, SettingsError
 from brimful.lengths.targets import Targets
 from brimful.plan import Mixture, PlanSettings, consumed_samples, mixture_stages, plan_stages
 from brimful.plan.mixed import as_uses, members_of
-from brimful.plan.policies.mixture.proportions import sources_of_record
+from brimful.plan.policies.proportions import sources_of_record
 
 LENGTHS = Path(__file__).parents[2].parent / "shared" / "data" / "lengths"
 NAMES = {

@@ -19,7 +19,7 @@ from brimful.collate.loss_torch import means_by_name, shift_left, token_losses, 
 from brimful.collate.torch import PackCollator
 from brimful.errors import CollateError, SettingsError
 from brimful.plan import Plan
-from brimful.plan.policies.mixture.proportions import sources_of_record
+from brimful.plan.policies.proportions import sources_of_record
 
 __all__ = ["SOURCE_IDS", "SourceLosses", "SourceNames", "SourceParts"]
 

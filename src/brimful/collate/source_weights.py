@@ -11,7 +11,7 @@ from brimful.base.wording import setting
 from brimful.collate.batch import PackedBatch
 from brimful.errors import CollateError, SettingsError
 from brimful.plan import Plan
-from brimful.plan.policies.mixture.proportions import sources_of_record
+from brimful.plan.policies.proportions import sources_of_record
 
 
 class SourceWeights:

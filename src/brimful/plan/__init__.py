@@ -4,8 +4,8 @@
 
     LengthTable ─► Items ──────► PackResult ──────────────► Plan ─► Schedule
       planner      items         algorithms   order/        plan    schedule/
-      settings     policies/     fit/ vector/ optimal/      ledger
-                   counts/       phased/      stream/       saved/
+      plan_        policies/     fit/ vector/ optimal/      ledger
+      settings                   counts/      phased/       saved/
 
 ``algorithms`` is the one table of all algorithms; each has its own file. The decreasing ones work on counts of
 lengths (``counts``), the others on the lengths in their order.
@@ -13,14 +13,14 @@ lengths (``counts``), the others on the lengths in their order.
 
 from brimful.plan.algorithms import ALGORITHMS
 from brimful.plan.packing import PlanOutcome
-from brimful.plan.plan import Plan, Segment
+from brimful.plan.plan import Plan
+from brimful.plan.plan_settings import PlanSettings
 from brimful.plan.planner import plan_packs, plan_with
 from brimful.plan.policies.alignment import Alignment
-from brimful.plan.policies.mixture.spec import Mixture
-from brimful.plan.policies.no_target import NoTarget
-from brimful.plan.policies.overflow import Overflow
+from brimful.plan.policies.mixture_request import Mixture
+from brimful.plan.policies.overflow import NoTarget, Overflow
+from brimful.plan.saved.planned_packs import Segment
 from brimful.plan.schedule import CostModel, Tail, pack_costs, schedule_packs
-from brimful.plan.settings import PlanSettings
 from brimful.plan.stages import MixtureStage, consumed_samples, mixture_stages, plan_stages
 from brimful.plan.stream.lookahead import Lookahead, StreamPacks
 

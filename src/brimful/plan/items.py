@@ -12,11 +12,17 @@ from brimful.base.typing import AnyIntArray, Fingerprint, Int64Array
 from brimful.base.wording import setting
 from brimful.errors import InvalidLengthsError, NoTargetError, OversizedSampleError, SettingsError
 from brimful.lengths.table import REJECTED, LengthTable
+from brimful.plan.plan_settings import PlanSettings
 from brimful.plan.policies.budgets import Budgets
 from brimful.plan.policies.groups import Groups, as_groups, group_items, limits_of_members
-from brimful.plan.policies.no_target import samples_to_leave_out
-from brimful.plan.policies.overflow import NO_SAMPLES, Overflow, Segments, apply_overflow, cut_stream
-from brimful.plan.settings import PlanSettings
+from brimful.plan.policies.overflow import (
+    NO_SAMPLES,
+    Overflow,
+    Segments,
+    apply_overflow,
+    cut_stream,
+    samples_to_leave_out,
+)
 
 
 @dataclass(frozen=True)

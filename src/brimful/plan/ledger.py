@@ -9,8 +9,8 @@ from brimful.base.wording import setting
 from brimful.errors import NoTargetError
 from brimful.lengths.table import LengthTable
 from brimful.lengths.targets import Targets
+from brimful.plan.plan_settings import PlanSettings
 from brimful.plan.policies.overflow import NO_SAMPLES, Overflow, Segments
-from brimful.plan.settings import PlanSettings
 
 MUCH_LOST = 0.05
 """Share of lost tokens from which a warning is given: it then shows in the mixture, and is rarely wanted."""

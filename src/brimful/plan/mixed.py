@@ -20,11 +20,10 @@ from brimful.lengths.table import LengthTable
 from brimful.plan.items import Items
 from brimful.plan.ledger import Ledger, ledger_of, targets_of
 from brimful.plan.packing import Packing, PackResult
-from brimful.plan.policies.mixture.draw import MixtureDraw
-from brimful.plan.policies.mixture.elements import Elements, MixedSamples
-from brimful.plan.policies.mixture.proportions import mixture_record
-from brimful.plan.policies.mixture.spec import MixOrder, Mixture, Weighting
-from brimful.plan.settings import PlanSettings
+from brimful.plan.plan_settings import PlanSettings
+from brimful.plan.policies.mixture_draw import Elements, MixedSamples, MixtureDraw
+from brimful.plan.policies.mixture_request import MixOrder, Mixture, Weighting
+from brimful.plan.policies.proportions import mixture_record
 
 Pack: TypeAlias = Callable[[Items, PlanSettings], PackResult[Packing]]
 """The packing of items by the algorithm of the settings."""

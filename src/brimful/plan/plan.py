@@ -3,43 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, overload
+from typing import Any
 
-import numpy as np
-
-from brimful.base.checks import path_of, position, positions
+from brimful.base.checks import path_of
 from brimful.base.fingerprint import fingerprint_array, fingerprint_of, short
-from brimful.base.ragged import sums_of
-from brimful.base.typing import AnyIntArray, Fingerprint, Float64Array, Int64Array, Lengths, Offsets
-from brimful.errors import CorruptFileError, LengthChangedError, PlanMismatchError, SettingsError
+from brimful.base.typing import AnyIntArray, Fingerprint
+from brimful.errors import CorruptFileError, SettingsError
 from brimful.lengths.table import LengthTable
 from brimful.plan.ledger import Ledger
 from brimful.plan.packing import PlanOutcome
-from brimful.plan.policies.alignment import Alignment
-from brimful.plan.policies.overflow import Truncated
+from brimful.plan.plan_settings import PlanSettings
 from brimful.plan.saved.plan_file import load_plan, save_plan
-from brimful.plan.saved.validate import validate_plan
-from brimful.plan.schedule import CostModel, pack_costs, pack_part_costs
-from brimful.plan.schedule.pack_costs import TOWER_SIZES
-from brimful.plan.settings import PlanSettings
-
-
-class Segment(NamedTuple):
-    """A contiguous part of one sample in a pack: ``(sample_id, start, length)``."""
-
-    sample_id: int
-    """Index of the sample in its source."""
-    start: int
-    """First token of the sample that is in the pack."""
-    length: int
-    """Tokens."""
+from brimful.plan.saved.planned_packs import PlannedPacks
+from brimful.plan.saved.validation import validate_plan
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class Plan:
+class Plan(PlannedPacks):
     """All packs of a data set; immutable, and memory-mapped when opened from its file.
 
     Attributes:
@@ -65,15 +48,6 @@ class Plan:
     [0, 1, 5]
     """
 
-    capacity: int
-    offsets: Offsets
-    sample_ids: AnyIntArray
-    starts: Lengths
-    find_lengths: Callable[[], Lengths]
-    dropped_ids: Int64Array
-    truncated: Truncated
-    ledger: Ledger
-    settings: PlanSettings
     outcome: PlanOutcome
     bound: int
     find_length_fingerprint: Callable[[], Fingerprint]
@@ -81,177 +55,9 @@ class Plan:
     path: str | None = None
 
     @cached_property
-    def lengths(self) -> Lengths:
-        """``int32[num_segments]``, tokens of each segment."""
-        return self.find_lengths()
-
-    @cached_property
     def length_fingerprint(self) -> Fingerprint:
         """Fingerprint of the lengths that were planned."""
         return self.find_length_fingerprint()
-
-    @property
-    def num_packs(self) -> int:
-        """Packs in the plan."""
-        return len(self.offsets) - 1
-
-    def __len__(self) -> int:
-        return self.num_packs
-
-    @property
-    def num_segments(self) -> int:
-        """Segments in all packs."""
-        return len(self.sample_ids)
-
-    @property
-    def fill_ratio(self) -> float:
-        """Real tokens ÷ (packs × capacity); 1.0 for a plan without packs."""
-        return self.ledger.tokens_packed / (self.num_packs * self.capacity) if self.num_packs else 1.0
-
-    @cached_property
-    def pack_tokens(self) -> Int64Array:
-        """``int64[num_packs]``: tokens in each pack."""
-        return sums_of(self.lengths, self.offsets)
-
-    @cached_property
-    def padding(self) -> tuple[int, int]:
-        """Tokens that the alignment adds: after segments, and at the ends of rows without the tokens of ``pad_to``.
-
-        >>> from brimful.plan import Alignment, plan_packs
-        >>> plan_packs([5, 9, 3, 13], capacity=48, alignment=Alignment(segment=4, total=16)).padding
-        (10, 8)
-        """
-        if self.alignment.is_none:
-            return 0, 0
-        row_tokens = sums_of(self.alignment.rounded(self.lengths), self.offsets)
-        aligned_tokens = int(row_tokens.sum())
-        total = self.alignment.total
-        padded_tokens = int((-(-row_tokens // total) * total).sum())
-        return aligned_tokens - self.ledger.tokens_packed, padded_tokens - aligned_tokens
-
-    @cached_property
-    def sample_lengths(self) -> Lengths:
-        """``int32[num_segments]``: tokens of the complete sample of each segment, as planned.
-
-        A sample ends where its last segment ends; if ``truncate`` cut off its end, ``truncated`` has its length.
-
-        >>> from brimful.plan import plan_packs
-        >>> plan_packs([5, 9], capacity=4, overflow="split", seed=None).sample_lengths.tolist()
-        [5, 9, 9, 5, 9]
-        """
-        lengths = self.lengths
-        if self.starts.any():
-            sample_ends = np.zeros(self.ledger.samples_in, dtype=np.int32)
-            np.maximum.at(sample_ends, self.sample_ids, self.starts + lengths)
-            lengths = sample_ends[self.sample_ids]
-        return self.truncated.lengths_of(self.sample_ids, otherwise=lengths)
-
-    def check_sample_lengths(self, rows: slice, sample_lengths: AnyIntArray, where: Callable[[int], str]) -> None:
-        """Compare samples with the lengths that they were planned with: a sample that grew would be cut silently.
-
-        Args:
-            rows: range of segments.
-            sample_lengths: ``int[num_rows]``, tokens that the complete sample of each segment has now.
-            where: file and line of a sample, for the message.
-
-        Raises:
-            LengthChangedError: names the first sample that differs, and both numbers.
-        """
-        planned = self.sample_lengths[rows]
-        differs = sample_lengths != planned
-        if differs.any():
-            row = int(np.argmax(differs))
-            sample_id = int(self.sample_ids[rows][row])
-            raise LengthChangedError(
-                f"{where(sample_id)} (sample {sample_id}) encodes to {int(sample_lengths[row]):,} tokens and was planned "
-                f"with {int(planned[row]):,}: the data or the tokenizer changed since. Measure and plan again"
-            )
-
-    def costs(self, model: CostModel, lengths: LengthTable | None = None) -> Float64Array:
-        """Return the cost of each pack in the model's unit; for ``PackLoader(costs=…)``.
-
-        Args:
-            model: cost of tokens, and of patches and audio if the model has towers.
-            lengths: the table that was planned, for the input of the towers; without it, only the language model counts
-                its cost.
-
-        Returns:
-            ``float64[num_packs]`` without a table; ``float64[num_packs, num_parts]`` with one, a column for each of
-            ``model.parts``: schedules then balance the towers too.
-
-        Raises:
-            SettingsError: the model has a tower, and the table has media but not the column that its cost needs.
-            PlanMismatchError: the table has a different number of samples.
-
-        >>> from brimful import CostModel, LengthTable, plan_packs
-        >>> table = LengthTable.from_lengths([5, 3], patches=[16, 0], patch_blocks=[1, 0])
-        >>> model = CostModel(linear=1, quadratic=0, encoder_linear=2)
-        >>> plan_packs(table, capacity=5, seed=None).costs(model, table).tolist()
-        [[5.0, 32.0], [3.0, 0.0]]
-        """
-        if lengths is None:
-            return pack_costs(self.offsets, self.lengths, model)
-        sizes = {
-            name: size.factor * self.sums_by_pack(lengths, size.column)
-            for name, size in TOWER_SIZES.items()
-            if size.column in lengths.budgets
-        }
-        # Half of a tower's cost would make its media seem too cheap.
-        measured_parts = {TOWER_SIZES[name].part for name in sizes}
-        for name, size in TOWER_SIZES.items():
-            if name not in sizes and getattr(model, size.term) and size.part in measured_parts:
-                raise SettingsError(
-                    f"the length table has no {size.column}, which the cost of the {size.part.value.replace('_', ' ')} "
-                    f"needs: measure again, or leave lengths out for costs of the language model alone"
-                )
-        return pack_part_costs(self.offsets, self.lengths, model, sizes)
-
-    def sums_by_pack(self, lengths: LengthTable, budget: str) -> Int64Array:
-        """Return how much of a measured budget the samples of each pack take, ``int64[num_packs]``.
-
-        A sample in several parts counts in the pack of its first part: media are never cut.
-
-        Raises:
-            PlanMismatchError: the table has a different number of samples.
-        """
-        if len(lengths) != self.ledger.samples_in:
-            raise PlanMismatchError(
-                f"the plan is of {self.ledger.samples_in:,} samples and the length table has {len(lengths):,}"
-            )
-        amounts = lengths.budgets[budget][self.sample_ids].astype(np.int64)
-        amounts[self.starts != 0] = 0
-        return sums_of(amounts, self.offsets)
-
-    def pack(self, index: int) -> list[Segment]:
-        """Return the segments of one pack, in order."""
-        index = position(index, self.num_packs, "pack")
-        rows = range(int(self.offsets[index]), int(self.offsets[index + 1]))
-        return [Segment(int(self.sample_ids[r]), int(self.starts[r]), int(self.lengths[r])) for r in rows]
-
-    @overload
-    def __getitem__(self, index: int) -> list[Segment]: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[list[Segment]]: ...
-
-    def __getitem__(self, index: int | slice) -> list[Segment] | list[list[Segment]]:
-        """Return one pack as its segments, or the packs of a slice, like a list.
-
-        >>> from brimful import plan_packs
-        >>> plan_packs([3, 3, 5, 6, 1, 1], capacity=7, seed=None)[-1]
-        [Segment(sample_id=0, start=0, length=3), Segment(sample_id=1, start=0, length=3), Segment(sample_id=5, start=0, length=1)]
-        """
-        if isinstance(index, slice):
-            return [self.pack(number) for number in positions(index, self.num_packs)]
-        return self.pack(index)
-
-    def __iter__(self) -> Iterator[list[Segment]]:
-        return (self.pack(index) for index in range(self.num_packs))
-
-    @property
-    def alignment(self) -> Alignment:
-        """Multiples that segments and rows are padded up to: the collator must pad the same."""
-        return self.settings.row_alignment
 
     @property
     def record(self) -> dict[str, Any]:
@@ -264,11 +70,7 @@ class Plan:
         return self.saved_as or self._array_fingerprint()
 
     def _array_fingerprint(self) -> Fingerprint:
-        return fingerprint_of([self.capacity, [fingerprint_array(array) for array in self._arrays]])
-
-    @property
-    def _arrays(self) -> tuple[Offsets, AnyIntArray, Lengths, Lengths, Int64Array]:
-        return self.offsets, self.sample_ids, self.starts, self.lengths, self.dropped_ids
+        return fingerprint_of([self.capacity, [fingerprint_array(array) for array in self.arrays]])
 
     def validate(self, lengths: LengthTable | AnyIntArray, *, groups: AnyIntArray | None = None) -> None:
         """Prove the plan against the lengths: every token packed once or accounted for, nothing over capacity.
@@ -292,7 +94,7 @@ class Plan:
             "length_fingerprint": self.length_fingerprint,
             "fingerprint": self.fingerprint,
         }
-        save_plan(path, *self._arrays, self.truncated, description)
+        save_plan(path, self, description)
         self.path = os.fspath(path)
 
     @classmethod

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -22,41 +23,25 @@ from brimful.plan.mixed import MixedPacks, as_uses, members_of, pack_mixture
 from brimful.plan.order.exchange import exchange_segments, repack_underfilled
 from brimful.plan.order.shuffle import companion_order, pack_order, seeded_orders
 from brimful.plan.packing import Packing, PackResult
-from brimful.plan.phased import Recipe
 from brimful.plan.plan import Plan
-from brimful.plan.policies.alignment import UNALIGNED, Alignment
+from brimful.plan.plan_settings import PlanSettings
 from brimful.plan.policies.groups import check_beginnings_stay
-from brimful.plan.policies.mixture.elements import MixedSamples
-from brimful.plan.policies.mixture.spec import Mixture, Weighting
-from brimful.plan.policies.no_target import NoTarget
+from brimful.plan.policies.mixture_draw import MixedSamples
+from brimful.plan.policies.mixture_request import Weighting
 from brimful.plan.policies.overflow import Overflow, Truncated
-from brimful.plan.settings import PlanSettings
 from brimful.plan.vector.pack_vectors import pack_vectors
 
 _NONE_TRUNCATED = Truncated.none()
 
 
-@understands(capacity=CAPACITY_NAMES)
+@understands(None, PlanSettings, capacity=CAPACITY_NAMES)
 def plan_packs(
     lengths: LengthTable | AnyIntArray | Sequence[int],
     *,
-    capacity: int,
-    algorithm: str = "auto",
-    overflow: Overflow | str = Overflow.ERROR,
-    no_target: NoTarget | str = NoTarget.ERROR,
-    budgets: Mapping[str, int] | None = None,
-    alignment: Alignment | int = UNALIGNED,
     groups: AnyIntArray | Sequence[int] | None = None,
-    min_fill: float = 0.0,
-    phases: Recipe | str | None = None,
-    mix: bool = False,
-    seed: int | None = 0,
-    epoch: int = 0,
-    time_limit: float | None = None,
-    num_packs: int | None = None,
-    mixture: Mixture | None = None,
     sources: Mapping[str, int] | None = None,
     uses: AnyIntArray | None = None,
+    **options: Any,
 ) -> Plan:
     """Decide which samples share which pack, from their lengths alone.
 
@@ -116,23 +101,7 @@ def plan_packs(
     >>> sorted(sorted(segment.length for segment in pack) for pack in plan)
     [[1, 3], [1, 6], [3, 5]]
     """
-    settings = PlanSettings(
-        capacity=capacity,
-        algorithm=algorithm,
-        overflow=overflow,
-        no_target=no_target,
-        budgets=budgets,
-        alignment=alignment,
-        min_fill=min_fill,
-        phases=phases,
-        mix=mix,
-        seed=seed,
-        epoch=epoch,
-        time_limit=time_limit,
-        num_packs=num_packs,
-        mixture=mixture,
-    )
-    return plan_with(lengths, settings, groups=groups, sources=sources, uses=uses)
+    return plan_with(lengths, PlanSettings(**options), groups=groups, sources=sources, uses=uses)
 
 
 def plan_with(

@@ -15,8 +15,8 @@ from brimful.errors import PlanMismatchError, SettingsError
 from brimful.lengths.table import LengthTable, as_table
 from brimful.plan.mixed import as_uses
 from brimful.plan.plan import Plan
+from brimful.plan.plan_settings import PlanSettings
 from brimful.plan.planner import plan_with
-from brimful.plan.settings import PlanSettings
 
 
 @dataclass(frozen=True)

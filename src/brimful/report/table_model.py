@@ -9,7 +9,7 @@ from typing import TypeAlias
 from brimful.base.wording import percent, size_of
 from brimful.media.store import MediaCensus
 from brimful.plan.ledger import MUCH_LOST
-from brimful.plan.policies.mixture.proportions import SourceDraws
+from brimful.plan.policies.proportions import SourceDraws
 from brimful.report.analysis.advise import Advice
 from brimful.report.analysis.contents import BudgetFill, SourceShare
 from brimful.report.analysis.rank_balance import PartBalance, RankBalance

@@ -19,8 +19,8 @@ from brimful.encode.encoder import Encoder
 from brimful.errors import AugmentationError, LengthChangedError, OversizedSampleError, PlanMismatchError, SettingsError
 from brimful.lengths.table import LengthTable
 from brimful.plan import Plan, plan_packs
-from brimful.plan.plan import Segment
 from brimful.plan.policies.groups import check_beginnings_stay
+from brimful.plan.saved.planned_packs import Segment
 from brimful.serve.pack_store import IndexedPacks, PackStore, open_packs
 from brimful.serve.wrapped import EncodedRows, WrappedPacks
 from brimful.sources.augmented import Transform, names_of

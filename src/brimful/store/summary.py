@@ -11,7 +11,7 @@ from brimful.encode.completions import BORROWED_REASON
 from brimful.lengths.table import LengthTable
 from brimful.plan import Plan
 from brimful.plan.ledger import MUCH_LOST, drop_reason
-from brimful.plan.policies.mixture.proportions import describe_mixture
+from brimful.plan.policies.proportions import describe_mixture
 
 _COLUMNS_SHOWN = 8
 """Unread columns that the summary names; the rest are counted."""

@@ -9,10 +9,10 @@ from brimful import LengthTable, plan_packs
 from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError
 from brimful.plan.items import prepare_items
 from brimful.plan.packing import Packing
+from brimful.plan.plan_settings import PlanSettings
 from brimful.plan.policies.alignment import Alignment
 from brimful.plan.policies.groups import ALONE, as_groups, group_items
 from brimful.plan.policies.overflow import Overflow
-from brimful.plan.settings import PlanSettings
 from brimful.plan.vector.pack_vectors import pack_vectors
 from tests.plan.contents import ids_of
 

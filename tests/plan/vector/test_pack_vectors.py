@@ -15,7 +15,7 @@ from brimful.plan.counts.histogram import Histogram
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.items import prepare_items
 from brimful.plan.packing import loads_of
-from brimful.plan.settings import PlanSettings
+from brimful.plan.plan_settings import PlanSettings
 from brimful.plan.vector.pack_vectors import bound_of_budgets, pack_vectors
 from brimful.testing import reference
 from tests.plan.vector.instances import check, matrix, vectors

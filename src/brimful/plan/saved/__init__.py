@@ -1,1 +1,1 @@
-"""Saved plans: their file, and their validation."""
+"""Packs of a plan as arrays, their file, and their validation."""

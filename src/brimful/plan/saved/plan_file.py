@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from brimful.base.tables import Ragged, open_table, write_table
-from brimful.base.typing import AnyIntArray, Int64Array, Lengths, Offsets
+from brimful.base.typing import Lengths
 from brimful.errors import CorruptFileError
 from brimful.plan.policies.overflow import Truncated
+from brimful.plan.saved.planned_packs import PlannedPacks
 
 _KIND = "plan"
 _PLAIN, _WITH_TRUNCATED = 1, 2
@@ -22,19 +23,11 @@ _PLAIN, _WITH_TRUNCATED = 1, 2
 _PACK, _DROPPED, _TRUNCATED = 0, 1, 2
 
 
-def save_plan(
-    path: str | os.PathLike[str],
-    offsets: Offsets,
-    sample_ids: AnyIntArray,
-    starts: Lengths,
-    lengths: Lengths,
-    dropped_ids: Int64Array,
-    truncated: Truncated,
-    description: Mapping[str, Any],
-) -> None:
-    """Write the arrays of a plan, atomically."""
-    num_packs = len(offsets) - 1
-    kind = np.full(num_packs, _PACK, dtype=np.int8)
+def save_plan(path: str | os.PathLike[str], packs: PlannedPacks, description: Mapping[str, Any]) -> None:
+    """Write packs and their description, atomically."""
+    offsets, sample_ids, starts, lengths, dropped_ids = packs.arrays
+    truncated = packs.truncated
+    kind = np.full(packs.num_packs, _PACK, dtype=np.int8)
     further_rows = [(_DROPPED, dropped_ids, np.zeros(len(dropped_ids), dtype=np.int32))]
     version = _PLAIN
     if len(truncated):
@@ -55,7 +48,7 @@ def save_plan(
     }
     if starts.any():
         columns["starts"] = Ragged(starts, offsets)
-    write_table(path, columns, {"kind": _KIND, "version": version, "num_packs": num_packs, **description})
+    write_table(path, columns, {"kind": _KIND, "version": version, "num_packs": packs.num_packs, **description})
 
 
 def load_plan(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Lengths, Truncated, dict[str, Any]]:

@@ -10,7 +10,7 @@ from brimful.media.store import MediaCensus
 from brimful.plan import Alignment, Plan
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.order.diversity import measure_variety
-from brimful.plan.policies.mixture.proportions import SourceDraws, sources_of_record
+from brimful.plan.policies.proportions import SourceDraws, sources_of_record
 from brimful.report.analysis.advise import Advice, advise
 from brimful.report.analysis.contents import (
     BudgetFill,

@@ -5,7 +5,7 @@ import numpy as np
 from brimful.base.fingerprint import short
 from brimful.base.wording import counted, percent
 from brimful.plan import Plan
-from brimful.plan.policies.mixture.proportions import describe_mixture, sources_of_record
+from brimful.plan.policies.proportions import describe_mixture, sources_of_record
 from brimful.report.analysis.plan_facts import Losses
 
 

@@ -1,7 +1,7 @@
 """Shares asked for and realised, in words."""
 
 from brimful.plan import Mixture, plan_packs
-from brimful.plan.policies.mixture.proportions import describe_mixture, sources_of_record
+from brimful.plan.policies.proportions import describe_mixture, sources_of_record
 
 
 def test_one_line_for_all_and_one_for_each():

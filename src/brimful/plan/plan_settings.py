@@ -15,9 +15,8 @@ from brimful.plan.algorithms import ALGORITHMS, ALGORITHMS_BY_ANY_NAME, Algorith
 from brimful.plan.phased import Recipe
 from brimful.plan.policies.alignment import UNALIGNED, Alignment
 from brimful.plan.policies.budgets import Budgets
-from brimful.plan.policies.mixture.spec import MixOrder, Mixture, Weighting
-from brimful.plan.policies.no_target import NoTarget
-from brimful.plan.policies.overflow import Overflow
+from brimful.plan.policies.mixture_request import MixOrder, Mixture, Weighting
+from brimful.plan.policies.overflow import NoTarget, Overflow
 
 _MAX_CAPACITY = 2**31 - 1
 """Maximum tokens of a pack: positions in it are int32."""

@@ -47,13 +47,12 @@ def as_parts(shares: AnyIntArray | np.ndarray[tuple[int], np.dtype[np.float64]],
 def take_turns(
     parts: Int64Array,
     credits: Int64Array,
-    sizes: Int64Array,
-    tokens: Int64Array,
+    amounts: Int64Array,
     heads: Int64Array,
     ends: Int64Array,
     demands: Int64Array,
     limits: Int64Array,
-    scale: int,
+    *,
     is_unit: bool,
 ) -> tuple[AnyIntArray, int]:
     """Give turns to sources until a limit is reached or the source whose turn it is has no draw left.
@@ -67,15 +66,14 @@ def take_turns(
         shares 1/2 1/3 1/6      turns  0 1 0 2 1 0 | 0 1 0 2 1 0 | ...
 
     Args:
-        parts: ``int64[num_sources]``, shares; 0 for a source that is exhausted.
+        parts: ``int64[num_sources]``, shares, from ``as_parts``; 0 for a source that is exhausted.
         credits: ``int64[num_sources]``, deficit of each source, in parts of one unit; changed in place.
-        sizes, tokens: ``int64[num_draws]``, size and tokens of each draw; the draws of a source are contiguous.
+        amounts: ``int64[2, num_draws]``, size and tokens of each draw; the draws of a source are contiguous.
         heads, ends: ``int64[num_sources]``, next draw of each source, and the end of its draws; ``heads`` is changed in
             place.
         demands: ``int64[num_sources]``, draws that each source still has to give; the turns end when all are 0.
             Negative for a rule that does not count; changed in place.
         limits: ``int64[2]``, remaining draws and tokens; negative for no limit. Changed in place.
-        scale: parts of a whole.
         is_unit: true if each draw counts 1.
 
     Returns:
@@ -84,28 +82,28 @@ def take_turns(
     room = int((ends - heads).sum())
     turns: AnyIntArray = np.empty(room + 1, dtype=np.int16 if len(parts) < 2**15 else np.int32)
     kernel = compiled(_take_turns, room * len(parts), sum_calls=True) or _take_turns
-    num_turns, empty_source = kernel(parts, credits, sizes, tokens, heads, ends, demands, limits, scale, is_unit, turns)
+    num_turns, empty_source = kernel(parts, credits, amounts, heads, ends, demands, limits, is_unit, turns)
     return turns[:num_turns], int(empty_source)
 
 
 def _take_turns(
     parts: Int64Array,
     credits: Int64Array,
-    sizes: Int64Array,
-    tokens: Int64Array,
+    amounts: Int64Array,
     heads: Int64Array,
     ends: Int64Array,
     demands: Int64Array,
     limits: Int64Array,
-    scale: int,
     is_unit: bool,
     turns: AnyIntArray,
 ) -> tuple[int, int]:
     """Fill ``turns``; to be compiled. Returns their number, and the source without a draw left."""
     num_sources = len(parts)
+    scale = 0
     num_active = 0
     num_required = 0
     for source in range(num_sources):
+        scale += parts[source]
         if parts[source] > 0:
             num_active += 1
         if demands[source] > 0:
@@ -137,14 +135,14 @@ def _take_turns(
                     best, best_due = source, due
         if heads[best] == ends[best]:
             return num_turns, best
-        size = sizes[heads[best]]
+        size = amounts[0, heads[best]]
         for source in range(num_sources):
             credits[source] += parts[source] * size
         credits[best] -= scale * size
         if limits[0] > 0:
             limits[0] -= 1
         if limits[1] > 0:
-            limits[1] = max(0, limits[1] - tokens[heads[best]])
+            limits[1] = max(0, limits[1] - amounts[1, heads[best]])
         if counts_required and demands[best] > 0:
             demands[best] -= 1
             if demands[best] == 0:

@@ -11,9 +11,8 @@ import numpy as np
 from brimful.base.ragged import sums_of
 from brimful.base.typing import Int64Array
 from brimful.base.wording import counted
-from brimful.plan.policies.mixture.draw import MixtureDraw
-from brimful.plan.policies.mixture.elements import MixedSamples
-from brimful.plan.policies.mixture.spec import MixOrder, Mixture, MixUnit, Weighting
+from brimful.plan.policies.mixture_draw import MixedSamples, MixtureDraw
+from brimful.plan.policies.mixture_request import MixOrder, Mixture, MixUnit, Weighting
 
 
 @dataclass(frozen=True)

@@ -2,31 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
-
 import numpy as np
 
-from brimful.base.typing import AnyIntArray, Int64Array, Lengths, Offsets
+from brimful.base.typing import AnyIntArray, Int64Array, Lengths
 from brimful.errors import PlanMismatchError
 from brimful.lengths.table import LengthTable, as_table
 from brimful.plan.packing import Packing, loads_of
 from brimful.plan.policies.budgets import DERIVED, Budgets
-
-
-class PlannedPacks(Protocol):
-    """The part of a ``Plan`` that is compared with its lengths; ``Plan`` explains each attribute."""
-
-    capacity: int
-    offsets: Offsets
-    sample_ids: AnyIntArray
-    starts: Lengths
-    dropped_ids: Int64Array
-    ledger: Any
-    settings: Any
-
-    @property
-    def lengths(self) -> Lengths:
-        """Tokens of each segment."""
+from brimful.plan.saved.planned_packs import PlannedPacks
 
 
 def validate_plan(plan: PlannedPacks, lengths: LengthTable | AnyIntArray, *, groups: AnyIntArray | None = None) -> None:

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brimful.base.compiling import compiled_forms
-from brimful.plan.policies.mixture.take_turns import as_parts, scale_for, take_turns
+from brimful.plan.policies.take_turns import as_parts, scale_for, take_turns
 
 WEIGHTS = st.lists(st.integers(1, 1000), min_size=1, max_size=9)
 
@@ -17,8 +17,8 @@ def turns_of(weights, sizes, *, is_unit):
     flat = np.concatenate(sizes).astype(np.int64)
     scale = scale_for(int(flat.max()), len(weights))
     found, starved = take_turns(
-        as_parts(np.array(weights, dtype=float), scale), np.zeros(len(weights), np.int64), flat, flat,
-        offsets[:-1].copy(), offsets[1:].copy(), np.full(len(weights), -1), np.array([-1, -1]), scale, is_unit,
+        as_parts(np.array(weights, dtype=float), scale), np.zeros(len(weights), np.int64), np.stack([flat, flat]),
+        offsets[:-1].copy(), offsets[1:].copy(), np.full(len(weights), -1), np.array([-1, -1]), is_unit=is_unit,
     )  # fmt: skip
     assert starved >= 0
     return found

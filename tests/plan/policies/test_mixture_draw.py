@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from brimful.errors import InvalidLengthsError
 from brimful.plan import Mixture, plan_packs
-from brimful.plan.policies.mixture.draw import Pool, Queue, draw
+from brimful.plan.policies.mixture_draw import Pool, Queue, draw
 
 
 def pools(**sizes):
