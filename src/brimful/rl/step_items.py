@@ -18,7 +18,7 @@ from brimful.lengths.table import LengthTable, as_lengths
 from brimful.plan.policies.budgets import Budgets, examples_of
 from brimful.plan.policies.groups import ALONE, Groups, as_groups, group_items
 from brimful.plan.policies.overflow import Overflow
-from brimful.plan.schedule.balance import Barrier, quantise
+from brimful.plan.schedule.balance import Barrier, quantize
 from brimful.plan.schedule.cost_model import CostModel
 from brimful.plan.schedule.pack_costs import pack_costs, sample_costs
 from brimful.rl.fill_bins import scattered
@@ -123,7 +123,7 @@ def prepare_step_items(
     costs = _costs(lengths, sizes[:, 0], cost)
     # Sums of weights, times a number of micro-batches, are compared in 64 bits.
     excess = max(0, 31 - (62 - 2 * len(tokens).bit_length()))
-    weights = np.maximum(quantise(costs, len(tokens)) >> excess, 1)
+    weights = np.maximum(quantize(costs, len(tokens))[:, 0] >> excess, 1)
     grouping = None
     if groups is not None:
         ids = as_groups(groups, num_samples=len(tokens), policy=Overflow.ERROR)

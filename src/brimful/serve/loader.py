@@ -14,7 +14,7 @@ from brimful.base.checks import check_type, is_whole_number, whole_number
 from brimful.base.fingerprint import fingerprint_array
 from brimful.base.wording import counted
 from brimful.errors import SettingsError, StateError
-from brimful.plan.schedule import DEFAULT_WINDOW_STEPS, Shape, Tail, quantise_parts, resized_schedule
+from brimful.plan.schedule import DEFAULT_WINDOW_STEPS, Shape, Tail, quantize, resized_schedule
 from brimful.serve.rank_loader import RankLoader, without_loss
 from brimful.serve.state import Position, check_state, damaged, make_state
 from brimful.store.shards import FingerprintedPacks, Pack
@@ -92,7 +92,7 @@ class PackLoader(RankLoader):
                 "costs are of the packs of one epoch, and this data set plans again for each: replan=False"
             )
         if self._costs is not None:
-            quantise_parts(self._costs, len(dataset))  # refuses invalid costs
+            quantize(self._costs, len(dataset))  # refuses invalid costs
         self._num_delivered = 0  # micro-batches since the last shape began
         self._rank_batches: npt.NDArray[np.int64] | None = None  # int64[micro-batches, packs] since then; -1: no pack
         self._filler = 0

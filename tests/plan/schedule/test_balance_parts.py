@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful import LengthTable, plan_packs
-from brimful.plan.schedule import Barrier, CostModel, Tail, imbalance, quantise_parts
+from brimful.plan.schedule import Barrier, CostModel, Tail, imbalance, quantize
 from tests.plan.schedule.instances import cases, schedule
 
 DRAWN = np.array([[9.0, 2.0], [1.0, 8.0], [9.0, 8.0], [1.0, 2.0]])
@@ -57,7 +57,7 @@ def test_every_pack_once_and_in_its_window(case):
 @given(case=parts(most_packs=1))
 def test_an_epoch_never_takes_longer_than_unbalanced(case):
     """Whatever the costs: balancing that made ranks wait longer would be worse than none."""
-    weights = quantise_parts(case["costs"], case["num_packs"])
+    weights = quantize(case["costs"], case["num_packs"])
     balanced = epoch_time(schedule(**case), weights)
     assert balanced <= epoch_time(schedule(**{**case, "costs": None}), weights)
 

@@ -1,10 +1,9 @@
 """Assignment of packs to steps and ranks, balanced by the cost of each pack."""
 
-from brimful.plan.schedule.balance import Barrier, imbalance, quantise, quantise_parts
+from brimful.plan.schedule.balance import Barrier, imbalance, quantize
 from brimful.plan.schedule.cost_model import CostModel, Part
 from brimful.plan.schedule.pack_costs import pack_costs, pack_part_costs, pack_squares
-from brimful.plan.schedule.resized import Shape, resized_schedule
-from brimful.plan.schedule.schedule import DEFAULT_WINDOW_STEPS, Tail, schedule_packs
+from brimful.plan.schedule.schedule import DEFAULT_WINDOW_STEPS, Shape, Tail, resized_schedule, schedule_packs
 
 __all__ = [
     "DEFAULT_WINDOW_STEPS",
@@ -17,8 +16,7 @@ __all__ = [
     "pack_costs",
     "pack_part_costs",
     "pack_squares",
-    "quantise",
-    "quantise_parts",
+    "quantize",
     "resized_schedule",
     "schedule_packs",
 ]

@@ -106,71 +106,48 @@ def imbalance(
     return np.maximum(ratio, 1.0)  # the mean of equal numbers may be rounded up
 
 
-def quantise(costs: npt.ArrayLike, num_packs: int) -> Int64Array:
+def quantize(costs: npt.ArrayLike, num_packs: int) -> Int64Array:
     """Return costs as whole numbers, so that comparisons and sums do not depend on rounding.
 
     ::
 
         weight = floor(cost / largest cost · 2³¹) + 1        from 1 to 2³¹ + 1
 
+    Args:
+        costs: ``float64[num_packs]``; or ``float64[num_packs, num_parts]``, one for each part of a model: then all are on
+            the scale of the largest sum of a pack.
+        num_packs: number of packs.
+
     Returns:
-        ``int64[num_packs]``; at least 1, so that any pack outweighs an empty place.
+        ``int64[num_packs, num_parts]``, without parts that cost nothing in any pack, but at least one part; at least 1 in
+        the first part, so that any pack outweighs an empty place.
 
     Raises:
         SettingsError: the numbers of costs and packs differ, or a cost is negative or not finite.
 
-    >>> quantise(np.array([0.0, 1.0, 2.0]), 3).tolist()
+    >>> quantize(np.array([0.0, 1.0, 2.0]), 3)[:, 0].tolist()
     [1, 1073741825, 2147483649]
-    """
-    array = np.asarray(costs)
-    if array.dtype.kind not in "iuf":
-        raise SettingsError(f"costs must be numbers and are {array.dtype}")
-    if array.shape != (num_packs,):
-        raise SettingsError(
-            f"costs must be one number for each of the {num_packs:,} packs and have shape {array.shape}"
-        )
-    array = array.astype(np.float64)
-    check_finite("costs", array, "cost")
-    largest = float(array.max()) if num_packs else 0.0
-    if largest == 0:
-        return np.ones(num_packs, dtype=np.int64)
-    array /= largest
-    array *= _LEVELS
-    # Conversion truncates, which is the floor of numbers that are at least 0.
-    return array.astype(np.int64) + 1
-
-
-def quantise_parts(costs: npt.ArrayLike, num_packs: int) -> Int64Array:
-    """Return the costs of several parts of a model as whole numbers on one scale.
-
-    Returns:
-        ``int64[num_packs, num_parts]``, without parts that cost nothing in any pack, but at least one part. A single
-        part has the weights of ``quantise``.
-
-    Raises:
-        SettingsError: see ``quantise``; or not one row for each pack.
-
-    >>> quantise_parts(np.array([[0.0, 1.0], [0.0, 3.0]]), 2).tolist()
+    >>> quantize(np.array([[0.0, 1.0], [0.0, 3.0]]), 2).tolist()
     [[715827883], [2147483649]]
     """
     array = np.asarray(costs)
-    if array.ndim == 1:
-        return quantise(array, num_packs)[:, None]
-    if array.dtype.kind not in "iuf" or array.ndim != 2 or array.shape[1] == 0:
+    if array.dtype.kind not in "iuf" or array.ndim not in (1, 2) or (array.ndim == 2 and not array.shape[1]):
         raise SettingsError(
             f"costs must be numbers, one or a row of one for each part of the model, and are {array.dtype} of shape "
             f"{array.shape}"
         )
-    array = array.astype(np.float64)
-    for part, column in enumerate(array.T):
-        check_finite("costs", column, "cost", place=f", {part}")
-    array = array[:, array.any(axis=0)] if array.any() else array[:, :1]
-    if array.shape[1] == 1:
-        return quantise(array[:, 0], num_packs)[:, None]
     if len(array) != num_packs:
-        raise SettingsError(f"costs must have a row for each of the {num_packs:,} packs and have {len(array):,}")
-    largest = float(array.sum(axis=1).max())
-    weights = np.floor(array / largest * _LEVELS).astype(np.int64)
+        raise SettingsError(f"costs must be for each of the {num_packs:,} packs and have shape {array.shape}")
+    parts = array.astype(np.float64).reshape(num_packs, -1 if num_packs else 1)
+    for part, column in enumerate(parts.T):
+        check_finite("costs", column, "cost", place="" if array.ndim == 1 else f", {part}")
+    if not parts.any():
+        return np.ones((num_packs, 1), dtype=np.int64)
+    parts = parts[:, parts.any(axis=0)]
+    parts /= float(parts.sum(axis=1).max())
+    parts *= _LEVELS
+    # Conversion truncates, which is the floor of numbers that are at least 0.
+    weights = parts.astype(np.int64)
     weights[:, 0] += 1
     return weights
 
@@ -191,7 +168,7 @@ def balance_steps(
 
     Args:
         order: ``int64[steps, packs of a step]``, the packs in seeded order, without empty places.
-        weights: ``int64[num_packs]``, from ``quantise``.
+        weights: ``int64[num_packs]``, from ``quantize``.
         step_shape: ``(dp_world_size, micro_batches, packs_per_micro_batch)``.
         window_steps: maximum steps of a window, at least 1.
         stream: random stream of the order within the windows.

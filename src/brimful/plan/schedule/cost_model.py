@@ -37,11 +37,12 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from brimful.base.arguments import understands
 from brimful.base.checks import check_share, is_number, whole_number
 from brimful.base.typing import Float64Array
 from brimful.base.wings import TOWERS_MODULE
 from brimful.errors import SettingsError
-from brimful.plan.schedule.model_config import sizes_of_config
+from brimful.plan.schedule.model_config import ModelSizes, sizes_of_config
 
 AnyRealArray: TypeAlias = npt.NDArray[np.integer[Any]] | npt.NDArray[np.floating[Any]]
 
@@ -145,22 +146,8 @@ class CostModel:
         return self.linear / self.quadratic if self.quadratic else float("inf")
 
     @classmethod
-    def from_config(
-        cls,
-        *,
-        hidden_size: int,
-        num_layers: int,
-        num_attention_heads: int,
-        num_key_value_heads: int,
-        head_dim: int,
-        intermediate_size: float,
-        vocab_size: int,
-        experts_per_token: int = 1,
-        causal: bool = True,
-        tile: int = DEFAULT_TILE,
-        window: int | None = None,
-        windowed_share: float = 1.0,
-    ) -> CostModel:
+    @understands(None, ModelSizes)
+    def from_config(cls, *, causal: bool = True, tile: int = DEFAULT_TILE, **sizes: Any) -> CostModel:
         """Count the FLOPs of one forward pass of a decoder with grouped queries and a gated MLP.
 
         ::
@@ -190,28 +177,17 @@ class CostModel:
         >>> round(base.crossover_length)
         10393
         """
-        for name, value in (
-            ("hidden_size", hidden_size),
-            ("num_layers", num_layers),
-            ("num_attention_heads", num_attention_heads),
-            ("num_key_value_heads", num_key_value_heads),
-            ("head_dim", head_dim),
-            ("experts_per_token", experts_per_token),
-        ):
-            whole_number(name, value, minimum=1)
-        whole_number("vocab_size", vocab_size, minimum=0)
-        if not is_number(intermediate_size) or not 0 < intermediate_size < float("inf"):
-            raise SettingsError(f"intermediate_size must be a number above 0 and is {intermediate_size!r}")
-        query_width = num_attention_heads * head_dim
-        key_width = num_key_value_heads * head_dim
-        projections = 2 * hidden_size * query_width + 2 * hidden_size * key_width
-        layer = 2 * (projections + 3 * hidden_size * intermediate_size * experts_per_token)
+        model = ModelSizes(**sizes)
+        query_width = model.num_attention_heads * model.head_dim
+        key_width = model.num_key_value_heads * model.head_dim
+        projections = 2 * model.hidden_size * query_width + 2 * model.hidden_size * key_width
+        mlp = 3 * model.hidden_size * model.intermediate_size * model.experts_per_token
         return cls(
-            linear=float(num_layers * layer + 2 * hidden_size * vocab_size),
-            quadratic=float(num_layers * query_width * (2 if causal else 4)),
+            linear=float(model.num_layers * 2 * (projections + mlp) + 2 * model.hidden_size * model.vocab_size),
+            quadratic=float(model.num_layers * query_width * (2 if causal else 4)),
             tile=tile,
-            window=window,
-            windowed_share=windowed_share,
+            window=model.window,
+            windowed_share=model.windowed_share,
         )
 
     @classmethod

@@ -1,10 +1,39 @@
 """Sizes of a model, read from its ``config.json``, from which its FLOPs are counted."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from brimful.base.checks import check_type, whole_number
+from brimful.base.checks import check_type, is_number, whole_number
 from brimful.errors import SettingsError
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSizes:
+    """Sizes of a decoder, checked. ``CostModel.from_config`` explains them."""
+
+    hidden_size: int
+    num_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    intermediate_size: float
+    vocab_size: int
+    experts_per_token: int = 1
+    window: int | None = None
+    windowed_share: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in _WHOLE_SIZES:
+            whole_number(name, getattr(self, name), minimum=0 if name == "vocab_size" else 1)
+        if not is_number(self.intermediate_size) or not 0 < self.intermediate_size < float("inf"):
+            raise SettingsError(f"intermediate_size must be a number above 0 and is {self.intermediate_size!r}")
+
+
+_WHOLE_SIZES = (
+    *("hidden_size", "num_layers", "num_attention_heads", "num_key_value_heads", "head_dim"),
+    *("experts_per_token", "vocab_size"),
+)
 
 
 def sizes_of_config(config: Mapping[str, Any]) -> dict[str, Any]:
