@@ -22,14 +22,12 @@ def drop_reason(name: str) -> str:
     >>> drop_reason("tokens"), drop_reason("patches")
     ('longer than a pack', 'for patches')
     """
-    return _DROP_REASONS.get(name, f"for {name}")
-
-
-_DROP_REASONS = {
-    "tokens": "longer than a pack",
-    "no_target": "without a target of the loss",
-    "group_mate_rejected": "in a group with a rejected sample",
-}
+    reasons = {
+        "tokens": "longer than a pack",
+        "no_target": "without a target of the loss",
+        "group_mate_rejected": "in a group with a rejected sample",
+    }
+    return reasons.get(name, f"for {name}")
 
 
 @dataclass(frozen=True)
@@ -94,21 +92,12 @@ class Ledger:
 
     def as_dict(self) -> dict[str, int]:
         """Return the account for JSON; targets only if they were measured, draws only for mixtures."""
+        of_mixtures = ("_repeated", "_not_drawn")
         return {
             name: value
             for name, value in asdict(self).items()
-            if value is not None and (value or name not in _OF_MIXTURES)
+            if value is not None and (value or not name.endswith(of_mixtures))
         }
-
-
-_OF_MIXTURES = frozenset(
-    f"{noun}_{fate}"
-    for noun, fate in (
-        *((noun, "not_drawn") for noun in ("samples", "tokens", "targets")),
-        *((noun, "repeated") for noun in ("draws", "tokens", "targets")),
-    )
-)
-"""Entries that only plans of mixtures have; the records of other plans stay as they were."""
 
 
 def targets_of(segments: Segments, targets: Targets, tokens: Lengths) -> Int64Array:
@@ -149,9 +138,9 @@ def ledger_of(
             tokens_packed = int(lengths.sum(dtype=np.int64))
         account = {}
         if targets is not None:
-            num_targetless = int(np.count_nonzero(targets.counts == 0))
-            account = {"samples_without_target": num_targetless, "targets_dropped": 0, "targets_cut": 0}
+            account = {"samples_without_target": int(np.count_nonzero(targets.counts == 0))}
             account |= {"targets_in": targets.total, "targets_packed": targets.total}
+            account |= {"targets_dropped": 0, "targets_cut": 0}
         return Ledger(
             samples_in=len(tokens),
             tokens_in=tokens_packed,
@@ -161,17 +150,24 @@ def ledger_of(
             **account,
         )
 
-    def amounts(values: AnyIntArray | BoolArray) -> tuple[int, int]:
-        """Sum numbers of the segments: with all repeats, and of the repeats alone."""
-        if times is None:
-            return int(values.sum(dtype=np.int64)), 0
-        return int((times * values).sum()), int((np.maximum(times - 1, 0) * values).sum())
-
     ids = segments.ids()
     # Without repeats all segments are packed, and no array is made for the account.
     is_packed = slice(None) if times is None else times > 0
     packed_ids = ids[is_packed]
     left_ids = NO_SAMPLES if times is None else np.unique(ids[times == 0])
+
+    def repeats_of(values: AnyIntArray | BoolArray) -> int:
+        return 0 if times is None else int((np.maximum(times - 1, 0) * values).sum())
+
+    def fates(noun: str, in_segments: AnyIntArray, in_samples: AnyIntArray, total: int, cut: str) -> dict[str, int]:
+        """Account for tokens or targets, of which ``cut`` names the ones that truncation removes."""
+        packed = int((in_segments if times is None else times * in_segments).sum(dtype=np.int64))
+        repeated = repeats_of(in_segments)
+        dropped, left = (int(in_samples[rows].sum(dtype=np.int64)) for rows in (dropped_ids, left_ids))
+        counts = {"in": total, "packed": packed, "repeated": repeated, "dropped": dropped, "not_drawn": left}
+        counts[cut] = total - dropped - left - (packed - repeated)
+        return {f"{noun}_{fate}": count for fate, count in counts.items()}
+
     num_rejected = int(np.count_nonzero(tokens < 0))
     num_packed = len(tokens) - num_rejected - len(dropped_ids) - len(left_ids)
     num_truncated = 0
@@ -182,51 +178,29 @@ def ledger_of(
             is_longer = tokens > settings.longest_segment
             is_longer[dropped_ids], is_longer[left_ids] = False, False
             num_truncated = int(np.count_nonzero(is_longer))
-    tokens_packed, tokens_repeated = amounts(lengths)
-    tokens_dropped, tokens_left = (int(tokens[rows].sum(dtype=np.int64)) for rows in (dropped_ids, left_ids))
-    account = {}
+    account = fates("tokens", lengths, tokens, table.total_tokens, "truncated")
     if targets is not None:
         in_segment = targets_of(segments, targets, tokens)
+        account |= fates("targets", in_segment, targets.counts, targets.total, "cut")
         # A sample of several segments has a target if any of them has.
         has_target = np.zeros(len(tokens), dtype=np.bool_)
         has_target[packed_ids[in_segment[is_packed] > 0]] = True
-        targets_packed, targets_repeated = amounts(in_segment)
-        targets_dropped, targets_left = (
-            int(targets.counts[rows].sum(dtype=np.int64)) for rows in (dropped_ids, left_ids)
-        )
-        account = {
-            "samples_without_target": num_packed - int(np.count_nonzero(has_target)),
-            "targets_in": targets.total,
-            "targets_packed": targets_packed,
-            "targets_repeated": targets_repeated,
-            "targets_dropped": targets_dropped,
-            "targets_not_drawn": targets_left,
-            "targets_cut": targets.total - targets_dropped - targets_left - (targets_packed - targets_repeated),
-        }
+        account["samples_without_target"] = num_packed - int(np.count_nonzero(has_target))
         if len(ids) and not in_segment.any():
             raise NoTargetError(
-                f"of {targets.total:,} targets of the loss none is in a pack: {targets_dropped:,} were dropped and "
-                f"{account['targets_cut']:,} cut off; a larger {setting('capacity')} keeps some",
+                f"of {targets.total:,} targets of the loss none is in a pack: {account['targets_dropped']:,} were dropped "
+                f"and {account['targets_cut']:,} cut off; a larger {setting('capacity')} keeps some",
                 sample_id=int(segments.sample_ids[0]) if segments.sample_ids is not None else 0,
             )
-    draws_repeated = 0
-    if times is not None and len(ids):
-        draws_repeated = amounts(np.r_[True, ids[1:] != ids[:-1]])[1]
     return Ledger(
         samples_in=len(tokens),
-        tokens_in=table.total_tokens,
         samples_packed=num_packed,
-        tokens_packed=tokens_packed,
         samples_dropped=len(dropped_ids),
-        tokens_dropped=tokens_dropped,
         samples_truncated=num_truncated,
-        tokens_truncated=table.total_tokens - tokens_dropped - tokens_left - (tokens_packed - tokens_repeated),
         samples_split=int(np.count_nonzero(np.bincount(packed_ids) > 1)) if len(packed_ids) != num_packed else 0,
         segments=len(ids) if times is None else int(times.sum()),
         samples_rejected=num_rejected,
-        draws_repeated=draws_repeated,
-        tokens_repeated=tokens_repeated,
+        draws_repeated=repeats_of(np.diff(ids, prepend=-1) != 0),
         samples_not_drawn=len(left_ids),
-        tokens_not_drawn=tokens_left,
         **account,
     )

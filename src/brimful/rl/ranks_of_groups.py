@@ -145,10 +145,7 @@ def _exchange_between_ranks(
 ) -> int:
     """Exchange, and return the number of exchanges; to be compiled. ``loads`` and ``tokens`` are per rank."""
     num_ranks = len(loads)
-    mean = 0
-    for load in loads:
-        mean += load
-    mean = (mean + num_ranks - 1) // num_ranks
+    mean = (sum(loads) + num_ranks - 1) // num_ranks
     last_turn = [0 for _ in range(num_ranks)]
     for turn in range(8 * num_ranks):
         busiest = 0
@@ -170,14 +167,14 @@ def _exchange_between_ranks(
             # Moving half the difference is best; the moved amount must be less than the whole difference.
             difference = loads[busiest] - loads[other]
             least_rest = difference
-            takers = [group for group in range(len(sizes)) if rank_of[group] == other]
+            # First -1: nothing is taken in exchange.
+            takers = [group for group in range(-1, len(sizes)) if group < 0 or rank_of[group] == other]
             for given_item in givers:
-                rest = abs(difference - 2 * weights[given_item])
-                if rest < least_rest and tokens[other] + sizes[given_item] <= room:
-                    least_rest, best_given, best_taken, best_rank = rest, given_item, -1, other
                 for taken_item in takers:
-                    rest = abs(difference - 2 * (weights[given_item] - weights[taken_item]))
-                    change = sizes[given_item] - sizes[taken_item]
+                    weight, change = weights[given_item], sizes[given_item]
+                    if taken_item >= 0:
+                        weight, change = weight - weights[taken_item], change - sizes[taken_item]
+                    rest = abs(difference - 2 * weight)
                     if rest < least_rest and tokens[other] + change <= room and tokens[busiest] - change <= room:
                         least_rest, best_given, best_taken, best_rank = rest, given_item, taken_item, other
             if best_rank >= 0:

@@ -261,36 +261,29 @@ def _exchange_within_ranks(
                 for given_item in range(begin, end):
                     if slice_of[given_item] != number:
                         continue
-                    if counts[source] > 1:
-                        time_here = max(second_time, loads[source] - weights[given_item])
-                        for other in range(micro_batches):
-                            target = slowest * micro_batches + other
-                            if other == number or tokens[target] + lengths[given_item] > capacity:
-                                continue
-                            time_there = max(times[other], loads[target] + weights[given_item])
-                            gain = times[number] + times[other] - time_here - time_there
-                            if gain > best_gain:
-                                best_gain, best_given, best_taken, best_slice = gain, given_item, -1, other
-                    for taken_item in range(begin, end):
-                        other = slice_of[taken_item]
-                        weight = weights[given_item] - weights[taken_item]
+                    # Moves first: a candidate before the items of the rank is one of its slices.
+                    for candidate in range(begin - micro_batches if counts[source] > 1 else begin, end):
+                        other = candidate - begin + micro_batches
+                        weight, size = weights[given_item], lengths[given_item]
+                        if candidate >= begin:
+                            other = slice_of[candidate]
+                            weight, size = weight - weights[candidate], size - lengths[candidate]
+                        target = slowest * micro_batches + other
                         if other == number or weight <= 0:
                             continue
-                        target = slowest * micro_batches + other
-                        change = lengths[given_item] - lengths[taken_item]
-                        if tokens[target] + change > capacity or tokens[source] - change > capacity:
+                        if tokens[target] + size > capacity or tokens[source] - size > capacity:
                             continue
                         time_here = max(second_time, loads[source] - weight)
                         time_there = max(times[other], loads[target] + weight)
                         gain = times[number] + times[other] - time_here - time_there
                         if gain > best_gain:
-                            best_gain, best_given, best_taken, best_slice = gain, given_item, taken_item, other
+                            best_gain, best_given, best_taken, best_slice = gain, given_item, candidate, other
                 if best_given < 0:
                     break
                 target = slowest * micro_batches + best_slice
                 weight, size, count = weights[best_given], lengths[best_given], 1
                 slice_of[best_given] = best_slice
-                if best_taken >= 0:
+                if best_taken >= begin:
                     weight -= weights[best_taken]
                     size -= lengths[best_taken]
                     count = 0

@@ -169,44 +169,38 @@ def draw(
         for pool, allowance in zip(pools, allowances, strict=True)
     ]
     shares = np.array([mixture.shares[pool.name] for pool in pools])
-    is_active = shares > 0
     largest_size = max(int(pool.sizes.max(initial=1)) for pool in pools)
     scale = scale_for(largest_size, len(pools))
-    parts, credits = as_parts(shares, scale), np.zeros(len(pools), dtype=np.int64)
-    num_drawn = np.zeros(len(pools), dtype=np.int64)
+    credits, num_drawn = np.zeros((2, len(pools)), dtype=np.int64)
     turns: list[AnyIntArray] = []
     exhausted_names: list[str] = []
-    offsets, heads, must_grow = np.zeros(len(pools) + 1, dtype=np.int64), num_drawn.copy(), True
-    while is_active.any():
-        # A source that gives out leaves the queues of the others as they are.
-        if must_grow:
-            num_drawn += heads - offsets[:-1]
-            # Each queue doubles, so that the number of rounds is the logarithm of the number of draws.
-            for number, queue in enumerate(queues):
-                if is_active[number] and len(queue.elements) == num_drawn[number] and not queue.is_finished:
-                    queue.grow(int(num_drawn[number]))
-            queued_elements = [queue.elements[count:] for queue, count in zip(queues, num_drawn.tolist(), strict=True)]
-            pairs = zip(pools, queued_elements, strict=True)
-            amounts = np.concatenate([np.stack([pool.sizes, pool.tokens])[:, queued] for pool, queued in pairs], axis=1)
-            offsets = offsets_of([len(elements) for elements in queued_elements])
-            heads = offsets[:-1].copy()
-        chunk, empty_source = take_turns(
-            parts, credits, amounts, heads, offsets[1:].copy(), required, limits, is_unit=largest_size == 1
+    while shares.any():
+        # Each queue doubles, so that the number of rounds is the logarithm of the number of draws.
+        for share, count, queue in zip(shares, num_drawn.tolist(), queues, strict=True):
+            if share and len(queue.elements) == count and not queue.is_finished:
+                queue.grow(count)
+        queued = [queue.elements[count:] for queue, count in zip(queues, num_drawn.tolist(), strict=True)]
+        amounts = np.concatenate(
+            [np.stack([pool.sizes, pool.tokens])[:, elements] for pool, elements in zip(pools, queued, strict=True)],
+            axis=1,
         )
+        offsets = offsets_of([len(elements) for elements in queued])
+        heads = offsets[:-1].copy()
+        chunk, empty_source = take_turns(
+            as_parts(shares, scale), credits, amounts, heads, offsets[1:].copy(), required, limits,
+            is_unit=largest_size == 1,
+        )  # fmt: skip
         turns.append(chunk)
+        num_drawn += heads - offsets[:-1]
         if empty_source < 0:
             break
-        must_grow = not queues[empty_source].is_finished
-        if not must_grow:
+        if queues[empty_source].is_finished:
             if ends_with_first:
                 break
             # From here on the others share by their own weights: earlier deficits are not made up.
             exhausted_names.append(pools[empty_source].name)
-            is_active[empty_source] = False
-            if is_active.any():
-                parts = as_parts(np.where(is_active, shares, 0), scale)
-                credits[:] = 0
-    num_drawn += heads - offsets[:-1]
+            shares[empty_source] = 0
+            credits[:] = 0
     sources = np.concatenate(turns)
     elements: Int64Array = np.empty(len(sources), dtype=np.int64)
     # Draws of a source keep their order in its queue.
