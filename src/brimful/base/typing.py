@@ -4,6 +4,7 @@
 >>> lengths: Lengths = np.array([3, 5], dtype=np.int32)
 """
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -25,6 +26,8 @@ Int32Array: TypeAlias = npt.NDArray[np.int32]
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 AnyIntArray: TypeAlias = npt.NDArray[np.integer[Any]]
 """Integers of any width, as callers may pass them."""
+IntArrayLike: TypeAlias = AnyIntArray | Sequence[int]
+"""Whole numbers as an array or a sequence."""
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 Float32Array: TypeAlias = npt.NDArray[np.float32]
 Float64Array: TypeAlias = npt.NDArray[np.float64]

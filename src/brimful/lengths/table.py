@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, overload
+from functools import cached_property
+from typing import Any, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from brimful.base.checks import describe, path_of, position
+from brimful.base.checks import path_of, position
 from brimful.base.fingerprint import fingerprint_array, fingerprint_of, short
-from brimful.base.tables import Table, open_table, write_table
-from brimful.base.typing import AnyIntArray, BoolArray, Fingerprint, Int64Array, Lengths
+from brimful.base.tables import open_table, write_table
+from brimful.base.typing import AnyArray, AnyIntArray, BoolArray, Fingerprint, Int64Array, IntArrayLike, Lengths
 from brimful.errors import CorruptFileError, InvalidLengthsError, SettingsError
-from brimful.lengths.account import Account
-from brimful.lengths.targets import Targets
-
-_MAX_LENGTH = 2**31 - 1
-"""Largest length: they are int32."""
+from brimful.lengths.int_arrays import as_lengths
+from brimful.lengths.targets import Account, Targets
 
 REJECTED = -1
 """Length of a sample that could not be read or encoded."""
 
 _KIND, _VERSION = "length_table", 1
-_TARGETS, _RUNS, _STATES = "targets", "target_runs", "media_states"
-"""Columns of a saved table in addition to the budgets."""
 
 
 class LengthTable:
@@ -38,21 +34,17 @@ class LengthTable:
         rejects: ``[sample_id, where, reason]`` of the rejected samples, the first thousand.
         group_size: samples of one row, which are packed together; 1 for most.
         joins_rows: true if a sample is made of several rows: it depends on its neighbors, and must keep its beginning.
-        targets: targets of the loss in each sample; None if they were not measured. Not part of the fingerprint:
-            equal lengths are packed alike.
-        media_states: ``int64[num_samples]``, states of the files of each sample's media (``measure.media_states``); None in
-            a table of texts.
+        targets: targets of the loss in each sample; None if they were not measured. The fingerprint is without them.
+        media_states: ``int64[num_samples]``, states of the files of each sample's media; None in a table of texts.
 
     >>> table = LengthTable({"tokens": np.array([3, -1, 5], dtype=np.int32)})
     >>> table
     LengthTable(3 samples, 8 tokens, 1 rejected, 4ba7723)
-    >>> table.rejected_ids.tolist()
-    [1]
     """
 
     def __init__(
         self,
-        budgets: Mapping[str, Lengths],
+        budgets: Mapping[str, IntArrayLike],
         *,
         provenance: Mapping[str, Any] | None = None,
         rejects: Sequence[Sequence[Any]] = (),
@@ -76,21 +68,19 @@ class LengthTable:
         self.targets = targets
         self.media_states = media_states
         self.path = path
-        self._fingerprint: Fingerprint | None = None
 
     @classmethod
-    def from_lengths(cls, lengths: AnyIntArray | Sequence[int], **budgets: AnyIntArray | Sequence[int]) -> LengthTable:
+    def from_lengths(cls, lengths: IntArrayLike, **budgets: IntArrayLike) -> LengthTable:
         """Make a table of plain numbers; further budgets by keyword.
 
         >>> LengthTable.from_lengths([3, 5], patches=[0, 64]).budgets["patches"].tolist()
         [0, 64]
         """
-        columns = {name: as_lengths(column, name) for name, column in {"tokens": lengths, **budgets}.items()}
-        empty_ids = np.flatnonzero(columns["tokens"] < 1).tolist()
-        if empty_ids:
-            length = int(columns["tokens"][empty_ids[0]])
-            raise InvalidLengthsError(f"sample {empty_ids[0]} has length {length}; every sample needs 1 token")
-        return cls(columns)
+        table = cls({"tokens": as_lengths(lengths, "tokens"), **budgets})
+        if len(table) and int(table.tokens.min()) < 1:
+            sample = int(np.argmax(table.tokens < 1))
+            raise InvalidLengthsError(f"sample {sample} has length {table[sample]}; every sample needs 1 token")
+        return table
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -115,7 +105,7 @@ class LengthTable:
     def __iter__(self) -> Iterator[int]:
         return iter(self.tokens.tolist())
 
-    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> AnyArray:
         """Return ``tokens`` for ``np.asarray``; copied only on request."""
         return np.array(self.tokens, dtype=dtype, copy=copy)
 
@@ -127,16 +117,11 @@ class LengthTable:
     @property
     def total_tokens(self) -> int:
         """Sum of all lengths."""
-        tokens = self.tokens
-        return int(tokens.sum(dtype=np.int64)) + int(np.count_nonzero(tokens < 0))
+        return int(self.tokens.sum(dtype=np.int64)) + len(self.rejected_ids)
 
     @property
     def groups(self) -> Int64Array | None:
-        """``int64[num_samples]``: the row of each sample, if rows are several samples; otherwise None.
-
-        >>> LengthTable({"tokens": np.array([3, 4, 5, 6], dtype=np.int32)}, provenance={"group_size": 2}).groups.tolist()
-        [0, 0, 1, 1]
-        """
+        """``int64[num_samples]``: the row of each sample, ``[0, 0, 1, 1, …]`` for rows of two; None for rows of one."""
         return None if self.group_size == 1 else np.arange(len(self)) // self.group_size
 
     @property
@@ -144,13 +129,10 @@ class LengthTable:
         """Account of the rows: kinds of samples, unread columns, reasons of missing targets."""
         return Account.sum([self.provenance.get("account", {})])
 
-    @property
+    @cached_property
     def fingerprint(self) -> Fingerprint:
         """Fingerprint of the numbers alone: equal lengths of any origin give equal plans."""
-        if self._fingerprint is None:
-            parts = {name: fingerprint_array(column) for name, column in self.budgets.items()}
-            self._fingerprint = fingerprint_of(parts)
-        return self._fingerprint
+        return fingerprint_of({name: fingerprint_array(column) for name, column in self.budgets.items()})
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the table to one file, atomically."""
@@ -164,11 +146,10 @@ class LengthTable:
         }
         columns: dict[str, Any] = dict(self.budgets)
         if self.targets is not None:
-            description["targets"] = "all" if self.targets.runs is None else "runs"
-            if self.targets.runs is not None:
-                columns |= {_TARGETS: self.targets.counts, _RUNS: self.targets.runs}
+            description["targets"] = self.targets.kind
+            columns |= self.targets.columns
         if self.media_states is not None:
-            columns[_STATES] = self.media_states
+            columns["media_states"] = self.media_states
         write_table(path, columns, description)
         self.path = os.fspath(path)
 
@@ -183,21 +164,20 @@ class LengthTable:
         name = path_of("path", path, "the path of a length table")
         columns = open_table(name)
         meta = columns.description
-        if meta.get("kind") != _KIND:
-            raise CorruptFileError(f"{name} is a {meta.get('kind', 'file')} and not a length table")
-        if meta.get("version") != _VERSION:
-            version = meta.get("version")
-            raise CorruptFileError(f"{name} has length table version {version}; this brimful reads {_VERSION}")
+        kind, version = meta.get("kind", "file"), meta.get("version")
+        if (kind, version) != (_KIND, _VERSION):
+            of_version = f"has length table version {version}; this brimful reads {_VERSION}"
+            raise CorruptFileError(f"{name} {of_version if kind == _KIND else f'is a {kind} and not a length table'}")
         try:
             table = cls(
                 {budget: columns.flat(budget) for budget in meta["budgets"]},
                 provenance=meta["provenance"],
                 rejects=meta["rejects"],
-                targets=_read_targets(columns, meta.get("targets")),
-                media_states=columns.flat(_STATES) if _STATES in columns else None,
+                targets=Targets.of_columns(columns, meta.get("targets")),
+                media_states=columns.flat("media_states") if "media_states" in columns else None,
                 path=name,
             )
-            table._fingerprint = meta["fingerprint"]
+            table.fingerprint = meta["fingerprint"]
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptFileError(f"{name}: its description is damaged ({error!r})") from error
         return table
@@ -211,65 +191,10 @@ class LengthTable:
         )
 
 
-def _read_targets(columns: Table, kind: str | None) -> Targets | None:
-    """Read the targets of a saved table: runs, ``all`` tokens, or None if they were not measured."""
-    if kind is None:
-        return None
-    if kind == "all":
-        return Targets.of_all_tokens(columns.flat("tokens"))
-    return Targets(columns.flat(_TARGETS), columns.ragged(_RUNS))
+LengthsLike: TypeAlias = LengthTable | IntArrayLike
+"""Lengths as callers may pass them: a table, or whole numbers."""
 
 
-def as_table(lengths: LengthTable | AnyIntArray | Sequence[int]) -> LengthTable:
-    """Return the table of these lengths: the table itself, or one of tokens alone.
-
-    Raises:
-        InvalidLengthsError: see ``as_lengths``.
-    """
+def as_table(lengths: LengthsLike) -> LengthTable:
+    """Return the table of these lengths: the table itself, or one of tokens alone, from ``as_lengths``."""
     return lengths if isinstance(lengths, LengthTable) else LengthTable({"tokens": as_lengths(lengths)})
-
-
-def as_lengths(lengths: AnyIntArray | Sequence[int], name: str = "lengths") -> Lengths:
-    """Convert one row of whole numbers to ``int32``; an ``int32`` array is returned unchanged.
-
-    Raises:
-        InvalidLengthsError: not one row, not whole numbers, or above 2**31 - 1.
-    """
-    if isinstance(lengths, (str, bytes)) or not (isinstance(lengths, Sequence) or hasattr(lengths, "__array__")):
-        raise InvalidLengthsError(
-            f"{name} must be whole numbers, one for each sample, and is {describe(lengths)}: open a file of lengths by "
-            f"LengthTable.open or numpy.load, and measure data by measure_lengths"
-        )
-    try:
-        array = np.asarray(lengths)
-    except ValueError:  # rows of unequal length
-        array = np.array([None])
-    if array.size == 0:
-        array = array.astype(np.int32)
-    if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise InvalidLengthsError(f"{name} must be {_expectation(lengths, array)}")
-    if array.dtype != np.int32:
-        if int(array.max()) > _MAX_LENGTH:
-            longest = int(np.argmax(array))
-            raise InvalidLengthsError(
-                f"{name}: sample {longest} has {int(array[longest]):,}, above the maximum, {_MAX_LENGTH:,}"
-            )
-        # The conversion would wrap around numbers of wider types.
-        if int(array.min()) < -_MAX_LENGTH:
-            raise InvalidLengthsError(f"{name}: sample {int(np.argmin(array))} has {int(array.min()):,}")
-        array = array.astype(np.int32)
-    return array
-
-
-def _expectation(lengths: Any, array: np.ndarray[Any, Any]) -> str:
-    """Return the end of the message ``… must be …``: expected numbers, and the first thing that differs."""
-    items = lengths if isinstance(lengths, Sequence) else ()
-    for index, item in enumerate(items):
-        if not isinstance(item, (int, float, np.number)):
-            return (
-                f"whole numbers, one for each sample, and the one of sample {index} is {describe(item)}: give the "
-                f"number of its tokens"
-            )
-    if array.ndim != 1:
-        return f"one row of numbers and has shape {array.shape}"
-    return f"whole numbers and are {array.dtype}"

@@ -1,4 +1,4 @@
-"""Targets of the loss in each sample, and the number of them that remain when a sample is cut.
+"""Targets of the loss in each sample, and the number of them that remain when a sample is cut; and what was read.
 
 The first token of a segment is not a target, even in the middle of a sample: no token before it could
 predict it. So a document of ``n`` tokens has ``n - 1``.
@@ -6,12 +6,15 @@ predict it. So a document of ``n`` tokens has ``n - 1``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 
 from brimful.base.ragged import offsets_of, ranges
-from brimful.base.tables import Ragged
+from brimful.base.tables import Ragged, Table
 from brimful.base.typing import AnyIntArray, Int32Array, Int64Array, Lengths, LossMask
 
 _ROWS_AT_ONCE = 1 << 16
@@ -47,6 +50,25 @@ class Targets:
             tokens: ``int32[num_samples]``, negative for rejected samples, which have none.
         """
         return cls(np.maximum(tokens - 1, 0), None)
+
+    @classmethod
+    def of_columns(cls, columns: Table, kind: str | None) -> Targets | None:
+        """Read targets from their ``columns`` in a saved table, by their ``kind``; None if they were not measured."""
+        if kind is None:
+            return None
+        if kind == "all":
+            return cls.of_all_tokens(columns.flat("tokens"))
+        return cls(columns.flat("targets"), columns.ragged("target_runs"))
+
+    @property
+    def kind(self) -> str:
+        """``all`` if every token is a target, otherwise ``runs``."""
+        return "all" if self.runs is None else "runs"
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """Columns of a saved table that hold the targets."""
+        return {} if self.runs is None else {"targets": self.counts, "target_runs": self.runs}
 
     @classmethod
     def of_runs(cls, runs: Ragged) -> Targets:
@@ -99,9 +121,9 @@ def runs_of_masks(masks: Ragged) -> Ragged:
     values, offsets = masks.values, masks.offsets
     # The neighbors of token i are elements i and i + 2. Beyond its mask they count as not targets: no run leaves its
     # mask.
-    neighbours = np.zeros(len(values) + 2, dtype=bool)
-    neighbours[1:-1] = values
-    previous_is_target, next_is_target = neighbours[:-2].copy(), neighbours[2:]
+    neighbors = np.zeros(len(values) + 2, dtype=bool)
+    neighbors[1:-1] = values
+    previous_is_target, next_is_target = neighbors[:-2].copy(), neighbors[2:]
     has_tokens = offsets[1:] > offsets[:-1]
     previous_is_target[offsets[:-1][has_tokens]] = False
     next_is_target[offsets[1:][has_tokens] - 1] = False
@@ -127,13 +149,63 @@ def mask_of_runs(runs: AnyIntArray, num_tokens: int) -> LossMask:
 
 def joined_rows(parts: Sequence[Ragged]) -> Ragged:
     """Concatenate the rows of several ragged columns of ``int32``."""
-    values = np.empty(sum(int(part.offsets[-1] - part.offsets[0]) for part in parts), dtype=np.int32)
-    offsets = np.zeros(sum(map(len, parts)) + 1, dtype=np.int64)
-    num_rows = num_values = 0
-    for part in parts:
-        first, end = int(part.offsets[0]), int(part.offsets[-1])
-        offsets[num_rows + 1 : num_rows + len(part) + 1] = part.offsets[1:]
-        offsets[num_rows + 1 : num_rows + len(part) + 1] += num_values - first
-        values[num_values : num_values + end - first] = part.values[first:end]
-        num_rows, num_values = num_rows + len(part), num_values + end - first
-    return Ragged(values, offsets)
+    values = [part.values[int(part.offsets[0]) : int(part.offsets[-1])] for part in parts]
+    sizes = [np.diff(part.offsets) for part in parts]
+    nothing = np.empty(0, dtype=np.int32)
+    return Ragged(np.concatenate([nothing, *values]), offsets_of(np.concatenate([nothing, *sizes])))
+
+
+class ReadSample(Protocol):
+    """Sample as its source gives it."""
+
+    @property
+    def kind(self) -> str:
+        """Kind of sample: a chat, a text, a row of tokens."""
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """Columns that are not read."""
+
+
+@dataclass
+class Account:
+    """Counts of samples by what was read from them.
+
+    Attributes:
+        kinds: samples that are chats, texts and rows of tokens.
+        unread: samples with a column that is not read, by its name.
+        no_target: samples without a target of the loss, by the reason.
+        filtered: samples that a filter left out, by its name. Duplicates are encoded first, and counted above too.
+
+    >>> from brimful.sources import Sample
+    >>> account = Account()
+    >>> account.add([Sample(0, text="a", unread=("id",))])
+    >>> account.as_dict()
+    {'kinds': {'text': 1}, 'unread': {'id': 1}, 'no_target': {}}
+    """
+
+    kinds: Counter[str] = field(default_factory=Counter)
+    unread: Counter[str] = field(default_factory=Counter)
+    no_target: Counter[str] = field(default_factory=Counter)
+    filtered: Counter[str] = field(default_factory=Counter)
+
+    def add(self, samples: Iterable[ReadSample]) -> None:
+        """Count samples that were encoded."""
+        samples = list(samples)
+        self.kinds.update([sample.kind for sample in samples])
+        for unread in filter(None, [sample.unread for sample in samples]):
+            self.unread.update(unread)
+
+    @classmethod
+    def sum(cls, accounts: Iterable[Mapping[str, Mapping[str, int]]]) -> Account:
+        """Add the accounts of several parts of a data set, each in the form of ``as_dict``."""
+        total = cls()
+        for account in accounts:
+            for name, counter in vars(total).items():
+                counter.update(account.get(name, {}))
+        return total
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the counts for JSON, in descending order; ``filtered`` only if a filter left out something."""
+        counts = {name: dict(counter.most_common()) for name, counter in vars(self).items()}
+        return {name: count for name, count in counts.items() if count or name != "filtered"}

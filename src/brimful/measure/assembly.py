@@ -8,9 +8,8 @@ import numpy as np
 from brimful.base.ragged import offsets_of
 from brimful.base.tables import Ragged, open_table
 from brimful.base.typing import Int64Array
-from brimful.lengths.account import Account
 from brimful.lengths.table import REJECTED, LengthTable
-from brimful.lengths.targets import Targets, joined_rows
+from brimful.lengths.targets import Account, Targets, joined_rows
 from brimful.measure.block import RUNS, BlockContext, BlockTask
 from brimful.measure.filters import Duplicates
 from brimful.measure.filters.duplicates import CONTENT, first_of_each

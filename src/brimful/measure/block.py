@@ -14,9 +14,8 @@ from brimful.base.typing import BoolArray, Lengths, LossMask, TokenIds
 from brimful.encode.encoder import Encoder
 from brimful.encode.token_runs import write_stored
 from brimful.errors import BadSampleError
-from brimful.lengths.account import Account
 from brimful.lengths.table import REJECTED
-from brimful.lengths.targets import runs_of_masks
+from brimful.lengths.targets import Account, runs_of_masks
 from brimful.measure.filters import Duplicates, Filter, rejection
 from brimful.measure.filters.duplicates import CONTENT, content_of
 from brimful.measure.media_states import STATES, noted

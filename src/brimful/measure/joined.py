@@ -10,9 +10,8 @@ import numpy as np
 
 from brimful.base.fingerprint import differing_keys, fingerprint_of
 from brimful.errors import CacheMismatchError, SettingsError
-from brimful.lengths.account import Account
 from brimful.lengths.table import LengthTable
-from brimful.lengths.targets import Targets, joined_rows
+from brimful.lengths.targets import Account, Targets, joined_rows
 from brimful.measure.filters import Duplicates
 from brimful.measure.rejects import MAX_REJECTS
 from brimful.measure.shares import measure_command

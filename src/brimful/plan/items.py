@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from brimful.base.fingerprint import fingerprint_array
-from brimful.base.typing import AnyIntArray, Fingerprint, Int64Array
+from brimful.base.typing import AnyIntArray, Fingerprint, Int64Array, IntArrayLike
 from brimful.base.wording import setting
 from brimful.errors import InvalidLengthsError, NoTargetError, OversizedSampleError, SettingsError
 from brimful.lengths.table import REJECTED, LengthTable
@@ -62,7 +62,7 @@ def prepare_items(
     settings: PlanSettings,
     *,
     may_reject: bool = True,
-    groups: AnyIntArray | Sequence[int] | None = None,
+    groups: IntArrayLike | None = None,
 ) -> Items:
     """Apply the policies of the settings, in this order:
 

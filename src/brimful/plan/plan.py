@@ -12,7 +12,7 @@ from brimful.base.checks import path_of
 from brimful.base.fingerprint import fingerprint_array, fingerprint_of, short
 from brimful.base.typing import AnyIntArray, Fingerprint
 from brimful.errors import CorruptFileError, SettingsError
-from brimful.lengths.table import LengthTable
+from brimful.lengths.table import LengthsLike
 from brimful.plan.ledger import Ledger
 from brimful.plan.packing import PlanOutcome
 from brimful.plan.plan_settings import PlanSettings
@@ -72,7 +72,7 @@ class Plan(PlannedPacks):
     def _array_fingerprint(self) -> Fingerprint:
         return fingerprint_of([self.capacity, [fingerprint_array(array) for array in self.arrays]])
 
-    def validate(self, lengths: LengthTable | AnyIntArray, *, groups: AnyIntArray | None = None) -> None:
+    def validate(self, lengths: LengthsLike, *, groups: AnyIntArray | None = None) -> None:
         """Prove the plan against the lengths: every token packed once or accounted for, nothing over capacity.
 
         Args:

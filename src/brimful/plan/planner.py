@@ -1,6 +1,6 @@
 """Entry point of planning: from lengths to items, packs and a plan."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -8,10 +8,10 @@ import numpy as np
 
 from brimful.base.arguments import CAPACITY_NAMES, understands
 from brimful.base.ragged import positions_type
-from brimful.base.typing import AnyIntArray
+from brimful.base.typing import AnyIntArray, IntArrayLike
 from brimful.base.wording import setting
 from brimful.errors import SettingsError
-from brimful.lengths.table import LengthTable, as_table
+from brimful.lengths.table import LengthsLike, LengthTable, as_table
 from brimful.plan.algorithms import CountOptions
 from brimful.plan.counts.counting_sort import decreasing_order
 from brimful.plan.counts.histogram import Histogram
@@ -36,9 +36,9 @@ _NONE_TRUNCATED = Truncated.none()
 
 @understands(None, PlanSettings, capacity=CAPACITY_NAMES)
 def plan_packs(
-    lengths: LengthTable | AnyIntArray | Sequence[int],
+    lengths: LengthsLike,
     *,
-    groups: AnyIntArray | Sequence[int] | None = None,
+    groups: IntArrayLike | None = None,
     sources: Mapping[str, int] | None = None,
     uses: AnyIntArray | None = None,
     **options: Any,
@@ -105,10 +105,10 @@ def plan_packs(
 
 
 def plan_with(
-    lengths: LengthTable | AnyIntArray | Sequence[int],
+    lengths: LengthsLike,
     settings: PlanSettings,
     *,
-    groups: AnyIntArray | Sequence[int] | None = None,
+    groups: IntArrayLike | None = None,
     sources: Mapping[str, int] | None = None,
     uses: AnyIntArray | None = None,
 ) -> Plan:

@@ -9,10 +9,10 @@ import numpy as np
 
 from brimful.base.checks import whole_number
 from brimful.base.ragged import ranges
-from brimful.base.typing import AnyIntArray, Int64Array
+from brimful.base.typing import AnyIntArray, Int64Array, IntArrayLike
 from brimful.base.wording import setting
 from brimful.errors import PlanMismatchError, SettingsError
-from brimful.lengths.table import LengthTable, as_table
+from brimful.lengths.table import LengthsLike, as_table
 from brimful.plan.mixed import as_uses
 from brimful.plan.plan import Plan
 from brimful.plan.plan_settings import PlanSettings
@@ -100,7 +100,7 @@ def mixture_stages(
 
 
 def plan_stages(
-    lengths: LengthTable | AnyIntArray | Sequence[int],
+    lengths: LengthsLike,
     settings: PlanSettings,
     stages: Sequence[MixtureStage],
     *,
@@ -155,7 +155,7 @@ def plan_stages(
     return plans
 
 
-def consumed_samples(plan: Plan, packs: AnyIntArray | Sequence[int], before: AnyIntArray | None = None) -> Int64Array:
+def consumed_samples(plan: Plan, packs: IntArrayLike, before: AnyIntArray | None = None) -> Int64Array:
     """Count how often each sample was consumed, to continue with another mixture: ``plan_packs(…, uses=…)``.
 
     A sample of several segments counts if any of them was consumed.

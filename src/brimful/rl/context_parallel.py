@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +11,7 @@ from brimful.base.checks import check_share, setting_number, whole_number
 from brimful.base.typing import AnyIntArray, Float64Array, Int64Array
 from brimful.base.wording import counted
 from brimful.errors import InvalidLengthsError, OversizedSampleError
-from brimful.lengths.table import LengthTable
+from brimful.lengths.table import LengthsLike
 from brimful.plan.policies.budgets import examples_of
 from brimful.rl.fill_bins import run_loop, scattered
 from brimful.rl.step_items import StepCost, prepare_step_items
@@ -23,7 +22,7 @@ _MORE_SLACK = 0.2
 
 
 def plan_context_parallel(
-    lengths: LengthTable | AnyIntArray | Sequence[int],
+    lengths: LengthsLike,
     *,
     max_tokens_per_rank: int,
     world_size: int,

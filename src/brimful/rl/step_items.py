@@ -11,10 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from brimful.base.checks import choice_of, setting_number, whole_number
-from brimful.base.typing import AnyIntArray, Float64Array, Int64Array
+from brimful.base.typing import AnyIntArray, Float64Array, Int64Array, IntArrayLike
 from brimful.base.wording import setting
 from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError
-from brimful.lengths.table import LengthTable, as_lengths
+from brimful.lengths.int_arrays import as_lengths
+from brimful.lengths.table import LengthsLike, LengthTable
 from brimful.plan.policies.budgets import Budgets, examples_of
 from brimful.plan.policies.groups import ALONE, Groups, as_groups, group_items
 from brimful.plan.policies.overflow import Overflow
@@ -88,11 +89,11 @@ class StepItems:
 
 
 def prepare_step_items(
-    lengths: LengthTable | AnyIntArray | Sequence[int],
+    lengths: LengthsLike,
     *,
     capacity: int,
     cost: StepCost | None,
-    groups: AnyIntArray | Sequence[int] | None,
+    groups: IntArrayLike | None,
     budgets: Mapping[str, int] | None,
 ) -> StepItems:
     """Check the samples of a step; arguments and errors are as in ``plan_step``. Pure: no I/O."""
@@ -132,9 +133,7 @@ def prepare_step_items(
     return StepItems(limits, sizes, costs, weights, grouping, has_own_costs)
 
 
-def _costs(
-    lengths: LengthTable | AnyIntArray | Sequence[int], tokens: AnyIntArray, cost: StepCost | None
-) -> Float64Array:
+def _costs(lengths: LengthsLike, tokens: AnyIntArray, cost: StepCost | None) -> Float64Array:
     if cost is None:
         return tokens.astype(np.float64)
     if isinstance(cost, CostModel):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,10 +10,11 @@ import numpy as np
 from brimful.base.arguments import CAPACITY_NAMES, understands
 from brimful.base.compiling import warming_up
 from brimful.base.ragged import offsets_of
-from brimful.base.typing import AnyIntArray, Int64Array
+from brimful.base.typing import Int64Array, IntArrayLike
 from brimful.base.wording import counted, setting
 from brimful.errors import InvalidLengthsError
-from brimful.lengths.table import LengthTable, as_lengths
+from brimful.lengths.int_arrays import as_lengths
+from brimful.lengths.table import LengthsLike
 from brimful.plan.planner import plan_packs
 from brimful.plan.schedule.balance import Barrier
 from brimful.rl.context_parallel import plan_context_parallel
@@ -37,11 +37,11 @@ from brimful.rl.within_ranks import exchange_within_ranks, spread_within_ranks
 
 @understands(None, StepSettings, capacity=(*CAPACITY_NAMES, "max_tokens_per_gpu", "max_token_len"))
 def plan_step(
-    lengths: LengthTable | AnyIntArray | Sequence[int],
+    lengths: LengthsLike,
     *,
     cost: StepCost | None = None,
-    groups: AnyIntArray | Sequence[int] | None = None,
-    loss_tokens: AnyIntArray | Sequence[int] | None = None,
+    groups: IntArrayLike | None = None,
+    loss_tokens: IntArrayLike | None = None,
     **options: Any,
 ) -> StepPlan:
     """Divide the samples of one step among ranks and micro-batches of equal cost.
@@ -274,7 +274,7 @@ class _Search:
             raise InvalidLengthsError(f"{problem}: use fewer ranks, more samples, a larger {setting('capacity')}{way}")
 
 
-def _targets(items: StepItems, loss_tokens: AnyIntArray | Sequence[int] | None) -> Int64Array:
+def _targets(items: StepItems, loss_tokens: IntArrayLike | None) -> Int64Array:
     tokens = items.sizes[:, 0]
     if loss_tokens is None:
         return tokens.copy()

@@ -1,12 +1,11 @@
 """Atomic groups: samples that are together in one pack or all left out."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from brimful.base.ragged import offsets_of, ranges
-from brimful.base.typing import AnyIntArray, BoolArray, Int64Array, Lengths, Offsets
+from brimful.base.typing import BoolArray, Int64Array, IntArrayLike, Lengths, Offsets
 from brimful.base.wording import setting
 from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError
 from brimful.plan.packing import Packing
@@ -106,7 +105,7 @@ class Groups:
         )
 
 
-def as_groups(groups: AnyIntArray | Sequence[int], *, num_samples: int, policy: Overflow) -> Int64Array:
+def as_groups(groups: IntArrayLike, *, num_samples: int, policy: Overflow) -> Int64Array:
     """Return group ids as ``int64[num_samples]``.
 
     Raises:

@@ -6,13 +6,13 @@ import numpy as np
 
 from brimful.base.typing import AnyIntArray, Int64Array, Lengths
 from brimful.errors import PlanMismatchError
-from brimful.lengths.table import LengthTable, as_table
+from brimful.lengths.table import LengthsLike, LengthTable, as_table
 from brimful.plan.packing import Packing, loads_of
 from brimful.plan.policies.budgets import DERIVED, Budgets
 from brimful.plan.saved.planned_packs import PlannedPacks
 
 
-def validate_plan(plan: PlannedPacks, lengths: LengthTable | AnyIntArray, *, groups: AnyIntArray | None = None) -> None:
+def validate_plan(plan: PlannedPacks, lengths: LengthsLike, *, groups: AnyIntArray | None = None) -> None:
     """Prove a plan; arguments and errors are as in ``Plan.validate``."""
     table = as_table(lengths)
     if len(table) != plan.ledger.samples_in:
