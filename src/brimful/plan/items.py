@@ -209,7 +209,12 @@ def _of_budgets(table: LengthTable, settings: PlanSettings) -> Items:
     fits = first < 0
     if not fits.all():
         if policy is not Overflow.DROP:
-            budgets.refuse_oversized(sizes, sample_ids=segments.sample_ids, policy=policy)
+            text, larger, name = budgets.describe_oversized(sizes, segments.sample_ids)
+            if policy is Overflow.ERROR:
+                raise OversizedSampleError(f"{text}. Choose {setting('overflow', 'drop')}, or {larger}")
+            raise SettingsError(
+                f"{setting('overflow', policy.value)} cuts tokens, not {name}, and {text}. Choose drop, or {larger}"
+            )
         # No segment is cut under the policy drop, so a sample that exceeds a budget is one segment.
         ids = segments.ids()
         segments = Segments(segments.lengths[fits], ids[fits], None, np.union1d(segments.dropped_ids, ids[~fits]))

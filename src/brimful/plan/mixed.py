@@ -156,25 +156,20 @@ class _Mixing:
         packs of a source are the same in all epochs: the next epoch draws what the last one left.
         """
         same_packs = replace(self, settings=replace(self.settings, epoch=0))
-        # An empty packing first: a mixture without samples is refused by the draw.
-        packings = [Packing(np.zeros(1, dtype=np.int64), np.empty(0, dtype=np.int64))]
-        sources, uses, outcomes = [0], [0], []
+        # Empty arrays first: a mixture without samples is refused by the draw.
+        nothing = np.empty(0, dtype=np.int64)
+        packs, sources, uses, outcomes = Packing(np.zeros(1, dtype=np.int64), nothing), [nothing], [nothing], []
         for source, (begin, end) in enumerate(pairwise(samples.bounds.tolist())):
             for num_uses in np.unique(samples.uses[begin:end]).tolist():
                 members = begin + np.flatnonzero(samples.uses[begin:end] == num_uses)
                 result = same_packs.packs_of(samples.rows(members))
-                packings.append(result.packs)
+                packs = packs.joined(result.packs)
+                sources.append(np.full(len(result.packs), source))
+                uses.append(np.full(len(result.packs), num_uses))
                 outcomes.append(result.outcome)
-                sources.append(source)
-                uses.append(num_uses)
-        num_packs = [len(packing) for packing in packings]
-        packs = Packing(
-            offsets_of(np.concatenate([packing.sizes for packing in packings])),
-            np.concatenate([packing.items for packing in packings]),
-        )
-        bounds = np.searchsorted(np.repeat(sources, num_packs), np.arange(len(samples.names) + 1))
+        bounds = np.searchsorted(np.concatenate(sources), np.arange(len(samples.names) + 1))
         tokens = sums_of(self.items.segments.lengths[packs.items], packs.offsets)
-        elements = Elements(samples.names, bounds, tokens, np.repeat(uses, num_packs))
+        elements = Elements(samples.names, bounds, tokens, np.concatenate(uses))
         mixture = self.mixture
         if mixture.num_packs is not None:
             mixture = replace(mixture, num_packs=None, num_samples=mixture.num_packs)

@@ -93,12 +93,13 @@ class PlanSettings:
 
     def __post_init__(self) -> None:
         check_type("algorithm", self.algorithm, str, "a name")
-        if self.budgets is not None:
-            check_type("budgets", self.budgets, Mapping, "a mapping such as {'patches': 4096}")
-        if self.phases is not None:
-            check_type("phases", self.phases, (str, Recipe), "a Recipe, or its text such as 'half; finish'")
-        if self.mixture is not None:
-            check_type("mixture", self.mixture, Mixture, "a Mixture such as Mixture(weights={'chat': 3, 'code': 1})")
+        for name, kinds, expected_type in (
+            ("budgets", Mapping, "a mapping such as {'patches': 4096}"),
+            ("phases", (str, Recipe), "a Recipe, or its text such as 'half; finish'"),
+            ("mixture", Mixture, "a Mixture such as Mixture(weights={'chat': 3, 'code': 1})"),
+        ):
+            if getattr(self, name) is not None:
+                check_type(name, getattr(self, name), kinds, expected_type)
         capacity = setting_number("capacity", self.capacity, minimum=1, maximum=_MAX_CAPACITY)
         if self.num_packs is not None:
             self.__dict__["num_packs"] = setting_number("num_packs", self.num_packs, minimum=1)
@@ -151,45 +152,24 @@ class PlanSettings:
             usable=usable,
             longest_segment=capacity if rule.name == "concat_split" else usable,
         )
-        if self.num_packs is not None:
-            self._check_num_packs()
-        if rule.contradicts or self.mix:
+        if rule.contradicts or self.mix or self.num_packs is not None or self.mixture is not None:
             self._check_contradictions()
-        if self.mixture is not None and self.mixture.weighting is Weighting.DRAWS:
-            self._check_mixture(self.mixture)
-
-    def _check_num_packs(self) -> None:
-        number = setting("num_packs", self.num_packs)
-        if self.algorithm != "spread":
-            raise SettingsError(
-                f"{number} is for {setting('algorithm', 'spread')}, and the algorithm is {self.algorithm}"
-            )
-        if self.min_fill:
-            raise SettingsError(
-                f"{setting('min_fill')} packs samples again, into another number than {number}: leave one out"
-            )
-
-    def _check_mixture(self, mixture: Mixture) -> None:
-        if self.algorithm == "concat_split":
-            raise SettingsError(
-                f"{setting('algorithm', 'concat_split')} cuts samples anywhere, and {setting('mixture')} draws whole ones: use "
-                f"{setting('overflow', 'split')} with another algorithm, or weighting loss"
-            )
-        draws_packs = mixture.order is MixOrder.PACK_THEN_MIX
-        if self.overflow_policy is Overflow.SPLIT and (draws_packs or mixture.num_packs is not None):
-            raise SettingsError(
-                f"{setting('overflow', 'split')} has parts of a sample in several packs, of which {setting('mixture')} would "
-                f"draw some: use order mix_then_pack without num_packs, or another policy"
-            )
-        if self.num_packs is not None:
-            raise SettingsError(
-                f"{setting('num_packs')} is for a plan of all samples: with {setting('mixture')}, give num_packs there"
-            )
 
     def _check_contradictions(self) -> None:
         algorithm, contradicts = setting("algorithm", self.algorithm), self.rule.contradicts
         mix, budget = setting("mix", True), next(iter(self.budgets or ()), None)
+        number = self.num_packs is not None and setting("num_packs", self.num_packs)
+        mixture = self.mixture if self.mixture and self.mixture.weighting is Weighting.DRAWS else None
+        draws_packs = mixture and (mixture.order is MixOrder.PACK_THEN_MIX or mixture.num_packs is not None)
         for is_wrong, message in (
+            (
+                number and self.algorithm != "spread",
+                f"{number} is for {setting('algorithm', 'spread')}, and the algorithm is {self.algorithm}",
+            ),
+            (
+                number and self.min_fill,
+                f"{setting('min_fill')} packs samples again, into another number than {number}: leave one out",
+            ),
             (
                 budget and "budgets" in contradicts,
                 f"{algorithm} knows only tokens and would ignore a budget of {budget}: use {setting('algorithm', 'auto')}",
@@ -215,6 +195,20 @@ class PlanSettings:
                 not self.row_alignment.is_none and "alignment" in contradicts,
                 f"{algorithm} fills packs to the last token and leaves no room for {self.alignment}: "
                 f"use {setting('overflow', 'split')} with another algorithm",
+            ),
+            (
+                mixture and self.algorithm == "concat_split",
+                f"{algorithm} cuts samples anywhere, and {setting('mixture')} draws whole ones: use "
+                f"{setting('overflow', 'split')} with another algorithm, or weighting loss",
+            ),
+            (
+                draws_packs and self.overflow_policy is Overflow.SPLIT,
+                f"{setting('overflow', 'split')} has parts of a sample in several packs, of which {setting('mixture')} "
+                f"would draw some: use order mix_then_pack without num_packs, or another policy",
+            ),
+            (
+                mixture and number,
+                f"{setting('num_packs')} is for a plan of all samples: with {setting('mixture')}, give num_packs there",
             ),
         ):
             if is_wrong:

@@ -16,7 +16,7 @@ from brimful.base.wording import setting
 from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError
 from brimful.lengths.int_arrays import as_lengths
 from brimful.lengths.table import LengthsLike, LengthTable
-from brimful.plan.policies.budgets import Budgets, examples_of
+from brimful.plan.policies.budgets import Budgets
 from brimful.plan.policies.groups import ALONE, Groups, as_groups, group_items
 from brimful.plan.policies.overflow import Overflow
 from brimful.plan.schedule.balance import Barrier, quantize
@@ -112,15 +112,8 @@ def prepare_step_items(
         table = lengths if isinstance(lengths, LengthTable) else LengthTable({"tokens": tokens})
         sizes = limits.sizes(table, lengths=tokens, sample_ids=None, rounded=tokens)
     if (sizes.max(axis=0) > limits.capacities).any():
-        column, rows = limits.exceeding(sizes)
-        name = limits.names[column]
-        verb = "are longer than" if name == "tokens" else "exceed"
-        raise OversizedSampleError(
-            f"{len(rows):,} of {len(sizes):,} samples {verb} the capacity of "
-            f"{int(limits.capacities[column]):,} {name}: sample "
-            f"{examples_of(rows, sizes[rows, column])}. Cut or leave them out before, or "
-            f"{limits.larger(column, int(sizes[rows, column].max()))}"
-        )
+        text, larger, _ = limits.describe_oversized(sizes)
+        raise OversizedSampleError(f"{text}. Cut or leave them out before, or {larger}")
     costs = _costs(lengths, sizes[:, 0], cost)
     # Sums of weights, times a number of micro-batches, are compared in 64 bits.
     excess = max(0, 31 - (62 - 2 * len(tokens).bit_length()))
@@ -156,20 +149,11 @@ def refuse_large_groups(items: StepItems) -> None:
     Raises:
         OversizedSampleError: names the first group, its samples and numbers.
     """
-    groups = items.groups
-    assert groups is not None
-    column, large = items.budgets.exceeding(groups.sizes)
-    if not len(large):
-        return
-    group, name = int(large[0]), items.budgets.names[column]
-    members = groups.members[groups.offsets[group] : groups.offsets[group + 1]]
-    further_groups = f"; so do {len(large) - 1:,} more" if len(large) > 1 else ""
-    larger = items.budgets.larger(column, int(groups.sizes[large, column].max()))
-    raise OversizedSampleError(
-        f"group {int(groups.names[group])}, samples {examples_of(members, items.sizes[members, column])}, takes "
-        f"{int(groups.sizes[group, column]):,} {name} and exceeds the capacity of "
-        f"{int(items.budgets.capacities[column]):,}{further_groups}. Choose {setting('groups_share', 'rank')}, or {larger}"
-    )
+    assert items.groups is not None
+    if (items.groups.sizes > items.budgets.capacities).any():
+        ids = np.arange(len(items.sizes))
+        text, larger, _ = items.groups.describe_oversized(items.budgets, items.sizes, ids)
+        raise OversizedSampleError(f"{text}. Choose {setting('groups_share', 'rank')}, or {larger}")
 
 
 def description_of_group(items: StepItems, group: int) -> str:

@@ -10,9 +10,8 @@ import numpy as np
 from brimful.base.checks import whole_number
 from brimful.base.typing import AnyIntArray, Int64Array
 from brimful.base.wording import first_few, setting
-from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError
+from brimful.errors import InvalidLengthsError, SettingsError
 from brimful.lengths.table import LengthTable
-from brimful.plan.policies.overflow import Overflow
 
 DERIVED: Mapping[str, Callable[[Int64Array], Int64Array]] = {
     "samples": np.ones_like,
@@ -101,26 +100,17 @@ class Budgets:
         exceeded = sizes > self.capacities
         return np.where(exceeded.any(axis=1), np.argmax(exceeded, axis=1), -1)
 
-    def refuse_oversized(self, sizes: Int64Array, *, sample_ids: Int64Array | None, policy: Overflow) -> None:
-        """Raise if segments exceed a capacity on their own.
-
-        Raises:
-            OversizedSampleError: the policy is ``error``; names samples, budget and numbers.
-            SettingsError: the policy cuts tokens, and another budget is exceeded.
-        """
+    def describe_oversized(self, sizes: Int64Array, sample_ids: Int64Array | None = None) -> tuple[str, str, str]:
+        """Return words for samples that exceed a capacity, the setting with which they would fit, and the budget."""
         column, rows = self.exceeding(sizes)
-        name, capacity = self.names[column], int(self.capacities[column])
+        name = self.names[column]
+        verb = "are longer than" if name == "tokens" else "exceed"
         ids = rows if sample_ids is None else sample_ids[rows]
         text = (
-            f"{len(rows):,} of {len(sizes):,} samples exceed the capacity of {capacity:,} {name}: "
+            f"{len(rows):,} of {len(sizes):,} samples {verb} the capacity of {int(self.capacities[column]):,} {name}: "
             f"sample {examples_of(ids, sizes[rows, column])}"
         )
-        larger = self.larger(column, int(sizes[rows, column].max()))
-        if policy is Overflow.ERROR:
-            raise OversizedSampleError(f"{text}. Choose {setting('overflow', 'drop')}, or {larger}")
-        raise SettingsError(
-            f"{setting('overflow', policy.value)} cuts tokens, not {name}, and {text}. Choose drop, or {larger}"
-        )
+        return text, self.larger(column, int(sizes[rows, column].max())), name
 
     def exceeding(self, sizes: Int64Array) -> tuple[int, Int64Array]:
         """Return the first budget that a row exceeds, and the rows that exceed it; no rows if all fit."""

@@ -71,38 +71,42 @@ class Groups:
         first = budgets.first_exceeded(self.sizes)
         oversized = first >= 0
         if policy is Overflow.ERROR and oversized.any():
-            raise OversizedSampleError(self._oversized_message(budgets, sizes, sample_ids, unit))
+            text, larger, name = self.describe_oversized(budgets, sizes, sample_ids, unit)
+            cut = ""
+            if self.are_rows and name == "tokens":
+                cut = f" {setting('overflow', 'truncate')}, which cuts each sample to half a pack,"
+            raise OversizedSampleError(
+                f"{text}. Choose {setting('overflow', 'drop')}, which leaves out whole "
+                f"{'rows' if self.are_rows else 'groups'},{cut} or {larger}"
+            )
         counts = np.bincount(first[oversized], weights=np.diff(self.offsets)[oversized], minlength=len(budgets.names))
         by_budget = zip(budgets.names, counts.astype(np.int64).tolist(), strict=True)
         return oversized, {name: count for name, count in by_budget if count}
 
-    def _oversized_message(self, budgets: Budgets, sizes: Int64Array, sample_ids: Int64Array, unit: int) -> str:
+    def describe_oversized(
+        self, budgets: Budgets, sizes: Int64Array, sample_ids: Int64Array, unit: int = 1
+    ) -> tuple[str, str, str]:
+        """Return words for groups that exceed a capacity, the setting with which they would fit, and the budget.
+
+        Args:
+            sizes, sample_ids, unit: see ``oversized``.
+        """
         column, groups = budgets.exceeding(self.sizes)
-        name, capacity = budgets.names[column], int(budgets.capacities[column])
-        group = int(groups[0])
+        name, group = budgets.names[column], int(groups[0])
         rows = self.members[self.offsets[group] : self.offsets[group + 1]]
-        size = int(self.sizes[group, column])
         others = f"; so do {len(groups) - 1:,} more" if len(groups) > 1 else ""
-        title = f"group {int(self.names[group])}, samples" if self.names[group] != ALONE else "sample"
         longest = int(self.sizes[groups, column].max())
-        larger = budgets.larger(column, -(-longest // unit) * unit if name == "tokens" else longest)
-        members, noun, cut = examples_of(sample_ids[rows], sizes[rows, column]), "groups", ""
+        longest = -(-longest // unit) * unit if name == "tokens" else longest
+        title = f"group {int(self.names[group])}, samples" if self.names[group] != ALONE else "sample"
+        members = examples_of(sample_ids[rows], sizes[rows, column])
         if self.are_rows:
             row, (first, second) = int(self.names[group]), sizes[rows, column].tolist()
-            title, members, noun = (
-                f"row {row:,} (number {row + 1:,} of the data),",
-                f"{first:,} + {second:,} {name}",
-                "rows",
-            )
-            cut = (
-                f" {setting('overflow', 'truncate')}, which cuts each sample to half a pack,"
-                if name == "tokens"
-                else ""
-            )
-        return (
-            f"{title} {members}, takes {size:,} {name} and exceeds the capacity of {capacity:,}{others}. Choose "
-            f"{setting('overflow', 'drop')}, which leaves out whole {noun},{cut} or {larger}"
+            title, members = f"row {row:,} (number {row + 1:,} of the data),", f"{first:,} + {second:,} {name}"
+        text = (
+            f"{title} {members}, takes {int(self.sizes[group, column]):,} {name} and exceeds the capacity of "
+            f"{int(budgets.capacities[column]):,}{others}"
         )
+        return text, budgets.larger(column, longest), name
 
 
 def as_groups(groups: IntArrayLike, *, num_samples: int, policy: Overflow) -> Int64Array:

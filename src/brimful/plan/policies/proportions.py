@@ -83,36 +83,33 @@ def mixture_record(
         targets: ``int64[num_samples]``, targets of the loss in the segments of each sample, to which shares of tokens
             refer in a mixture weighted by loss. None if they were not measured.
     """
-    records: list[dict[str, Any]] = []
-    draws_packs = result is not None and mixture.order is MixOrder.PACK_THEN_MIX
-    for number, name in enumerate(samples.names):
-        part = slice(int(samples.bounds[number]), int(samples.bounds[number + 1]))
-        times = draws[part]
-        distinct = int(np.count_nonzero(times))
-        record: dict[str, Any] = {
-            "source": name,
-            "begin": int(samples.begins[number]),
-            "requested": mixture.shares[name],
-            "samples": len(times),
-            "draws": int(times.sum()),
-            "distinct": distinct,
-            "left": len(times) - distinct,
-            "tokens": int((times * samples.tokens[part]).sum()),
-        }
-        if result is not None and draws_packs:
-            record["packs"] = int(np.count_nonzero(result.sources == number))
-        if result is not None and name in result.exhausted:
+    bounds = samples.bounds
+    shares = np.array([mixture.shares[name] for name in samples.names])
+    columns: dict[str, Any] = {
+        "begin": samples.begins[:-1],
+        "requested": shares,
+        "samples": np.diff(bounds),
+        "draws": sums_of(draws, bounds),
+        "distinct": sums_of(np.minimum(draws, 1), bounds),
+        "tokens": sums_of(draws * samples.tokens, bounds),
+    }
+    columns["left"] = columns["samples"] - columns["distinct"]
+    unit = "tokens" if mixture.unit is MixUnit.TOKENS else "draws"
+    if result is not None and mixture.order is MixOrder.PACK_THEN_MIX:
+        columns["packs"] = np.bincount(result.sources, minlength=len(shares))
+        unit = "tokens" if unit == "tokens" else "packs"
+    amounts = columns[unit] if unit != "tokens" or targets is None else sums_of(targets, bounds)
+    realised = amounts / max(1, int(amounts.sum()))
+    columns["realised"] = realised
+    if mixture.weighting is Weighting.LOSS:
+        columns["factor"] = np.divide(shares, realised, out=np.zeros_like(shares), where=realised > 0)
+    records = [
+        {"source": name, **dict(zip(columns, values, strict=True))}
+        for name, *values in zip(samples.names, *(column.tolist() for column in columns.values()), strict=True)
+    ]
+    for record in records:
+        if result is not None and record["source"] in result.exhausted:
             record["exhausted"] = True
-        records.append(record)
-    unit = "tokens" if mixture.unit is MixUnit.TOKENS else "packs" if draws_packs else "draws"
-    amounts = [record[unit] for record in records]
-    if unit == "tokens" and targets is not None:
-        amounts = sums_of(targets, samples.bounds).tolist()
-    total = max(1, sum(amounts))
-    for record, amount in zip(records, amounts, strict=True):
-        record["realised"] = amount / total
-        if mixture.weighting is Weighting.LOSS:
-            record["factor"] = record["requested"] / record["realised"] if record["realised"] else 0.0
     return {"sources": records, **({"short": True} if result is not None and result.is_short else {})}
 
 
