@@ -9,7 +9,7 @@ if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
 import os
 import sys
 
-from brimful.base.execute.garbage import collect_rarely
+from brimful.base.execute.serving import collect_rarely
 from brimful.base.stopping import end, end_at_signals, leave
 
 

@@ -20,7 +20,7 @@ SPEAKS_FLAGS = (
     *(
         "cli/",
         "demo/steps.py",
-        "measure/command.py",
+        "measure/length_cache.py",
         "measure/length_cache.py",
         "measure/shares.py",
     ),

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import click
 import pytest
 
-from brimful.base.settings import option
+from brimful.base.arguments import option
 from brimful.cli.options import options_of
 from brimful.cli.program import _brimful
 from brimful.errors import SettingsError

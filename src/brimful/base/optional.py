@@ -1,4 +1,4 @@
-"""Deferred imports: optional libraries, and public names at their first use."""
+"""Libraries that may be absent, their versions, and public names that are imported at their first use."""
 
 import contextlib
 import sys
@@ -61,3 +61,18 @@ def public_name(package: str, module: str | None, name: str) -> Any:
     # Set as an attribute, so that the next use of the name skips this function.
     setattr(sys.modules[package], name, value)
     return value
+
+
+@cache
+def version_of(library: str) -> str:
+    """Return the installed version of a library; cached, as each lookup reads a file.
+
+    Raises:
+        importlib.metadata.PackageNotFoundError: it is not installed.
+
+    >>> version_of("numpy").count(".")
+    2
+    """
+    import importlib.metadata
+
+    return importlib.metadata.version(library)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from brimful.base.arguments import settings_from
 from brimful.base.execute import Execution
 from brimful.base.progress import Progress, make_progress
-from brimful.base.settings import settings_from
 from brimful.base.wording import counted, first_few
 from brimful.cli.artefacts import refuse_as_data
 from brimful.cli.flags import flag_of

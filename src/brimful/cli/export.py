@@ -4,8 +4,8 @@ from typing import Any
 
 import click
 
+from brimful.base.arguments import settings_from
 from brimful.base.execute import Execution
-from brimful.base.settings import settings_from
 from brimful.cli.arguments import one_or_all, output_directory, progress_of, required
 from brimful.cli.options import (
     GroupedCommand,

@@ -1,6 +1,6 @@
 """Options of commands, made from the settings of the library, in named groups.
 
-A field of settings that has a help (``brimful.base.settings``) is a flag and a key of ``--config``. ``--help`` shows the options
+A field of settings that has a help (``brimful.base.arguments``) is a flag and a key of ``--config``. ``--help`` shows the options
 that people use, ``--help-all`` all of them.
 """
 
@@ -16,8 +16,8 @@ from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin
 
 import click
 
+from brimful.base.arguments import Help
 from brimful.base.execute import Execution
-from brimful.base.settings import Help
 from brimful.cli.config import apply_file
 from brimful.cli.mixture import read_mixture
 from brimful.encode.choose import EncoderSettings

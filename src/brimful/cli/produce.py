@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
+from brimful.base.arguments import settings_from
 from brimful.base.progress import Progress
-from brimful.base.settings import settings_from
 from brimful.base.stopping import keeping
 from brimful.base.wording import counted
 from brimful.cli.arguments import CAPACITY, output_directory, progress_of, required

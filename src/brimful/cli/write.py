@@ -24,7 +24,7 @@ from brimful.errors import SettingsError, SourceNotFoundError
 from brimful.plan import Plan
 from brimful.serve import open_packs
 from brimful.store import write_packs
-from brimful.store.home import JobHome
+from brimful.store.claim import JobHome
 
 
 @click.command(cls=GroupedCommand)

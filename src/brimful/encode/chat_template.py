@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from brimful.base.versions import version_of
+from brimful.base.optional import version_of
 from brimful.encode.fast.hard_texts import recall, remember
 from brimful.encode.fast.opaque import proved_text
 from brimful.encode.jinja_templates import compile_template

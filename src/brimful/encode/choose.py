@@ -8,9 +8,8 @@ from enum import Enum
 from importlib import import_module
 from typing import Any
 
-from brimful.base.arguments import understands
+from brimful.base.arguments import as_settings, option, understands
 from brimful.base.checks import choice_of
-from brimful.base.settings import as_settings, option
 from brimful.base.wings import MEDIA_ENCODER
 from brimful.base.wording import setting
 from brimful.encode.chat import ChatEncoder, Reasoning

@@ -12,11 +12,10 @@ import numpy as np
 
 from brimful.base.checks import check_type
 from brimful.base.hub import looks_like_hub_id, offline_if_unreachable, offline_snapshot
-from brimful.base.optional import optional
+from brimful.base.optional import optional, version_of
 from brimful.base.ragged import offsets_of
 from brimful.base.tables import Ragged
 from brimful.base.typing import Fingerprint, Int64Array
-from brimful.base.versions import version_of
 from brimful.base.wording import setting
 from brimful.encode.fast.fast_tokenizer import FastTokenizer, UnsupportedTokenizerError
 from brimful.encode.fast.hard_texts import hard_texts, recall, remember

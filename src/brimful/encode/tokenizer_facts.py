@@ -18,10 +18,9 @@ import numpy as np
 from brimful.base.atomic_file import atomic_file
 from brimful.base.cache import cache_dir
 from brimful.base.fingerprint import canonical_json, fingerprint_bytes, fingerprint_of
-from brimful.base.optional import fast_json_library
+from brimful.base.optional import fast_json_library, version_of
 from brimful.base.tables import open_table, write_table
 from brimful.base.typing import Fingerprint
-from brimful.base.versions import version_of
 from brimful.encode.token_bytes import TokenBytes
 from brimful.errors import BrimfulError
 

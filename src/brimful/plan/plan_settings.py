@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field
 from typing import Any
 
+from brimful.base.arguments import option, settings_from
 from brimful.base.checks import check_type, choice_of, is_number, setting_number
-from brimful.base.settings import option, settings_from
 from brimful.base.typing import Fingerprint
 from brimful.base.wording import setting
 from brimful.errors import SettingsError

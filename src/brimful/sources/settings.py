@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from brimful.base.settings import option
+from brimful.base.arguments import option
 from brimful.sources.formats import FORMATS
 from brimful.sources.opening import TextUnit
 

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from brimful.base.arguments import CAPACITY_NAMES, understands
+from brimful.base.arguments import CAPACITY_NAMES, as_settings, understands
 from brimful.base.cache import exclusive
 from brimful.base.execute import as_execution
 from brimful.base.fingerprint import fingerprint_array
-from brimful.base.settings import as_settings
 from brimful.base.typing import AnyIntArray
 from brimful.base.wording import setting
 from brimful.encode.augmentation_probe import check_augmentation
@@ -39,12 +38,10 @@ from brimful.sources.augmented import Transform
 from brimful.sources.opening import open_source
 from brimful.sources.source import Source
 from brimful.sources.text_files import TextFiles
-from brimful.store.claim import PackJob
-from brimful.store.dropped import write_dropped
-from brimful.store.home import JobHome
+from brimful.store.claim import JobHome, PackJob
 from brimful.store.settings import JobSettings
 from brimful.store.shards import StreamLog
-from brimful.store.summary import PackSummary
+from brimful.store.summary import PackSummary, write_dropped
 from brimful.store.writing import write_plan
 
 _LOSS_TOKENS = "loss_tokens"

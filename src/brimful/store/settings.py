@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from brimful.base.arguments import option
 from brimful.base.attachment import AttachmentStorage
 from brimful.base.execute import LOCAL, ExecutionLike
 from brimful.base.progress import Progress
-from brimful.base.settings import option
 from brimful.measure.filters import FILTERS, Filter
 from brimful.measure.job import OnBadSample
 

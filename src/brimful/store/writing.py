@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from brimful.base.arguments import understands
+from brimful.base.arguments import as_settings, understands
 from brimful.base.blobs import BlobStore, LocalBlobStore
 from brimful.base.checks import check_type
 from brimful.base.execute import available_cores, run_tasks
-from brimful.base.settings import as_settings
 from brimful.base.typing import BoolArray
 from brimful.encode.encoder import Encoder
 from brimful.encode.token_runs import StoredSamples

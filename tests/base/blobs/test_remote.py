@@ -10,8 +10,8 @@ from typing import Any
 import fsspec
 import pytest
 
-from brimful.base.blobs import FsspecBlobStore, open_blob_store
-from brimful.errors import StoreError
+from brimful.base.blobs import FsspecBlobStore, LocalBlobStore, open_blob_store
+from brimful.errors import SettingsError, StoreError
 from brimful.testing.contracts import BlobStoreContract
 from tests.base.blobs.s3 import _s3_server, bucket  # noqa: F401 - fixtures
 from tests.faults.planted import FaultyFileSystem
@@ -173,3 +173,14 @@ def test_a_bucket_that_is_not_there_is_named():
     for write in (store.put, store.put_if_absent):
         with pytest.raises(FileNotFoundError, match=r"The specified bucket does not exist: 'memory://absent/packs'$"):
             write("a", b"1")
+
+
+def test_the_store_behind_a_path_or_url(tmp_path):
+    """Without it a file:// URL would make a directory named 'file:'."""
+    assert isinstance(open_blob_store(tmp_path), LocalBlobStore)
+    assert open_blob_store(f"file://{tmp_path}").url == open_blob_store(str(tmp_path)).url == str(tmp_path)
+    assert open_blob_store(tmp_path).local_path("a/b") == f"{tmp_path}/a/b"
+    assert open_blob_store("memory://x").local_path("a/b") is None
+    assert repr(open_blob_store("memory://x/")) == "FsspecBlobStore('memory://x')"
+    with pytest.raises(SettingsError, match="the path of a store is empty"):
+        open_blob_store("")

@@ -11,9 +11,8 @@ from multiprocessing.reduction import ForkingPickler
 import pytest
 
 import brimful
-from brimful.base.execute.cluster_worker import ClusterWorker, Surroundings
-from brimful.base.execute.garbage import OBJECTS_BETWEEN_COLLECTIONS
-from brimful.base.execute.shared_directories import marks_of
+from brimful.base.execute.cluster_worker import ClusterWorker, Surroundings, marks_of, unshared
+from brimful.base.execute.serving import OBJECTS_BETWEEN_COLLECTIONS
 from brimful.errors import BadSampleError, SettingsError, TaskFailedError
 
 
@@ -109,3 +108,18 @@ def test_a_function_that_a_machine_does_not_know_is_an_error(surroundings):
     order = bytes(ForkingPickler.dumps((_halved, None))).replace(b"test_cluster_worker", b"test_cluster_corker")
     error, _ = pickle.loads(worker.start(surroundings, order))
     assert isinstance(error, ModuleNotFoundError)
+
+
+def test_the_same_directory_is_known_again(tmp_path):
+    """Without it a cache on a disk of each machine would swallow what workers measure."""
+    marks = marks_of([tmp_path / "a", tmp_path / "b"])
+    assert marks == marks_of([tmp_path / "a", tmp_path / "b"]), "two jobs at once agree"
+    assert unshared(marks) == ""
+
+
+def test_another_directory_of_the_same_path_is_found(tmp_path):
+    marks = marks_of([tmp_path / "a", tmp_path / "b"])
+    shutil.rmtree(tmp_path / "b")
+    assert unshared(marks) == str(tmp_path / "b"), "absent"
+    marks_of([tmp_path / "b"])
+    assert unshared(marks) == str(tmp_path / "b"), "another one"

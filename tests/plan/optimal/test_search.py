@@ -15,8 +15,8 @@ from brimful.plan.counts.histogram import Histogram
 from brimful.plan.counts.patterns import patterns_of, runs_of
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.fit.lower_bound import lower_bound
-from brimful.plan.optimal import pack_optimally
 from brimful.plan.optimal import knapsack as search_limit_module
+from brimful.plan.optimal import pack_optimally
 from brimful.plan.optimal import search as search_module
 from tests.marks import long_but
 from tests.plan.optimal.instances import HARD_FOR_DECREASING, fewest_packs, gap, histogram

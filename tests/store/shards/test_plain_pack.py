@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from brimful.store.shards.plain_pack import PlainPack
+from brimful.store.shards.pack import PlainPack
 
 
 def test_the_same_tokens_without_loss():

@@ -14,12 +14,10 @@ False
 b'first'
 """
 
-from brimful.base.blobs.group import BlobGroup
-from brimful.base.blobs.interface import Blob, BlobStore, PromisedBlobs
+from brimful.base.blobs.interface import Blob, BlobGroup, BlobStore, PromisedBlobs
 from brimful.base.blobs.local import LocalBlobStore
 from brimful.base.blobs.local_copies import LocalCopies, LocalCopy
-from brimful.base.blobs.open_blobs import open_blob_store
-from brimful.base.blobs.remote import FsspecBlobStore
+from brimful.base.blobs.remote import FsspecBlobStore, open_blob_store
 
 __all__ = [
     "Blob",

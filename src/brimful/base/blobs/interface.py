@@ -1,17 +1,33 @@
-"""The interface of a blob store: publish, read, list and delete blobs under keys."""
+"""The interface of a blob store: publish, read, list and delete blobs under keys, alone or as a group of one commit."""
 
 from __future__ import annotations
 
 import abc
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any, TypeVar
 
 import xxhash
 
 from brimful.base.blobs import crash_points
-from brimful.base.blobs.at_once import at_once
+
+T = TypeVar("T")
+
+
+def at_once(function: Callable[[T], object], values: Iterable[T]) -> None:
+    """Call a function with each value, in a thread of its own; raise the first error once all have returned."""
+    values = list(values)
+    if len(values) < 2:
+        for value in values:
+            function(value)
+        return
+    with ThreadPoolExecutor(len(values)) as threads:
+        for _ in threads.map(function, values):
+            pass
+
 
 _SMALL_WRITE = 1 << 16
 """Bytes that are collected in memory before one call writes them to the device."""
@@ -188,3 +204,62 @@ class Blob(abc.ABC):
     @abc.abstractmethod
     def publish(self, key: str) -> None:
         """Give the complete blob its key; it replaces an older blob."""
+
+
+class BlobGroup:
+    """Blobs of one commit: flushed to the device at the same time, and named before the key that commits them.
+
+    Use as a context; unpublished blobs are removed.
+
+    Args:
+        store: of the blobs.
+
+    >>> import tempfile
+    >>> from brimful.base.blobs import open_blob_store
+    >>> store = open_blob_store(tempfile.mkdtemp())
+    >>> with BlobGroup(store) as group:
+    ...     shard = group.blob("a shard")
+    ...     _ = shard.write(b"rows")
+    ...     group.add("shards/0", shard)
+    ...     group.commit("log/0", b"shard 0 is there")
+    True
+    >>> store.get("shards/0")
+    b'rows'
+    """
+
+    def __init__(self, store: BlobStore) -> None:
+        self.store = store
+        self._stack = ExitStack()
+        self._blobs: dict[str, Blob] = {}
+
+    def __enter__(self) -> BlobGroup:
+        return self
+
+    def __exit__(self, *details: Any) -> None:
+        self._stack.__exit__(*details)
+
+    def blob(self, title: str) -> Blob:
+        """Open a blob to be written; it is removed with the group unless it is published.
+
+        Args:
+            title: name of the content, for messages.
+        """
+        return self._stack.enter_context(self.store.blob(title))
+
+    def add(self, key: str, blob: Blob) -> None:
+        """Publish a complete blob under a key at the next commit.
+
+        Raises:
+            StoreFullError: no space left for its last bytes.
+        """
+        # Flush now, while this is the last opened blob: the error of a full disk names that one.
+        blob.flush_pending()
+        self._blobs[key] = blob
+
+    def commit(self, key: str, data: bytes) -> bool:
+        """Publish the blobs and then the key, unless it exists; true if this call published the key.
+
+        Published blobs stay, even if another writer was first with the key; the next commit starts empty.
+        """
+        blobs, self._blobs = self._blobs, {}
+        return self.store.commit(key, data, blobs)

@@ -1,4 +1,4 @@
-"""Blobs at a URL that fsspec opens, such as an object store."""
+"""Blobs at a URL that fsspec opens, such as an object store; and the store of any path or URL."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from brimful.base.blobs.interface import Blob, BlobStore
+from brimful.base.blobs.local import LocalBlobStore
 from brimful.base.blobs.retries import Retries, ShortReadError, is_passing
+from brimful.base.checks import path_of
 from brimful.base.file_systems import filesystem_of
-from brimful.errors import StoreError
+from brimful.errors import SettingsError, StoreError
 
 CONDITIONAL = {
     "s3": "If-None-Match of S3 (s3fs)",
@@ -235,3 +237,13 @@ class _MemoryBlob(Blob):
     def publish(self, key: str) -> None:
         self.flush_pending()
         self._store.put(key, self._data)
+
+
+def open_blob_store(url: str | os.PathLike[str]) -> BlobStore:
+    """Return the store of a path or URL (``s3://bucket/packs``; ``file://`` is the local one)."""
+    text = path_of("directory", url, "a path or a URL").removeprefix("file://")
+    if "://" in text:
+        return FsspecBlobStore(text)
+    if not text:
+        raise SettingsError("the path of a store is empty")
+    return LocalBlobStore(text)

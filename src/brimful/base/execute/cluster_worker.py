@@ -3,24 +3,52 @@
 The class does not depend on a cluster: ``base/execute/ray.py`` turns it into an actor. Orders and answers are pickled as by
 ``multiprocessing`` between local processes, so that they can hold the same objects and fail in the same way. They come
 from the job itself, never from data.
+
+Two machines see the same directory if they find the same mark of random digits in it. The same path may be a different
+directory on each machine (``/tmp``, a home on a local disk), and results that are written there would not be found.
 """
 
 import os
 import socket
 import sys
 import traceback
-from collections.abc import Mapping
+import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
-from brimful.base.execute.garbage import collect_rarely
-from brimful.base.execute.serving import ONE_THREAD, attempt, packed
-from brimful.base.execute.shared_directories import unshared
+from brimful.base.blobs import LocalBlobStore
+from brimful.base.execute.serving import ONE_THREAD, attempt, collect_rarely, packed
 from brimful.base.fingerprint import fingerprint_stream, short
 from brimful.base.wording import setting
 from brimful.errors import SettingsError
+
+_MARK = "tmp/directory-id"
+"""Key of the mark; it is removed with all temporary files when the last job in a store ends."""
+
+
+def marks_of(directories: Sequence[str | os.PathLike[str]]) -> dict[str, str]:
+    """Return the mark of each directory by absolute path; a directory without a mark gets one."""
+    marks = {}
+    for directory in map(os.path.abspath, directories):
+        store = LocalBlobStore(directory)
+        store.put_if_absent(_MARK, uuid.uuid4().hex.encode())
+        marks[directory] = store.get(_MARK).decode()
+    return marks
+
+
+def unshared(marks: Mapping[str, str]) -> str:
+    """Return the first directory that is a different one on this machine; empty if all are the same."""
+    for directory, mark in marks.items():
+        try:
+            if LocalBlobStore(directory).get(_MARK).decode() != mark:
+                return directory
+        except OSError:
+            return directory
+    return ""
+
 
 _VARIABLES = ("BRIMFUL_", "HF_", "TOKENIZERS_", "TRANSFORMERS_")
 """Prefixes of the environment variables that workers take over: caches, and whether hubs may be used."""

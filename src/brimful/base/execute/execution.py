@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias, TypeVar
 
+from brimful.base.arguments import option
 from brimful.base.checks import check_type, choice_of
-from brimful.base.settings import option
 from brimful.base.wording import setting
 from brimful.errors import SettingsError, UnfinishedSharesError
 

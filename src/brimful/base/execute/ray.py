@@ -18,9 +18,8 @@ from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-from brimful.base.execute.cluster_worker import ClusterWorker, Surroundings
+from brimful.base.execute.cluster_worker import ClusterWorker, Surroundings, marks_of
 from brimful.base.execute.serving import WorkerTraceback, order_of
-from brimful.base.execute.shared_directories import marks_of
 from brimful.base.optional import optional
 from brimful.base.wording import counted, setting
 from brimful.errors import SettingsError, TaskFailedError

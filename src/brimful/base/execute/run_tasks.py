@@ -18,7 +18,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from brimful.base.checks import check_type
 from brimful.base.execute.execution import LOCAL, Execution
-from brimful.base.execute.garbage import rare_collections
+from brimful.base.execute.serving import rare_collections
 from brimful.base.execute.workers import Workers
 from brimful.base.wording import setting
 from brimful.errors import SettingsError

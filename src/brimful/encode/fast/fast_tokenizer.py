@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from brimful.base.optional import version_of
 from brimful.base.preloading import fast_tokenizer
 from brimful.base.tables import Ragged
-from brimful.base.versions import version_of
 
 
 class UnsupportedTokenizerError(Exception):

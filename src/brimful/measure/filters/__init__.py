@@ -1,6 +1,6 @@
 """Quality filters: they leave samples out before encoding; each reason is counted and listed.
 
-Each filter has its own file. They run in the order of ``FILTERS``, in any process, and the first reason counts. Their
+They run in the order of ``FILTERS``, in any process, and the first reason counts. Their
 settings are part of the settings of the lengths: other filters are another measurement.
 
 >>> as_filters(["words=3:", "characters=50:3500"])
@@ -16,9 +16,7 @@ from brimful.base.wording import setting
 from brimful.errors import SettingsError
 from brimful.measure.filters.duplicates import Duplicates
 from brimful.measure.filters.filter import Filter
-from brimful.measure.filters.refused_answers import Refusals
-from brimful.measure.filters.repetition import Repetition
-from brimful.measure.filters.text_length import Characters, Words
+from brimful.measure.filters.text_filters import Characters, Refusals, Repetition, Words
 from brimful.sources.sample import Sample
 
 __all__ = [

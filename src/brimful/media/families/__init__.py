@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from brimful.base.settings import option
+from brimful.base.arguments import option
 from brimful.base.wording import setting
 from brimful.errors import SettingsError
 from brimful.media.families.family import Expansion, Family, Piece, Placeholder, read_processor_files

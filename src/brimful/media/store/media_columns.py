@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from brimful.base.arrow_arrays import to_arrow, to_arrow_binary
 from brimful.base.ragged import offsets_of
+from brimful.base.tables import to_arrow, to_arrow_binary
 from brimful.media import MediaKind, PlacedMedium
 
 NUMBERS = (

@@ -9,7 +9,7 @@ from brimful.errors import BrimfulError, SettingsError
 from brimful.measure import LengthTable
 from brimful.plan import Plan
 from brimful.sources import open_source
-from brimful.store.dropped import why_dropped
+from brimful.store.summary import why_dropped
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from brimful.base.settings import option
+from brimful.base.arguments import option
 from brimful.base.wording import setting
 from brimful.errors import BrimfulError, SettingsError, SourceNotFoundError
 from brimful.plan.schedule import CostModel

@@ -2,8 +2,7 @@
 
 from brimful.store.shards.format import BATCH_ROWS, MEDIA_VERSION, SHARD_VERSION, ShardReader, ShardWriter
 from brimful.store.shards.log import LANES, EndRecord, ShardRecord, StreamLog, shard_key
-from brimful.store.shards.pack import FingerprintedPacks, Pack, PackRows, PackSequence, assemble_pack
-from brimful.store.shards.plain_pack import PlainPack
+from brimful.store.shards.pack import FingerprintedPacks, Pack, PackRows, PackSequence, PlainPack, assemble_pack
 
 __all__ = [
     "BATCH_ROWS",

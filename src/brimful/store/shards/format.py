@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from brimful.base.arrow_arrays import to_arrow, to_numpy
 from brimful.base.attachment import attachment_store
 from brimful.base.ragged import offsets_of
+from brimful.base.tables import to_arrow, to_numpy
 from brimful.base.typing import Offsets
 from brimful.errors import CorruptFileError
 from brimful.store.shards.pack import Pack, PackRows

@@ -1,6 +1,8 @@
 """One pack: the tokens of several samples in one row, and where each begins; and many packs as flat columns."""
 
-from collections.abc import Iterator, Sequence
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
@@ -94,7 +96,7 @@ class Pack(_NoDictionary):
         """Images, videos and audio (``media.PlacedMedium``), in the order of their tokens."""
         return self.attachments
 
-    def take(self, segments: Sequence[int]) -> "Pack":
+    def take(self, segments: Sequence[int]) -> Pack:
         """Return a pack of some of the segments, in this order, with their attachments.
 
         >>> pack = assemble_pack([np.array([5, 6, 7]), np.array([8, 9])], [np.ones(3, bool), np.ones(2, bool)], [4, 2])
@@ -247,3 +249,25 @@ class PackRows:
 
     def __len__(self) -> int:
         return len(self.segments) - 1
+
+
+class PlainPack(list[Mapping[str, Any]]):
+    """Rows of a data set in one sequence, each with ``input_ids`` and further outputs of its encoder: labels, pixels.
+
+    ``PackCollator`` joins them; so do other collators that take a list of rows.
+
+    Attributes:
+        sample_ids: of the rows, as in sources and messages.
+    """
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]], sample_ids: Sequence[int]) -> None:
+        super().__init__(rows)
+        self.sample_ids = list(sample_ids)
+
+    def without_loss(self) -> PlainPack:
+        """Return the same tokens without targets, media and samples: every id is -1."""
+        names = ("input_ids", "attention_mask")
+        rows: list[dict[str, Any]] = [{name: row[name] for name in names if name in row} for row in self]
+        for row in rows:
+            row["labels"] = [IGNORE_INDEX] * len(row["input_ids"])
+        return PlainPack(rows, [-1] * len(rows))

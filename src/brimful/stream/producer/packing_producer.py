@@ -10,11 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from brimful.base.arguments import CAPACITY_NAMES, understands
+from brimful.base.arguments import CAPACITY_NAMES, as_settings, understands
 from brimful.base.attachment import attachment_jobs
 from brimful.base.blobs import BlobGroup, crash_points, open_blob_store
 from brimful.base.checks import path_of
-from brimful.base.settings import as_settings
 from brimful.base.wording import counted, first_few, setting
 from brimful.encode.choose import EncoderSettings, encoder_for
 from brimful.encode.encoder import Encoder

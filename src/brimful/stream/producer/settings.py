@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import MISSING, dataclass
 from typing import Any
 
+from brimful.base.arguments import option
 from brimful.base.checks import choice_of, is_number, setting_number
-from brimful.base.settings import option
 from brimful.base.wording import setting
 from brimful.errors import SettingsError
 from brimful.measure.job import OnBadSample
