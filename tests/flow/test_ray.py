@@ -204,9 +204,9 @@ def test_ctrl_c_ends_the_job_and_its_workers(cluster, tmp_path, presses):
         "import sys, pathlib\n"
         "from brimful.base.stopping import end_at_signals\n"
         "end_at_signals()\n"
-        "from brimful.base.execute import run_tasks, as_execution\n"
+        "from brimful.base.execute import Resources, run_tasks, as_execution\n"
         "from tests.flow.test_ray import stay\n"
-        f"list(run_tasks(stay, range(9), context=pathlib.Path({str(marks)!r}), num_proc=None, execution=as_execution('ray')))\n"
+        f"list(run_tasks(stay, range(9), context=pathlib.Path({str(marks)!r}), resources=Resources(execution=as_execution('ray'))))\n"
     )
     process = subprocess.Popen([sys.executable, script], stderr=subprocess.PIPE, text=True, start_new_session=True)
     _wait_until(lambda: any(marks.iterdir()))

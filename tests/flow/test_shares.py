@@ -30,8 +30,7 @@ def _two_rows_a_block(monkeypatch):
 @pytest.fixture(autouse=True)
 def _one_process(monkeypatch):
     """Shares are divided the same way in any number of processes, and each start of some takes seconds."""
-    for module in ("measure.pending", "store.writing", "integrations.export.export_job"):
-        monkeypatch.setattr(f"brimful.{module}.available_cores", lambda: 1)
+    monkeypatch.setattr("brimful.base.execute.execution.available_cores", lambda: 1)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from brimful.base.progress import Progress
 from brimful.encode.token_runs import StoredSamples
 from brimful.errors import BadSampleError, CacheMismatchError, SettingsError
 from brimful.measure import LengthTable, block, job, measure_lengths
+from brimful.measure.measure_settings import MeasureSettings
 from brimful.sources import line_index, open_source
 from brimful.testing.toys import toy_chat_encoder
 from tests.measure.encoders import Letters, Silent
@@ -405,9 +406,8 @@ def test_batches_are_bounded_in_samples_and_characters(source, monkeypatch):
 
 def measured_and_kept(source, encoder, folder, **options):
     """Lengths, and the tokens of all samples in ``folder``."""
-    usual = {"budgets": ("tokens",), "targets": True, "path": None, "cache_dir": None, "num_proc": 1}
-    usual |= {"on_bad_sample": "error", "rejects_path": None, "on_mismatch": "error", "progress": None}
-    return job.measure_and_keep(source, encoder, encoded_dir=folder / "encoded", **{**usual, **options})
+    settings = MeasureSettings(**{"num_proc": 1, **options})
+    return job.measure_and_keep(source, encoder, settings, folder / "encoded")
 
 
 def test_tokens_of_what_was_measured_elsewhere_are_made_block_by_block(source, tmp_path):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from brimful import measure_lengths
-from brimful.base.progress import Progress
+from brimful.base.execute import Resources
 from brimful.errors import CacheMismatchError
 from brimful.measure import LengthCache, LengthTable
 from brimful.measure.media_states import StatedRows, changed_samples, runs_of_states
@@ -171,5 +171,5 @@ def test_runs_of_rows_name_their_first_change(home):
     parts = [StatedRows(0, states[:1]), StatedRows(1, states[1:4]), StatedRows(4, states[4:])]
     for number in (2, 3):
         replace_picture(home, number, size=91)
-    changes = changed_samples(source_in(home), parts, num_proc=1, progress=Progress())
+    changes = changed_samples(source_in(home), parts, Resources(1))
     assert [(run.start, sample_id) for run, sample_id in changes] == [(1, 2)]

@@ -17,7 +17,9 @@ from brimful.cli.flags import flag_of
 from brimful.cli.mixture import MixtureFile
 from brimful.encode import Encoder, EncoderSettings, encoder_for
 from brimful.errors import BadSampleError, BrimfulError, SettingsError
-from brimful.measure import LengthTable, measure_lengths
+from brimful.measure import LengthTable
+from brimful.measure.job import measure_and_keep
+from brimful.measure.measure_settings import MeasureSettings
 from brimful.media.families import Family, MediaSettings
 from brimful.plan import Alignment, PlanSettings
 from brimful.report.analysis.training_run import DEFAULT_MODEL, TrainingRun, cost_model_from_config, cost_model_named
@@ -78,9 +80,8 @@ class Job:
 
     def measure(self, **options: Any) -> LengthTable:
         """Measure the lengths of the data; ``options`` are further arguments of ``measure_lengths``."""
-        names = ("on_bad_sample", "filters", "num_proc", "cache_dir", "execution", "progress")
-        own_options = {name: getattr(self.settings, name) for name in names}
-        return measure_lengths(self.source, self.encoder, **own_options, **options)
+        settings = settings_from(MeasureSettings, vars(self.settings), **options)
+        return measure_and_keep(self.source, self.encoder, settings).table
 
 
 def progress_of(options: Mapping[str, Any]) -> Progress:

@@ -1,40 +1,33 @@
 """Measurement of exact lengths: parallel, cached by content, resumable, and only for new rows."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
-from brimful.base.arguments import understands
+from brimful.base.arguments import as_settings, understands
 from brimful.base.cache import cache_dir as default_cache_dir
-from brimful.base.execute import LOCAL, Execution, ExecutionLike, as_execution
+from brimful.base.execute import Resources
 from brimful.base.fingerprint import fingerprint_of
-from brimful.base.progress import Progress
 from brimful.base.wording import setting
 from brimful.encode.choose import as_encoder
 from brimful.encode.encoder import Encoder
 from brimful.encode.token_runs import StoredSamples
-from brimful.errors import CacheMismatchError, SettingsError
+from brimful.errors import CacheMismatchError
 from brimful.lengths.table import LengthTable
 from brimful.measure.assembly import assembled_table, originals_of
 from brimful.measure.block import BlockContext
-from brimful.measure.filters import Duplicates, Filter, as_filters
+from brimful.measure.filters import Duplicates, as_filters
+from brimful.measure.measure_settings import MeasureSettings
 from brimful.measure.media_states import changed_samples, runs_of_states
 from brimful.measure.pending import measure_share, run_pending, task_for
 from brimful.measure.provenance import open_earlier, provenance_of
 from brimful.measure.rejects import knows_rejects, lists_rejects, located_rejects, num_bad, rejects_of, write_rejects
 from brimful.measure.shares import forget_shares
-from brimful.sources.augmented import Transform
 from brimful.sources.opening import open_source
 from brimful.sources.source import Source
-
-OnBadSample: TypeAlias = Literal["error", "skip"]
-OnMismatch: TypeAlias = Literal["error", "rebuild"]
-
-BUDGETS = ("tokens", "loss_tokens")
-"""Budgets that can be measured for texts: all tokens, and the targets of the loss."""
 
 _PARTS_VERSION = 2
 
@@ -47,24 +40,11 @@ class Measurement:
     encoded: StoredSamples | None
 
 
-@understands()
+@understands({}, MeasureSettings)
 def measure_lengths(
     source: Source | Any,
     encoder: Encoder | str | os.PathLike[str] | Any,
-    *,
-    budgets: Sequence[str] = ("tokens",),
-    targets: bool = True,
-    path: str | os.PathLike[str] | None = None,
-    cache_dir: str | os.PathLike[str] | None = None,
-    num_proc: int | None = None,
-    on_bad_sample: OnBadSample = "error",
-    rejects_path: str | os.PathLike[str] | None = None,
-    filters: Sequence[Filter | str] | None = None,
-    augmentation: Mapping[str, Any] | None = None,
-    transforms: Sequence[Transform] = (),
-    on_mismatch: OnMismatch = "error",
-    execution: ExecutionLike = LOCAL,
-    progress: Progress | None = None,
+    **options: Any,
 ) -> LengthTable:
     """Measure the exact lengths of all samples: ``len(encoder.encode(sample).input_ids)``, always.
 
@@ -77,7 +57,7 @@ def measure_lengths(
         encoder: encoder of the samples; or a tokenizer, or its name, for the encoder that the source needs.
         targets: measure the places of the loss's targets too, so that samples without targets are known before
             packing. Without it, chats are measured faster.
-        budgets: lengths to measure, from ``BUDGETS``.
+        budgets: lengths to measure: ``tokens``, and ``loss_tokens`` for the targets of the loss.
         path: file of the table; inside the cache if None.
         cache_dir: directory of finished blocks.
         num_proc: processes; all cores if None, one for small data sets. Never changes the result.
@@ -108,45 +88,19 @@ def measure_lengths(
     >>> table.tokens.tolist(), table.targets.counts.tolist()
     ([22], [2])
     """
-    source = open_source(source, cache_dir=cache_dir)
-    if transforms:
-        source = source.augmented(transforms)
-    return measure_and_keep(
-        source,
-        as_encoder(source, encoder),
-        budgets=budgets,
-        targets=targets,
-        path=path,
-        cache_dir=cache_dir,
-        num_proc=num_proc,
-        on_bad_sample=on_bad_sample,
-        rejects_path=rejects_path,
-        filters=filters,
-        augmentation=augmentation,
-        on_mismatch=on_mismatch,
-        execution=execution,
-        progress=progress,
-        encoded_dir=None,
-    ).table
+    settings = as_settings(MeasureSettings, None, options)
+    source = open_source(source, cache_dir=settings.cache_dir)
+    if settings.transforms:
+        source = source.augmented(settings.transforms)
+    return measure_and_keep(source, as_encoder(source, encoder), settings).table
 
 
 def measure_and_keep(
     source: Source,
     encoder: Encoder,
+    settings: MeasureSettings,
+    encoded_dir: str | os.PathLike[str] | None = None,
     *,
-    budgets: Sequence[str],
-    targets: bool,
-    path: str | os.PathLike[str] | None,
-    cache_dir: str | os.PathLike[str] | None,
-    num_proc: int | None,
-    on_bad_sample: OnBadSample,
-    rejects_path: str | os.PathLike[str] | None,
-    on_mismatch: OnMismatch,
-    progress: Progress | None,
-    encoded_dir: str | os.PathLike[str] | None,
-    filters: Sequence[Filter | str] | None = None,
-    augmentation: Mapping[str, Any] | None = None,
-    execution: ExecutionLike = LOCAL,
     looks_at_media: bool = True,
 ) -> Measurement:
     """Measure lengths and keep the tokens in ``encoded_dir``, so that writing need not encode again.
@@ -154,27 +108,21 @@ def measure_and_keep(
     With ``looks_at_media`` false, lengths are reused even if files of media changed since: for packs that are already
     written.
     """
-    names = budgets_of(budgets, encoder)
-    if on_bad_sample not in ("error", "skip"):
-        raise SettingsError(f"{setting('on_bad_sample', on_bad_sample)} is unknown: use error or skip")
-    if on_mismatch not in ("error", "rebuild"):
-        raise SettingsError(f"{setting('on_mismatch', on_mismatch)} is unknown: use error or rebuild")
-    judges = as_filters(filters)
-    execution = as_execution(execution)
-    progress = progress or Progress()
-    provenance = provenance_of(source, encoder, names, targets, judges, augmentation)
+    path, targets, rejects_path = settings.path, settings.targets, settings.rejects_path
+    judges, resources = as_filters(settings.filters), settings.resources
+    provenance = provenance_of(source, encoder, settings)
     key = fingerprint_of([_PARTS_VERSION, provenance["settings"], provenance["labels"] if targets else None])
-    folder = default_cache_dir(cache_dir) / "lengths" / key[:16]
+    folder = default_cache_dir(settings.cache_dir) / "lengths" / key[:16]
     target = Path(path) if path is not None else folder / f"{source.fingerprint}.arrow"
     # A table in the cache is named by the fingerprint of its source: it differs only if it is damaged, and is remade.
     earlier_table, misfit = open_earlier(target, provenance, source, encoder)
-    if misfit and path is not None and on_mismatch == "error":
+    if misfit and path is not None and settings.on_mismatch == "error":
         raise CacheMismatchError(f"{target} {misfit}")
     # It is useless to a job that keeps the tokens of all rows, or needs targets or errors that it does not have.
     if earlier_table is not None and (
         encoded_dir is not None
         or (targets and earlier_table.targets is None)
-        or (on_bad_sample == "error" and num_bad(earlier_table))
+        or (settings.on_bad_sample == "error" and num_bad(earlier_table))
         or (rejects_path is not None and not knows_rejects(earlier_table, source, rejects_path))
         # New rows may duplicate earlier ones: the files of the earlier blocks, which exist, tell which.
         or (len(earlier_table) < len(source) and any(isinstance(judge, Duplicates) for judge in judges))
@@ -182,8 +130,8 @@ def measure_and_keep(
         earlier_table = None
     looks_at_media = looks_at_media and encoder.takes_media
     if earlier_table is not None and looks_at_media:
-        misfit = _other_media(earlier_table, source, num_proc, execution, progress)
-        if misfit and path is not None and on_mismatch == "error":
+        misfit = _other_media(earlier_table, source, resources)
+        if misfit and path is not None and settings.on_mismatch == "error":
             raise CacheMismatchError(f"{target} {misfit}")
         if misfit:
             earlier_table = None
@@ -203,14 +151,20 @@ def measure_and_keep(
             for block in source.blocks
             if block.stop > first_new
         ]
-        keeps_tokens = encoded_dir is not None
         context = BlockContext(
-            source, encoder, names, on_bad_sample == "skip", keeps_tokens, targets, judges, looks_at_media
+            source,
+            encoder,
+            settings.budgets_of(encoder),
+            settings.on_bad_sample == "skip",
+            encoded_dir is not None,
+            targets,
+            judges,
+            looks_at_media,
         )
-        if execution.is_share:
-            measure_share(context, tasks, folder / "shares" / source.fingerprint, num_proc, execution, progress, path)
+        if resources.execution.is_share:
+            measure_share(context, tasks, folder / "shares" / source.fingerprint, resources, path)
         shared = [folder / "parts", *([] if encoded_dir is None else [encoded_dir])]
-        run_pending(context, tasks, num_proc, progress, num_earlier=first_new, execution=execution, shared=shared)
+        run_pending(context, tasks, resources, num_earlier=first_new, shared=shared)
         originals = originals_of(tasks, context)
         table = assembled_table(earlier_table, tasks, context, provenance, originals)
         table.save(target)
@@ -225,30 +179,15 @@ def measure_and_keep(
     return Measurement(table, samples)
 
 
-def _other_media(
-    table: LengthTable, source: Source, num_proc: int | None, execution: Execution, progress: Progress
-) -> str:
+def _other_media(table: LengthTable, source: Source, resources: Resources) -> str:
     """Describe the first sample of a table whose media files changed; empty if none did, or states are unknown."""
     if table.media_states is None:
         return ""
     runs = runs_of_states(table.media_states)
-    with closing(changed_samples(source, runs, num_proc=num_proc, execution=execution, progress=progress)) as changes:
+    with closing(changed_samples(source, runs, resources)) as changes:
         for _, sample_id in changes:
             return (
                 f"was measured with other media: files of {source.where(sample_id)} (sample {sample_id}) were changed since. "
                 f"Choose another {setting('path')}, or measure again with {setting('on_mismatch', 'rebuild')}"
             )
     return ""
-
-
-def budgets_of(budgets: Sequence[str], encoder: Encoder) -> tuple[str, ...]:
-    """Return the budgets of a table: tokens first, then the requested ones, then the encoder's budgets of media.
-
-    Raises:
-        SettingsError: an unknown budget.
-    """
-    for name in budgets:
-        if name not in BUDGETS:
-            value = setting("budgets", name, python=f"budgets {name!r}")
-            raise SettingsError(f"{value} cannot be measured here: use {', '.join(BUDGETS)}")
-    return ("tokens", *(name for name in BUDGETS[1:] if name in budgets), *encoder.budgets)

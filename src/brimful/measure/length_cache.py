@@ -6,26 +6,22 @@ When training finds no lengths, the message has the command that writes them, fo
 from __future__ import annotations
 
 import os
-import shlex
-import sys
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from brimful.base.checks import check_type
-from brimful.base.progress import Progress
 from brimful.base.wording import setting
-from brimful.encode.choose import as_encoder, encoder_for
+from brimful.encode.choose import as_encoder
 from brimful.encode.encoder import Encoder
-from brimful.errors import BrimfulError, CacheMismatchError, SettingsError
+from brimful.errors import CacheMismatchError, SettingsError
 from brimful.lengths.table import LengthTable
-from brimful.measure.filters import Filter, as_filters
-from brimful.measure.job import OnBadSample, budgets_of, measure_lengths
+from brimful.measure.job import measure_and_keep
+from brimful.measure.measure_settings import MeasureSettings, OnMismatch
 from brimful.measure.provenance import augmentation_settings, open_earlier, provenance_of
-from brimful.sources.augmented import Transform
+from brimful.measure.shares import measure_command
 from brimful.sources.opening import open_source
 from brimful.sources.source import Source
 
@@ -80,76 +76,47 @@ class LengthCache:
         self,
         source: Source | Any,
         encoder: Encoder | str | os.PathLike[str] | Any,
-        *,
-        budgets: Sequence[str] = ("tokens",),
-        targets: bool = True,
-        cache_dir: str | os.PathLike[str] | None = None,
-        num_proc: int | None = None,
-        on_bad_sample: OnBadSample = "error",
-        filters: Sequence[Filter | str] | None = None,
-        progress: Progress | None = None,
+        **options: Any,
     ) -> LengthTable:
         """Return the exact lengths of a source, from the file if it matches.
 
         Args:
-            source, encoder, budgets, targets, cache_dir, num_proc, on_bad_sample, filters, progress: as for
-                ``measure_lengths``.
+            source, encoder: as for ``measure_lengths``.
+            options: its other settings, but for ``path``, ``augmentation`` and ``on_mismatch``.
 
         Raises:
             CacheMismatchError: the policy is ``error``; names what differs, and the command that writes the file.
             BrimfulError: as for ``measure_lengths``, for appended rows.
         """
-        source = open_source(source, cache_dir=cache_dir)
+        on_mismatch: OnMismatch = "rebuild" if self.on_mismatch == "rebuild" else "error"
+        settings = MeasureSettings(path=self.path, augmentation=self.augmentation, on_mismatch=on_mismatch, **options)
+        source = open_source(source, cache_dir=settings.cache_dir)
         encoder = as_encoder(source, encoder)
-        measure = partial(
-            measure_lengths,
-            source,
-            encoder,
-            budgets=budgets,
-            targets=targets,
-            cache_dir=cache_dir,
-            num_proc=num_proc,
-            on_bad_sample=on_bad_sample,
-            filters=filters,
-            progress=progress,
-        )
-        misfit = self._misfit(source, encoder, budgets, targets, as_filters(filters))
+        misfit = self._misfit(source, encoder, settings)
         if not misfit or self.on_mismatch == "rebuild":
             try:
-                return measure(
-                    path=self.path,
-                    augmentation=self.augmentation,
-                    on_mismatch="rebuild" if self.on_mismatch == "rebuild" else "error",
-                )
+                return measure_and_keep(source, encoder, settings).table
             except CacheMismatchError as error:
                 # Media files, which are checked last, and once.
                 misfit = _without_remedy(error.message.removeprefix(f"{os.fspath(self.path)} "))
         if self.on_mismatch == "error":
-            options: dict[str, list[Any]] = {
-                "filter": [*(filters or ())],
-                "budget": [name for name in budgets if name != "tokens"],
-            }
-            record = augmentation_settings(self.augmentation)
-            command = measure_command(source, encoder, os.fspath(self.path), options, record)
+            command = _writing_command(source, encoder, settings)
             raise CacheMismatchError(
-                f"{os.fspath(self.path)} {misfit}. Write it with `{command}`, or choose "
+                f"{os.fspath(self.path)} {misfit}. Write it with {command}, or choose "
                 f"{setting('on_mismatch', 'rebuild')} or {setting('on_mismatch', 'fallback')}"
             )
         warnings.warn(f"{os.fspath(self.path)} {misfit}: lengths are measured without it", stacklevel=2)
-        return measure(path=None)
+        return measure_and_keep(source, encoder, replace(settings, path=None, augmentation=None)).table
 
-    def _misfit(
-        self, source: Source, encoder: Encoder, budgets: Sequence[str], targets: bool, filters: Sequence[Filter]
-    ) -> str:
+    def _misfit(self, source: Source, encoder: Encoder, settings: MeasureSettings) -> str:
         """Return why the file is unusable; empty if it has the lengths of the source, or of a beginning of it."""
-        names = budgets_of(budgets, encoder)
-        provenance = provenance_of(source, encoder, names, targets, filters, self.augmentation)
+        provenance = provenance_of(source, encoder, settings)
         table, misfit = open_earlier(Path(self.path), provenance, source, encoder)
         if misfit:
             return _without_remedy(misfit)
         if table is None:
             return "is not there"
-        if targets and table.targets is None:
+        if settings.targets and table.targets is None:
             return f"holds no targets of the loss, which planning looks at ({setting('targets', True)})"
         return ""
 
@@ -159,78 +126,21 @@ def _without_remedy(misfit: str) -> str:
     return misfit.split(". Choose another ", 1)[0].split("; choose another ", 1)[0]
 
 
-def measure_command(
-    source: Source, encoder: Encoder, path: str, options: Mapping[str, Sequence[Any]], augmentation: Mapping[str, str]
-) -> str:
-    """Return the command that writes the lengths of a source; the Python call if no command measures the same.
-
-    The command is verified: the source and encoder that it would make are made here, and must have the same settings.
-
-    Args:
-        source, encoder: as for ``measure_lengths``.
-        path: of the table.
-        options: further flags by their names, each with its texts.
-        augmentation: settings as texts.
-    """
+def _writing_command(source: Source, encoder: Encoder, settings: MeasureSettings) -> str:
+    """Return the command that writes the lengths of a source; the Python call for samples that are in no files."""
+    path, augmentation = os.fspath(settings.path or ""), augmentation_settings(settings.augmentation or {})
     paths = [title for title, _ in source.rows.members]
-    try:
-        flags = _flags_of(source, encoder, paths)
-    except BrimfulError:
-        flags = None
-    transforms = () if source.augmentation is None else source.augmentation.transforms
-    further = {**options, "transform": [*map(_importable, transforms)]}
-    texts = [text for values in further.values() for text in values]
-    if flags is None or not all(isinstance(text, str) for text in texts):
-        record = f", augmentation={dict(augmentation)!r}" if augmentation else ""
-        return f"measure_lengths(source, encoder, path={path!r}{record}, on_mismatch='rebuild', …)"
-    further["augmentation"] = [f"{name}={text}" for name, text in augmentation.items()]
-    words = [
-        f"--{name.replace('_', '-')}{'' if value is True else ' ' + shlex.quote(value)}"
-        for name, values in {**flags, **further}.items()
-        for value in values
-    ]
-    return " ".join(["brimful measure", shlex.join(paths), *words, "-o", shlex.quote(path), "--on-mismatch rebuild"])
-
-
-def _flags_of(source: Source, encoder: Encoder, paths: Sequence[str]) -> dict[str, list[Any]] | None:
-    """Return the flags that open these paths and make this encoder; None if no flags do."""
-    draws = source.augmentation
-    if not all(map(os.path.exists, paths)) or (draws is not None and (draws.seed or draws.epoch)):
-        return None  # the command draws with 0 for both
-    place = getattr(getattr(encoder, "tokenizer", None), "place", None)
-    family = getattr(encoder, "family", None)
-    processor = None if family is None or family.directory is None else os.fspath(family.directory)
-    directories = source.media_directories
-    is_beside = directories == list(dict.fromkeys(os.path.dirname(os.path.abspath(path)) for path in paths))
-    opening: dict[str, Any] = {
-        "format": None if source.detected or len(source.formats) > 1 else source.format_name,
-        "media_dir": None if is_beside or not directories else directories[0],
-        "media_outside": source.has_media_outside,
+    filters = [judge for judge in settings.filters or () if isinstance(judge, str)]
+    if not all(map(os.path.exists, paths)) or len(filters) < len(settings.filters or ()):
+        record = f", augmentation={augmentation!r}" if augmentation else ""
+        return f"`measure_lengths(source, encoder, path={path!r}{record}, on_mismatch='rebuild', …)`"
+    tokenizer = getattr(encoder, "tokenizer", None)
+    values = {
+        "tokenizer": [] if tokenizer is None else [tokenizer.place],
+        "filter": filters,
+        "budget": [name for name in settings.budgets if name != "tokens"],
+        "augmentation": [f"{name}={text}" for name, text in augmentation.items()],
     }
-    train_on = getattr(getattr(encoder, "train_on", None), "value", None)
-    encoding: dict[str, Any] = {
-        "mode": "completion" if encoder.length_settings.get("encoder") == "completion" else None,
-        "train_on": None if train_on in ("assistant", "completion") else train_on,
-        "system": getattr(encoder, "_system", None),
-        "chat_template": getattr(encoder, "_template", None),
-    }
-    encoding = {name: value for name, value in encoding.items() if value}
-    alike = open_source(paths[0] if len(paths) == 1 else paths, media=bool(directories), **opening)
-    encoder_again = encoder_for(alike, place, media=family and family.open(processor), **encoding)
-    ours, theirs = ({**item.length_settings, **item.label_settings} for item in (encoder, encoder_again))
-    plain = {name: value for name, value in source.row_settings.items() if name != "transforms"}
-    if ours != theirs or alike.row_settings != plain or alike.media_directories != directories:
-        return None
-    models = {"tokenizer": None if place == processor else place, "processor": processor}
-    names = {**models, "encoder": None if family is None else family.name, **opening, **encoding}
-    return {name: [value] for name, value in names.items() if value}
-
-
-def _importable(transform: Transform) -> str | None:
-    """Return the ``module:name`` by which a command imports a transform; None without one."""
-    for module_name, module in list(sys.modules.items()):
-        if module_name != "__main__" and not module_name.startswith("brimful"):
-            for name, value in list(getattr(module, "__dict__", {}).items()):
-                if value is transform:
-                    return f"{module_name}:{name}"
-    return None
+    flags = [word for name, texts in values.items() for text in texts for word in (f"--{name}", text)]
+    command = measure_command(paths, path, flags)
+    return f"`{command} --on-mismatch rebuild` and the other settings of this training"

@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from brimful.base.attachment import BadAttachmentError
-from brimful.base.execute import LOCAL, Execution, available_cores, run_tasks
+from brimful.base.execute import Resources, run_tasks
 from brimful.base.fingerprint import short_digest
-from brimful.base.progress import Progress
 from brimful.base.typing import Int64Array
 from brimful.errors import BadSampleError
 from brimful.sources.sample import Sample
@@ -75,25 +74,19 @@ class StatedRows:
 def changed_samples(
     source: Source,
     rows: Sequence[StatedRows],
-    *,
-    num_proc: int | None = None,
-    execution: Execution = LOCAL,
-    progress: Progress,
+    resources: Resources,
 ) -> Generator[tuple[StatedRows, int], None, None]:
     """Yield the runs of rows whose files changed since they were measured, each with its first changed sample."""
     asked = [run for run in rows if run.states.any()]
     if not asked:
         return
     num_rows = sum(len(run.states) for run in asked)
-    if num_proc is None and execution.is_local:
-        num_proc = 1 if num_rows <= _IN_PROCESS_ROWS else available_cores()
-    with progress.stage("files of media", total=num_rows, unit="rows"):
-        results = run_tasks(
-            _first_changed, asked, context=source, num_proc=num_proc, execution=execution, say=progress.say
-        )
+    resources = resources.for_work(is_small=num_rows <= _IN_PROCESS_ROWS)
+    with resources.progress.stage("files of media", total=num_rows, unit="rows"):
+        results = run_tasks(_first_changed, asked, context=source, resources=resources)
         with closing(results) as pairs:
             for run, sample_id in pairs:
-                progress.advance(len(run.states))
+                resources.progress.advance(len(run.states))
                 if sample_id >= 0:
                     yield run, sample_id
 

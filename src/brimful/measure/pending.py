@@ -9,9 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from brimful.base.blobs import LocalBlobStore
-from brimful.base.execute import LOCAL, Execution, available_cores, run_tasks
+from brimful.base.execute import LOCAL, Resources, run_tasks
 from brimful.base.execute.workers import start_server
-from brimful.base.progress import Progress
 from brimful.base.tables import open_table
 from brimful.encode.encoder import Encoder
 from brimful.encode.token_runs import is_stored
@@ -56,9 +55,7 @@ def measure_share(
     context: BlockContext,
     tasks: list[BlockTask],
     folder: Path,
-    num_proc: int | None,
-    execution: Execution,
-    progress: Progress,
+    resources: Resources,
     path: str | os.PathLike[str] | None,
 ) -> None:
     """Run the tasks of one share; return if all shares are done.
@@ -70,7 +67,8 @@ def measure_share(
     Raises:
         UnfinishedSharesError: others are not done.
     """
-    run_pending(context, execution.share(tasks), num_proc, progress, stage="measure share")
+    execution = resources.execution
+    run_pending(context, execution.share(tasks), replace(resources, execution=LOCAL), stage="measure share")
     shares = LocalBlobStore(folder)
     shares.put_if_absent(f"{execution.num_tasks}/{execution.task_index}", b"")
     assert execution.num_tasks is not None
@@ -83,23 +81,22 @@ def measure_share(
 def run_pending(
     context: BlockContext,
     tasks: list[BlockTask],
-    num_proc: int | None,
-    progress: Progress,
+    resources: Resources,
     *,
     num_earlier: int = 0,
     stage: str = "measure",
-    execution: Execution = LOCAL,
     shared: Sequence[str | os.PathLike[str]] = (),
 ) -> None:
     """Run the tasks whose files do not exist yet or are unusable, and compare what was not compared.
 
     Args:
         context, tasks: of the job.
-        num_proc, progress, execution, shared: as for ``run_tasks``.
+        resources, shared: as for ``run_tasks``.
         num_earlier: rows of an earlier table, for the progress.
         stage: name of this stage of the job.
     """
-    changed_blocks = _changed_blocks(tasks, context, num_proc, execution, progress)
+    progress = resources.progress
+    changed_blocks = _changed_blocks(tasks, context, resources)
     with progress.stage(stage, total=num_earlier + sum(map(len, tasks)), unit="rows"):
         progress.advance(num_earlier, resumed=True)
         comparison = MediaComparison(context, progress)
@@ -115,16 +112,15 @@ def run_pending(
             else:
                 pending_tasks.append(task)
         # Locally, this process compares for all workers; for a cluster it would be too slow.
-        compares_here = execution.is_local
-        if num_proc is None and compares_here:
-            num_proc = 1 if _is_for_one_process(context, pending_tasks) else available_cores()
+        compares_here = resources.execution.is_local
+        resources = resources.for_work(is_small=_is_for_one_process(context, pending_tasks))
         is_small = _text_bytes(pending_tasks) + _ROW_BYTES * sum(map(len, pending_tasks)) < _SMALL_BYTES
         encoder = context.encoder.engine.reference if is_small else context.encoder
         engine = encoder.engine
         preload = {**engine.preload, measure_block.__module__: {}}
         references: dict[int, ReferenceRows] = {}
         if compares_here and pending_tasks and engine.id:
-            if num_proc == 1:
+            if resources.num_proc == 1:
                 # Loading a library takes up to a second, mostly without the interpreter. No daemons: exit must wait.
                 threading.Thread(target=_load, args=(engine.reference,)).start()
                 threading.Thread(target=_load, args=(encoder,)).start()
@@ -136,11 +132,9 @@ def run_pending(
             measure_block if compares_here else measure_and_compare,
             pending_tasks,
             context=replace(context, encoder=encoder),
-            num_proc=num_proc,
+            resources=resources,
             preload=preload,
-            execution=execution,
             shared=shared,
-            say=progress.say,
         )
         # Closed at once on an error or Ctrl-C, so that no worker goes on after it.
         with closing(tasks_done) as results:
@@ -176,9 +170,7 @@ def _text_bytes(tasks: Sequence[BlockTask]) -> int:
     return sum(len(task) * _USUAL_ROW_BYTES if task.num_bytes is None else task.num_bytes for task in tasks)
 
 
-def _changed_blocks(
-    tasks: list[BlockTask], context: BlockContext, num_proc: int | None, execution: Execution, progress: Progress
-) -> set[int]:
+def _changed_blocks(tasks: list[BlockTask], context: BlockContext, resources: Resources) -> set[int]:
     """Return the first rows of measured blocks with a media file that changed since."""
     if not context.looks_at_media:
         return set()
@@ -189,7 +181,7 @@ def _changed_blocks(
         task for task in tasks if (task.encoded_path is None or is_augmented) and has_lengths(task, context)
     ]
     runs = [StatedRows(task.start, open_table(task.part_path).flat(STATES)) for task in measured_tasks]
-    changes = changed_samples(context.source, runs, num_proc=num_proc, execution=execution, progress=progress)
+    changes = changed_samples(context.source, runs, resources)
     return {rows.start for rows, _ in changes}
 
 

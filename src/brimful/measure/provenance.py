@@ -1,7 +1,7 @@
 """Provenance of lengths: all that they depend on, compared with an earlier job's."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,22 +10,21 @@ from brimful.base.wording import setting
 from brimful.encode.encoder import Encoder
 from brimful.errors import BrimfulError, SettingsError
 from brimful.lengths.table import LengthTable
-from brimful.measure.filters import Filter
+from brimful.measure.filters import as_filters
+from brimful.measure.measure_settings import MeasureSettings
 from brimful.sources.source import Source
 
 
 def provenance_of(
     source: Source,
     encoder: Encoder,
-    budgets: tuple[str, ...],
-    targets: bool,
-    filters: Sequence[Filter],
-    augmentation: Mapping[str, Any] | None,
+    measuring: MeasureSettings,
 ) -> dict[str, Any]:
     """Return the fingerprints and settings that lengths depend on; ``labels`` decide only targets.
 
-    ``augmentation`` changes no length, so blocks are found for any; a table records the one it was made for.
+    Augmentation changes no length, so blocks are found for any; a table records the one it was made for.
     """
+    budgets, filters = measuring.budgets_of(encoder), as_filters(measuring.filters)
     settings = {f"encoder {name}": value for name, value in encoder.length_settings.items()}
     if "loss_tokens" in budgets:
         settings |= {f"encoder {name}": value for name, value in encoder.label_settings.items()}
@@ -33,8 +32,8 @@ def provenance_of(
         settings["filters"] = {judge.name: judge.settings for judge in filters}
     return {
         "settings": {**settings, "budgets": list(budgets), **{f"row {k}": v for k, v in source.row_settings.items()}},
-        **({"labels": {f"encoder {k}": v for k, v in encoder.label_settings.items()}} if targets else {}),
-        **({} if augmentation is None else {"augmentation": augmentation_settings(augmentation)}),
+        **({"labels": {f"encoder {k}": v for k, v in encoder.label_settings.items()}} if measuring.targets else {}),
+        **({} if measuring.augmentation is None else {"augmentation": augmentation_settings(measuring.augmentation)}),
         "source_fingerprint": source.fingerprint,
         "source": source.title,
         "parts": [list(member) for member in source.rows.members],

@@ -19,7 +19,7 @@ from brimful.base.wording import counted, setting
 from brimful.errors import SettingsError
 from brimful.measure import LengthCache, LengthTable
 from brimful.measure.filters import Filter
-from brimful.measure.job import OnBadSample
+from brimful.measure.measure_settings import OnBadSample
 from brimful.plan import Alignment, Plan, PlanSettings
 from brimful.serve import PackedDataset
 from brimful.serve.pack_store import IndexedPacks

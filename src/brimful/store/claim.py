@@ -13,9 +13,8 @@ from brimful.base.atomic_file import atomic_file
 from brimful.base.attachment import AttachmentStorage, attachment_jobs
 from brimful.base.blobs import BlobStore, LocalBlobStore, open_blob_store
 from brimful.base.cache import cache_dir as default_cache_dir
-from brimful.base.execute import Execution, as_execution
+from brimful.base.execute import Resources
 from brimful.base.fingerprint import fingerprint_of
-from brimful.base.progress import Progress
 from brimful.encode.choose import as_encoder
 from brimful.encode.encoded_samples import EncodedSamples
 from brimful.encode.encoder import Encoder
@@ -78,7 +77,6 @@ class PackJob:
         source, encoder: of the samples.
         directory: of the packs; a path or a URL.
         settings: of the job, as given.
-        execution, progress: of the settings.
         store, log: of the packs.
     """
 
@@ -86,8 +84,6 @@ class PackJob:
     encoder: Encoder
     directory: str
     settings: JobSettings
-    execution: Execution
-    progress: Progress
     store: BlobStore
     log: StreamLog
 
@@ -105,9 +101,8 @@ class PackJob:
         if source.joins_rows:
             check_beginnings_stay(overflow)
         encoder = as_encoder(source, encoder)
-        execution, progress = as_execution(settings.execution), settings.progress or Progress()
         store = open_blob_store(directory)
-        job = cls(source, encoder, os.fspath(directory), settings, execution, progress, store, StreamLog(store))
+        job = cls(source, encoder, os.fspath(directory), settings, store, StreamLog(store))
         _ = job.attached  # now, so that settings are refused before any work
         return job
 
@@ -125,9 +120,9 @@ class PackJob:
         return EncodedSamples(self.source, self.encoder)
 
     @property
-    def resources(self) -> dict[str, Any]:
-        """Arguments of every step that runs tasks."""
-        return {"num_proc": self.settings.num_proc, "execution": self.execution, "progress": self.progress}
+    def resources(self) -> Resources:
+        """Means of every step that runs tasks."""
+        return self.settings.resources
 
     @property
     def fingerprints(self) -> dict[str, Any]:

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from brimful.base.arguments import CAPACITY_NAMES, as_settings, understands
+from brimful.base.arguments import CAPACITY_NAMES, as_settings, settings_from, understands
 from brimful.base.cache import exclusive
-from brimful.base.execute import as_execution
 from brimful.base.fingerprint import fingerprint_array
 from brimful.base.typing import AnyIntArray
 from brimful.base.wording import setting
@@ -30,6 +29,7 @@ from brimful.errors import (
 from brimful.lengths.table import LengthTable
 from brimful.measure.filters import Filter, as_filters
 from brimful.measure.job import measure_and_keep
+from brimful.measure.measure_settings import MeasureSettings
 from brimful.plan import Plan, PlanSettings
 from brimful.plan.planner import plan_with
 from brimful.plan.policies.budgets import DERIVED
@@ -88,7 +88,7 @@ def pack_dataset(
     """
     settings = as_settings(PlanSettings, settings, options)
     job = as_settings(JobSettings, job, options)
-    if as_execution(job.execution).is_share:
+    if job.resources.execution.is_share:
         raise SettingsError(
             f"{setting('task_index')}: all shares have to be measured before one plan is made of them, so packing in one "
             f"call takes none: measure in shares, plan, then write in shares"
@@ -96,13 +96,8 @@ def pack_dataset(
     if settings.mixture is not None and isinstance(source, Mapping):
         source, sources = _chained(source, job.cache_dir)
     pack_job = PackJob.open(source, encoder, directory, job, settings.overflow_policy)
-    source, encoder, store, log, progress = (
-        pack_job.source,
-        pack_job.encoder,
-        pack_job.store,
-        pack_job.log,
-        pack_job.progress,
-    )
+    source, encoder, store, log = pack_job.source, pack_job.encoder, pack_job.store, pack_job.log
+    progress = pack_job.resources.progress
     home = JobHome(store, job.cache_dir)
     _check_budgets(settings, encoder)
     # The header holds the requested options; results of a search enter it through the plan's fingerprint.
@@ -118,17 +113,16 @@ def pack_dataset(
         measurement = measure_and_keep(
             source,
             encoder,
-            budgets=("tokens", _LOSS_TOKENS) if _LOSS_TOKENS in (settings.budgets or {}) else ("tokens",),
-            targets=True,
-            path=home.path("lengths.arrow"),
-            cache_dir=job.cache_dir,
-            on_bad_sample=job.on_bad_sample,
-            rejects_path=home.path("rejects.jsonl"),
-            filters=judges,
-            on_mismatch="rebuild",  # lengths of another job in a directory that is not claimed by packs yet
-            encoded_dir=None if is_finished else encoded_dir,
+            settings_from(
+                MeasureSettings,
+                {**vars(job), "progress": progress},
+                budgets=("tokens", _LOSS_TOKENS) if _LOSS_TOKENS in (settings.budgets or {}) else ("tokens",),
+                path=home.path("lengths.arrow"),
+                rejects_path=home.path("rejects.jsonl"),
+                on_mismatch="rebuild",  # lengths of another job in a directory that is not claimed by packs yet
+            ),
+            None if is_finished else encoded_dir,
             looks_at_media=not is_finished,
-            **pack_job.resources,
         )
         table = measurement.table
         if not np.any(table.tokens > 0):

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from brimful.base.arguments import option
 from brimful.base.attachment import AttachmentStorage
-from brimful.base.execute import LOCAL, ExecutionLike
-from brimful.base.progress import Progress
-from brimful.measure.filters import FILTERS, Filter
-from brimful.measure.job import OnBadSample
+from brimful.measure.measure_settings import SampleSettings
 
 SHARD_BYTES = 64 << 20
 """Target size of a shard in bytes: few files, and small enough to build in memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobSettings:
+class JobSettings(SampleSettings):
     """Settings of a job that writes packs; none of them changes the plan but ``filters`` and ``on_bad_sample``.
 
     Attributes:
@@ -35,16 +31,6 @@ class JobSettings:
         progress: reports samples, packs and tokens per second and the remaining time.
     """
 
-    on_bad_sample: OnBadSample = option(
-        "error", "A malformed row stops the job, or is counted and written to a reject file."
-    )
-    filters: Sequence[Filter | str] | None = option(
-        None,
-        "Leave out samples of poor quality, counted and listed with the rejected rows: "
-        f"{', '.join(each.form for each in FILTERS.values())}.",
-        "NAME[=VALUE]",
-        "--filter",
-    )
     media_storage: AttachmentStorage | str = option(
         AttachmentStorage.REFERENCES,
         "What packs hold of media in files: path and fingerprint; their bytes; or the processor's features. Distinct "
@@ -54,15 +40,3 @@ class JobSettings:
     )
     shard_bytes: int = SHARD_BYTES
     notes: Mapping[str, Any] | None = None
-    num_proc: int | None = option(
-        None,
-        "Processes (default: all cores, one for small data). Never changes the result.",
-        minimum=1,
-    )
-    cache_dir: str | os.PathLike[str] | None = option(
-        None,
-        "Directory for indexes and measured lengths, but not for notes on tokenizers (default: $BRIMFUL_CACHE or "
-        "~/.cache/brimful).",
-    )
-    execution: ExecutionLike = LOCAL
-    progress: Progress | None = None

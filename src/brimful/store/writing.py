@@ -12,7 +12,7 @@ import numpy as np
 from brimful.base.arguments import as_settings, understands
 from brimful.base.blobs import BlobStore, LocalBlobStore
 from brimful.base.checks import check_type
-from brimful.base.execute import available_cores, run_tasks
+from brimful.base.execute import run_tasks
 from brimful.base.typing import BoolArray
 from brimful.encode.encoder import Encoder
 from brimful.encode.token_runs import StoredSamples
@@ -88,7 +88,7 @@ def write_plan(job: PackJob, plan: Plan, encoded: StoredSamples | None) -> int:
         job, plan: of the packs.
         encoded: tokens that measuring kept.
     """
-    store, log, execution, attached = job.store, job.log, job.execution, job.attached
+    store, log, execution, attached = job.store, job.log, job.resources.execution, job.attached
     with ExitStack() as stack:
         stack.enter_context(store.used())
         if attached is not None:
@@ -105,16 +105,15 @@ def write_plan(job: PackJob, plan: Plan, encoded: StoredSamples | None) -> int:
         shards = execution.share(range(num_shards))
         pending_shards = _pending_shards(store, log, shards)
         edges = np.minimum(np.arange(num_shards + 1) * per_shard, plan.num_packs)
-        num_proc = job.settings.num_proc
-        if num_proc is None and execution.is_local:
-            small_job = _IN_PROCESS_TOKENS if encoded is not None else _IN_PROCESS_TOKENS // _ENCODING_COST
-            is_small = plan.ledger.tokens_packed < small_job and (attached is None or attached.is_small)
-            num_proc = 1 if is_small else available_cores()
+        small_job = _IN_PROCESS_TOKENS if encoded is not None else _IN_PROCESS_TOKENS // _ENCODING_COST
+        is_small = plan.ledger.tokens_packed < small_job and (attached is None or attached.is_small)
+        resources = job.resources.for_work(is_small=is_small)
+        progress = resources.progress
         if attached is not None and pending_shards:
             attached.announce(plan, pending_shards)
         # A plan in a file is opened by each process, which is faster than sending it.
         context = ShardContext(
-            plan=plan if num_proc == 1 or plan.path is None else None,
+            plan=plan if resources.num_proc == 1 or plan.path is None else None,
             plan_path=plan.path,
             plan_fingerprint=plan.fingerprint,
             samples=job.samples,
@@ -128,22 +127,20 @@ def write_plan(job: PackJob, plan: Plan, encoded: StoredSamples | None) -> int:
         )
         packs_of_shards = np.diff(edges)
         num_packs = int(packs_of_shards[shards].sum())
-        with job.progress.stage("write", total=num_packs, unit="packs"):
-            job.progress.advance(num_packs - int(packs_of_shards[pending_shards].sum()), resumed=True)
+        with progress.stage("write", total=num_packs, unit="packs"):
+            progress.advance(num_packs - int(packs_of_shards[pending_shards].sum()), resumed=True)
             tasks = run_tasks(
                 write_shard,
                 ShardTasks(pending_shards, plan, per_shard, None if attached is None else attached.layout),
                 context=context,
-                num_proc=num_proc,
+                resources=resources,
                 # One shard is gathered while another is flushed; encoders are never called from two threads.
                 threads=2 if encoded is not None else 1,
-                execution=execution,
                 shared=[store.directory] if isinstance(store, LocalBlobStore) else [],
-                say=job.progress.say,
             )
             with closing(tasks) as results:
                 for _, (num_packs, num_tokens) in results:
-                    job.progress.advance(num_packs, tokens=num_tokens)
+                    progress.advance(num_packs, tokens=num_tokens)
         # Every shard of this call is committed here: run_tasks raises if one task fails.
         if execution.is_share:
             # One listing is enough for most shares; only a share that may finish the job checks every file.

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful.base.execute import LOCAL, Engine, Execution, as_execution, run_tasks
+from brimful.base.execute import LOCAL, Engine, Execution, Resources, as_execution, run_tasks
 from brimful.errors import MissingExtraError, SettingsError, UnfinishedSharesError, WrongTypeError
 
 
@@ -64,13 +64,13 @@ def test_a_share_that_is_alone_says_what_is_missing():
 
 def test_all_cores_where_nobody_says_how_many(monkeypatch):
     """Without it ``num_proc=None`` of a cluster would be an error on one machine."""
-    assert list(run_tasks(lambda context, task: context * task, [2], context=3, num_proc=None)) == [(2, 6)]
+    assert list(run_tasks(lambda context, task: context * task, [2], context=3, resources=Resources())) == [(2, 6)]
 
 
 def test_ray_is_named_where_it_is_missing(monkeypatch):
     """Without it a traceback says that a module of that name does not exist."""
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
-    tasks = run_tasks(lambda context, task: task, [1], context=0, num_proc=None, execution=as_execution("ray"))
+    tasks = run_tasks(lambda context, task: task, [1], context=0, resources=Resources(execution=as_execution("ray")))
     with pytest.raises(MissingExtraError) as caught:
         list(tasks)
     assert (

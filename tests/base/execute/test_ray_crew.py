@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from brimful.base.execute import as_execution, run_tasks
+from brimful.base.execute import Resources, as_execution, run_tasks
+from brimful.base.progress import Progress
 from brimful.errors import BadSampleError, SettingsError, TaskFailedError
 from tests.base.execute.fake_ray import FakeRay
 
@@ -36,14 +37,14 @@ def run(monkeypatch, tmp_path):
     def run_ten(ray, *, num_proc=None, context=()):
         monkeypatch.setitem(sys.modules, "ray", ray)
         lines = []
+        progress = Progress()
+        monkeypatch.setattr(progress, "say", lines.append)
         tasks = run_tasks(
             _refuse_seven,
             [_Block(number) for number in range(10)],
             context=list(context),
-            num_proc=num_proc,
-            execution=as_execution("ray"),
+            resources=Resources(num_proc, as_execution("ray"), progress),
             shared=[tmp_path],
-            say=lines.append,
         )
         try:
             return {int(task): result for task, result in tasks}, lines

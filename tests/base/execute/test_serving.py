@@ -11,16 +11,16 @@ from multiprocessing import spawn
 
 import pytest
 
-from brimful.base.execute import run_tasks
+from brimful.base.execute import Resources, run_tasks
 from brimful.base.execute.serving import OBJECTS_BETWEEN_COLLECTIONS, order_of, rare_collections
 from brimful.base.execute.workers import _NAME
 from brimful.errors import MissingExtraError
 
 SCRIPT = """
 from operator import mul
-from brimful.base.execute import run_tasks
+from brimful.base.execute import Resources, run_tasks
 print("begins", flush=True)
-print(sorted(result for _, result in run_tasks(mul, range(4), context=10, num_proc=2)))
+print(sorted(result for _, result in run_tasks(mul, range(4), context=10, resources=Resources(2))))
 """
 """A script that starts processes in its first lines, as those of a notebook do."""
 
@@ -104,7 +104,7 @@ def _threshold_in_task(_context, _task):
 def test_a_task_in_this_process_is_seldom_interrupted_and_the_caller_as_before():
     """Between two tasks the caller's own code runs, with the caller's own setting."""
     gc.set_threshold(500, 10, 10)
-    for _, in_task in run_tasks(_threshold_in_task, [0, 1], context=None, num_proc=1):
+    for _, in_task in run_tasks(_threshold_in_task, [0, 1], context=None, resources=Resources(1)):
         assert in_task == OBJECTS_BETWEEN_COLLECTIONS
         assert gc.get_threshold() == (500, 10, 10)
 

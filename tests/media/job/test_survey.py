@@ -5,6 +5,7 @@ import os
 import numpy as np
 import pytest
 
+from brimful.base.execute import Resources
 from brimful.base.fingerprint import fingerprint_bytes
 from brimful.base.progress import Progress
 from brimful.errors import BadSampleError
@@ -86,7 +87,7 @@ def test_processes_find_the_same(tmp_path, monkeypatch):
     monkeypatch.setattr("brimful.sources.memory.MemoryRows.block_rows", 4, raising=False)
     source = open_source([chat("a", f"p{number % 3}.png") for number in range(24)], media=True, media_dir=tmp_path)
     surveys = [
-        survey_media(source, np.ones(24, dtype=bool), num_proc=count, cache_dir=tmp_path / str(count))
+        survey_media(source, np.ones(24, dtype=bool), cache_dir=tmp_path / str(count), resources=Resources(count))
         for count in (1, 2)
     ]
     assert surveys[0].digests.tolist() == surveys[1].digests.tolist()
@@ -106,7 +107,7 @@ def test_progress_counts_samples_that_need_nothing_too(tmp_path):
     source = open_source(rows, media=True, media_dir=tmp_path)
     for is_wanted, resumed in ((np.array([True, False]), 0), (np.array([False, False]), 2)):
         progress = Progress()
-        survey = survey_media(source, is_wanted, cache_dir=tmp_path / "cache", progress=progress)
+        survey = survey_media(source, is_wanted, cache_dir=tmp_path / "cache", resources=Resources(progress=progress))
         assert len(survey.offsets) == 3
         (stage,) = progress.stages
         assert (stage.name, stage.total, stage.done, stage.resumed) == ("media", 2, 2, resumed)

@@ -1,14 +1,16 @@
-"""Settings of a job's tasks: their engine, and the tasks that one call does."""
+"""Settings of a job's tasks: their engine, the tasks that one call does, and the means to do them."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TypeAlias, TypeVar
 
 from brimful.base.arguments import option
 from brimful.base.checks import check_type, choice_of
+from brimful.base.progress import Progress
 from brimful.base.wording import setting
 from brimful.errors import SettingsError, UnfinishedSharesError
 
@@ -115,3 +117,31 @@ def as_execution(execution: ExecutionLike) -> Execution:
     """
     check_type("execution", execution, (Execution, str), "an Execution, or the name of an engine: local or ray")
     return execution if isinstance(execution, Execution) else Execution(engine=execution)  # type: ignore[arg-type]
+
+
+def available_cores() -> int:
+    """Return the number of cores this process may use, which in a container or under Slurm may be fewer than exist."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@dataclass(frozen=True)
+class Resources:
+    """Means of a job.
+
+    Attributes:
+        num_proc: processes, or workers of a cluster; all cores if None.
+        execution: of its tasks.
+        progress: reports them.
+    """
+
+    num_proc: int | None = None
+    execution: Execution = LOCAL
+    progress: Progress = field(default_factory=Progress)
+
+    def for_work(self, *, is_small: bool) -> Resources:
+        """Return the means for a part of the job: one process on this machine if the work is small."""
+        if self.num_proc is not None or not self.execution.is_local:
+            return self
+        return replace(self, num_proc=1 if is_small else available_cores())

@@ -13,12 +13,13 @@ import signal
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from brimful.base.execute.cluster_worker import ClusterWorker, Surroundings, marks_of
+from brimful.base.execute.execution import Resources
 from brimful.base.execute.serving import WorkerTraceback, order_of
 from brimful.base.optional import optional
 from brimful.base.wording import counted, setting
@@ -60,18 +61,17 @@ class _Worker:
 def run_on_ray(
     function: Callable[[Any, Any], Any],
     tasks: Sequence[Any],
-    *,
     context: Any,
-    num_proc: int | None,
+    resources: Resources,
     shared: Sequence[str | os.PathLike[str]],
-    say: Callable[[str], None],
 ) -> Generator[tuple[Any, Any], None, None]:
     """Run ``function(context, task)`` for every task on the cluster; see ``run_tasks`` for arguments and errors."""
+    num_proc = resources.num_proc
     if num_proc is not None and num_proc < 1:
         raise SettingsError(f"{setting('num_proc')} must be at least 1 and is {num_proc}")
     if not tasks:
         return
-    crew = _Crew(_connected(), function, context, shared, num_proc, say)
+    crew = _Crew(_connected(), order_of(function, context), marks_of(shared), resources)
     try:
         yield from crew.run(tasks)
     finally:
@@ -107,22 +107,20 @@ class _Crew:
     def __init__(
         self,
         ray: Any,
-        function: Callable[[Any, Any], Any],
-        context: Any,
-        shared: Sequence[str | os.PathLike[str]],
-        num_proc: int | None,
-        say: Callable[[str], None],
+        order: bytes,
+        marks: Mapping[str, str],
+        resources: Resources,
     ) -> None:
-        self._ray, self._say = ray, say
+        self._ray, self._say = ray, resources.progress.say
         cores = int(ray.cluster_resources().get("CPU", 0))
-        if num_proc is None and not cores:
+        if resources.num_proc is None and not cores:
             raise SettingsError(
                 f"the Ray cluster has no core for workers: give {setting('num_proc')} if it will have some"
             )
-        self._num_workers = num_proc or cores
+        self._num_workers = resources.num_proc or cores
         # Both are stored in the cluster once, and each node takes a copy.
-        self._order = ray.put(order_of(function, context))
-        self._surroundings = ray.put(Surroundings.here(marks_of(shared)))
+        self._order = ray.put(order)
+        self._surroundings = ray.put(Surroundings.here(marks))
         self._actor_class = ray.remote(ClusterWorker).options(num_cpus=1, max_restarts=0)
         self._workers: list[_Worker] = []
         self._deaths: Counter[int] = Counter()

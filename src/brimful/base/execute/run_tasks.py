@@ -17,7 +17,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias, TypeVar
 
 from brimful.base.checks import check_type
-from brimful.base.execute.execution import LOCAL, Execution
+from brimful.base.execute.execution import Resources, available_cores
 from brimful.base.execute.serving import rare_collections
 from brimful.base.execute.workers import Workers
 from brimful.base.wording import setting
@@ -38,27 +38,15 @@ _MAX_END_SECONDS = 1.0
 """Seconds to wait for killed worker processes to end."""
 
 
-def available_cores() -> int:
-    """Return the number of cores this process may use, which in a container or under Slurm may be fewer than exist."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def _stay_silent(_text: str) -> None: ...
-
-
 def run_tasks(
     function: Callable[[Context, Task], Result],
     tasks: Sequence[Task],
     *,
     context: Context,
-    num_proc: int | None,
+    resources: Resources,
     threads: int = 1,
     preload: Mapping[str, Mapping[str, str]] | None = None,
-    execution: Execution = LOCAL,
     shared: Sequence[str | os.PathLike[str]] = (),
-    say: Callable[[str], None] = _stay_silent,
 ) -> Generator[tuple[Task, Result], None, None]:
     """Run ``function(context, task)`` for every task; yield each with its result as it is done, in any order.
 
@@ -66,23 +54,21 @@ def run_tasks(
         function: importable by name; the first exception it raises is raised here and ends the job.
         tasks: the second argument of each call; ``str(task)`` names it in messages.
         context: the first argument of all calls; sent to each process once.
-        num_proc: processes, or workers of a cluster; all cores if None. One process runs everything here.
+        resources: one process runs everything here. Shares are up to the caller, which knows all tasks.
         threads: with one process, tasks at a time, for tasks that wait for a disk or for code outside Python.
         preload: modules that processes need, with the environment variables that each reads.
-        execution: its engine runs the tasks. Shares are up to the caller, which knows all tasks.
         shared: directories through which tasks exchange results; every machine must see them.
-        say: shows the user a line about workers.
 
     Raises:
         TaskFailedError: a worker process died (most often: out of memory); on a cluster, repeatedly at one task.
         SettingsError: no cluster runs, or one of its machines does not see a shared directory.
     """
-    if not execution.is_local:
+    if not resources.execution.is_local:
         from brimful.base.execute.ray import run_on_ray
 
-        yield from run_on_ray(function, tasks, context=context, num_proc=num_proc, shared=shared, say=say)
+        yield from run_on_ray(function, tasks, context, resources, shared)
         return
-    num_proc = available_cores() if num_proc is None else num_proc
+    num_proc = available_cores() if resources.num_proc is None else resources.num_proc
     check_type("num_proc", num_proc, int, "a whole number")
     if num_proc < 1:
         raise SettingsError(f"{setting('num_proc')} must be at least 1 and is {num_proc}")

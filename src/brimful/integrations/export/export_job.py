@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from brimful.base.blobs import LocalBlobStore, crash_points, open_blob_store
-from brimful.base.execute import LOCAL, ExecutionLike, as_execution, available_cores, run_tasks
+from brimful.base.execute import LOCAL, ExecutionLike, Resources, as_execution, run_tasks
 from brimful.base.fingerprint import short
 from brimful.base.progress import Progress
 from brimful.base.wording import counted, setting
@@ -122,11 +122,11 @@ def export_packs(
     (3, 12)
     """
     layout = layout_of(to)
-    execution = as_execution(execution)
+    resources = Resources(num_proc, as_execution(execution), progress or Progress())
+    execution, progress = resources.execution, resources.progress
     if isinstance(packs, (str, os.PathLike)):
         packs = open_packs(packs)
     plan = _plan(packs, layout, source, packs_per_shard)
-    progress = progress or Progress()
     store = open_blob_store(directory)
     with store.used():
         records = ExportRecords(store)
@@ -144,9 +144,7 @@ def export_packs(
         outcomes = records.outcomes(trusts_records=was_finished and layout.joins_shards)
         shards = execution.share([_ShardTask(number) for number in range(plan.num_shards)])
         pending_shards = [shard for shard in shards if shard not in outcomes]
-        if num_proc is None and execution.is_local:
-            num_tokens = getattr(packs, "num_tokens", plan.num_packs * (plan.capacity or _USUAL_CAPACITY))
-            num_proc = 1 if num_tokens < _IN_PROCESS_TOKENS else available_cores()
+        num_tokens = getattr(packs, "num_tokens", plan.num_packs * (plan.capacity or _USUAL_CAPACITY))
         context = _Context(packs, layout.name, plan, str(directory))
         num_packs, num_pending = (sum(len(plan.packs_of(shard)) for shard in part) for part in (shards, pending_shards))
         with progress.stage("export", total=num_packs, unit="packs"):
@@ -155,10 +153,8 @@ def export_packs(
                 _write_shard,
                 pending_shards,
                 context=context,
-                num_proc=num_proc,
-                execution=execution,
+                resources=resources.for_work(is_small=num_tokens < _IN_PROCESS_TOKENS),
                 shared=[store.directory] if isinstance(store, LocalBlobStore) else [],
-                say=progress.say,
             )
             with closing(tasks) as results:
                 for shard, outcome in results:

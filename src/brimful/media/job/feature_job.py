@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from brimful.base.attachment import AttachmentStorage
-from brimful.base.execute import LOCAL, Execution, available_cores, run_tasks
-from brimful.base.progress import Progress
+from brimful.base.execute import Resources, run_tasks
 from brimful.base.typing import Int64Array
 from brimful.base.wording import setting
 from brimful.encode.encoded_samples import EncodedSamples
@@ -53,15 +52,11 @@ def with_features(
     maker: FeatureMaker | None,
     samples: EncodedSamples,
     encoded: StoredSamples | None,
-    *,
-    num_proc: int | None = None,
-    execution: Execution = LOCAL,
-    progress: Progress | None = None,
+    resources: Resources,
 ) -> MediaLayout:
     """Return a layout with the sizes of its features; unchanged without a maker."""
     if maker is None:
         return layout
-    progress = progress or Progress()
     offsets = layout.survey.offsets
     sample_ids = np.searchsorted(offsets, layout.first_uses, side="right") - 1
     indices = layout.first_uses - offsets[sample_ids]
@@ -72,17 +67,15 @@ def with_features(
         for begin in range(0, len(order), _TASK_MEDIA)
         for part in [order[begin : begin + _TASK_MEDIA]]
     ]
-    if num_proc is None and execution.is_local:
-        num_proc = 1 if encoded is not None or len(tasks) == 1 else available_cores()
+    resources = resources.for_work(is_small=encoded is not None or len(tasks) == 1)
+    progress = resources.progress
     sizes = np.zeros(len(order), dtype=np.int64)
     with progress.stage("features", total=len(order), unit="media"):
         results = run_tasks(
             _sizes_of,
             tasks,
             context=_SizeContext(maker, samples, encoded),
-            num_proc=num_proc,
-            execution=execution,
-            say=progress.say,
+            resources=resources,
         )
         with closing(results) as pairs:
             for task, task_sizes in pairs:

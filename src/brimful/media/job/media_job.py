@@ -169,13 +169,13 @@ class MediaJob:
     def survey(self, is_wanted: BoolArray) -> None:
         """Read the sizes and fingerprints of the media of some samples (``bool[num_samples]``)."""
         cache_dir = self._job.settings.cache_dir
-        self._survey = survey_media(self._job.source, is_wanted, cache_dir=cache_dir, **self._job.resources)
+        self._survey = survey_media(self._job.source, is_wanted, cache_dir=cache_dir, resources=self._job.resources)
 
     def lay_out(self, plan: Plan, encoded: StoredSamples | None) -> None:
         """Decide the places of the media of a plan, and of their features if the packs hold them."""
         assert self._survey is not None, "media are surveyed before they are laid out"
         layout = MediaLayout.of(plan, self._survey, self._storage)
-        self.layout = with_features(layout, self.maker, self._job.samples, encoded, **self._job.resources)
+        self.layout = with_features(layout, self.maker, self._job.samples, encoded, self._job.resources)
 
     def packs_per_shard(self, limit: int, num_packs: int) -> int:
         """Return the packs of each shard: ``limit``, or fewer if its media are large."""
@@ -239,7 +239,7 @@ class MediaJob:
             StoreFullError: the disk has less.
         """
         assert self.layout is not None
-        _announce_media(self.layout, self._job.source, self._job.progress)
+        _announce_media(self.layout, self._job.source, self._job.resources.progress)
         _check_space(self._job.store, plan, self.layout, pending)
 
 

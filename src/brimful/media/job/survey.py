@@ -16,9 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from brimful.base.cache import cache_dir as default_cache_dir
-from brimful.base.execute import LOCAL, Execution, available_cores, run_tasks
+from brimful.base.execute import Resources, run_tasks
 from brimful.base.fingerprint import short_digest
-from brimful.base.progress import Progress
 from brimful.base.ragged import offsets_of
 from brimful.base.tables import open_table, write_table
 from brimful.base.typing import BoolArray, Fingerprint, Int8Array, Int64Array, Offsets
@@ -101,9 +100,7 @@ def survey_media(
     is_wanted: BoolArray,
     *,
     cache_dir: str | os.PathLike[str] | None = None,
-    num_proc: int | None = None,
-    execution: Execution = LOCAL,
-    progress: Progress | None = None,
+    resources: Resources | None = None,
 ) -> MediaSurvey:
     """Read the media of samples for their sizes and fingerprints.
 
@@ -111,14 +108,13 @@ def survey_media(
         source: the samples.
         is_wanted: ``bool[len(source)]``, true for samples whose media are needed.
         cache_dir: directory of the cached facts.
-        num_proc: processes; all cores if None, one for few rows.
-        execution: place of the processes.
-        progress: reports samples.
+        resources: of the job; the progress reports samples.
 
     Raises:
         BadSampleError: a medium that cannot be read; names file, line and medium.
     """
-    progress = progress or Progress()
+    resources = resources or Resources()
+    progress = resources.progress
     folder = default_cache_dir(cache_dir) / "media"
     blocks = [
         _Block(
@@ -130,13 +126,10 @@ def survey_media(
         for block in source.blocks
     ]
     pending = [block for block in blocks if block.is_wanted.any()]
-    if num_proc is None and execution.is_local:
-        num_proc = 1 if len(pending) <= _IN_PROCESS_BLOCKS else available_cores()
+    resources = resources.for_work(is_small=len(pending) <= _IN_PROCESS_BLOCKS)
     facts: dict[int, MediaSurvey] = {}
     with progress.stage("media", total=len(source), unit="samples"):
-        tasks = run_tasks(
-            _survey_block, pending, context=source, num_proc=num_proc, execution=execution, say=progress.say
-        )
+        tasks = run_tasks(_survey_block, pending, context=source, resources=resources)
         with closing(tasks) as results:
             for block, block_facts in results:
                 facts[block.start] = block_facts

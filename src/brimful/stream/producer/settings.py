@@ -11,7 +11,7 @@ from brimful.base.arguments import option
 from brimful.base.checks import choice_of, is_number, setting_number
 from brimful.base.wording import setting
 from brimful.errors import SettingsError
-from brimful.measure.job import OnBadSample
+from brimful.measure.measure_settings import OnBadSample
 from brimful.plan import NoTarget, Overflow
 from brimful.plan.stream.lookahead import LOOKAHEAD_ALGORITHMS, Lookahead
 from brimful.sources.settings import RowSettings
