@@ -1,15 +1,19 @@
 """The seam between the line and what travels with its samples."""
 
+import re
+
 import pytest
 
-from brimful.base.attachment import AttachmentStore, BadAttachmentError, attachment_store, attachments_of_segment
+from brimful.base.attachment import BadAttachmentError, attachment_store, attachments_of_segment
 from brimful.media import BadMediumError, MediaKind, Medium, PlacedMedium, store
 
 
 def test_the_store_of_media_is_the_store_of_attachments():
-    """A type checker compares each function with the seam; without it a wrong one is found by a user's job."""
-    implementation: AttachmentStore = store
-    assert attachment_store() is implementation
+    """Each name of the seam is there; without it a missing one is found by a user's job."""
+    assert attachment_store() is store
+    names = set(re.findall(r"``(\w+)(?:\(.*?\))?``[:;]", attachment_store.__doc__ or "")) - {"length"}
+    assert {"COLUMNS", "cells_of", "stored", "check_of"} <= names
+    assert [name for name in names if not hasattr(store, name)] == []
 
 
 def test_an_attachment_is_whole_or_in_another_segment():

@@ -6,11 +6,11 @@ one kind, in the room ``media``; ``brimful.base.wings`` names it, and it is load
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from enum import Enum
 from importlib import import_module
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any
 
 from brimful.base.wings import ATTACHMENT_JOBS, ATTACHMENT_STORE
 
@@ -33,71 +33,24 @@ class BadAttachmentError(ValueError):
     """An attachment that cannot be used; gives the reason without its name, which the caller adds."""
 
 
-class Attachment(Protocol):
-    """One thing that belongs to some tokens of a sample or a pack. Implementations are frozen dataclasses.
+def attachment_store() -> Any:
+    """Return the package of attachments in the files of pack stores (``brimful.media.store``). It has:
 
-    Attributes:
-        start: first of its tokens, counted in the sample or in the pack.
-        length: number of its tokens.
-        segment: number of the segment that it belongs to; 0 in a sample.
-        title: kind and name, for messages.
+    - ``COLUMNS``: names of their columns in a shard, in the order in which they enter the checksum of a row;
+    - ``column_types()``: the Arrow type of each column;
+    - ``cells_of(items, root="")``: the cells of a pack; paths of files below ``root`` are relative to it;
+    - ``columns_of(cells)``: the columns of some packs, as Arrow arrays;
+    - ``files_of(store, records, notes, root=None)``: the files that the packs of a log refer to, with their ``root`` and
+      ``census(directory)``; ``root`` is the current directory of references, the recorded one if None;
+    - ``stored(cells, files)``: the attachments of a pack from its cells;
+    - ``to_json(items)``: the attachments of a sample without their bytes; ``from_json(text)`` gives them back;
+    - ``check_of(files)``: a check of the attachments of a store: ``check_shard(record)`` and ``check(pack, name)``.
+
+    An attachment is a frozen dataclass with ``start``, the first of its tokens, and ``length``, their number, both
+    counted in the sample or in the pack; ``segment``, the number of the segment that it belongs to, 0 in a sample; and
+    ``title``, kind and name for messages.
     """
-
-    @property
-    def start(self) -> int: ...
-
-    @property
-    def length(self) -> int: ...
-
-    @property
-    def segment(self) -> int: ...
-
-    @property
-    def title(self) -> str: ...
-
-
-class AttachmentStore(Protocol):
-    """Attachments in the files of a pack store."""
-
-    @property
-    def COLUMNS(self) -> tuple[str, ...]:
-        """Names of their columns in a shard, in the order in which they enter the checksum of a row."""
-
-    def column_types(self) -> dict[str, Any]:
-        """Return the Arrow type of each column."""
-
-    def cells_of(self, items: Iterable[Any], root: str = "") -> tuple[bytes, ...]:
-        """Return the cells of a pack; paths of files below ``root`` are relative to it."""
-
-    def columns_of(self, cells: Sequence[Any]) -> list[Any]:
-        """Return the columns of some packs, as Arrow arrays."""
-
-    def files_of(self, store: Any, records: Sequence[Any], notes: Mapping[str, Any], root: str | None = None) -> Any:
-        """Return the files that packs refer to, with their ``root`` and ``census(directory)``.
-
-        Args:
-            store: of the packs.
-            records: the log.
-            notes: of the header.
-            root: current directory of references; the recorded one if None.
-        """
-
-    def stored(self, cells: Sequence[bytes], files: Any) -> Sequence[Any]:
-        """Return the attachments of a pack from its cells."""
-
-    def to_json(self, items: Iterable[Any]) -> bytes:
-        """Return the attachments of a sample without their bytes; ``from_json`` gives them back."""
-
-    def from_json(self, text: bytes) -> tuple[Any, ...]:
-        """Return the attachments of a sample; none for an empty text."""
-
-    def check_of(self, files: Any) -> Any:
-        """Return a check of the attachments of a store: ``check_shard(record)`` and ``check(pack, name)``."""
-
-
-def attachment_store() -> AttachmentStore:
-    """Return the implementation of attachments in pack stores."""
-    return cast("AttachmentStore", import_module(ATTACHMENT_STORE))
+    return import_module(ATTACHMENT_STORE)
 
 
 def attachment_jobs() -> Any:
@@ -105,12 +58,9 @@ def attachment_jobs() -> Any:
     return import_module(ATTACHMENT_JOBS)
 
 
-_Item = TypeVar("_Item", bound=Attachment)
-
-
 def attachments_of_segment(
-    items: Iterable[_Item], *, start: int, length: int, segment: int = 0, offset: int = 0
-) -> Iterator[_Item]:
+    items: Iterable[Any], *, start: int, length: int, segment: int = 0, offset: int = 0
+) -> Iterator[Any]:
     """Yield the attachments of one segment of a sample, placed in a pack.
 
     Args:
@@ -137,4 +87,4 @@ def attachments_of_segment(
             continue  # in another part of the sample
         if place < 0 or place + item.length > length:
             raise BadAttachmentError(f"the sample was cut within {item.title}")
-        yield replace(cast("Any", item), start=offset + place, segment=segment)
+        yield replace(item, start=offset + place, segment=segment)

@@ -22,7 +22,7 @@ ATTACHMENT_JOBS = "brimful.media.job"
 """Package of attachments in jobs that write packs."""
 
 ATTACHMENT_STORE = "brimful.media.store"
-"""Package of attachments in pack stores (``attachment.AttachmentStore``)."""
+"""Package of attachments in pack stores (``attachment.attachment_store``)."""
 
 MEDIA_ENCODER = "brimful.media.encode"
 """Package of the encoder of chats with attachments, ``MediaChatEncoder``."""

@@ -33,7 +33,7 @@ class ShardFiles:
 
     Args:
         store: blob store of the shards.
-        media: files that their packs refer to (``AttachmentStore.files_of``).
+        media: files that their packs refer to (``files_of`` of ``attachment_store``).
         cache_dir, cache_bytes: see ``open_packs``; a local store without a ``cache_dir`` is read in place.
         are_read_whole: this process reads whole shards, so each is checked against the hash in the log when it is
             opened. Batches are always compared with their digests in the record; this also finds a bit flip between

@@ -22,10 +22,9 @@ from brimful.store.shards import (
     MEDIA_VERSION,
     SHARD_VERSION,
     PackRows,
-    ShardRecord,
     ShardWriter,
     StreamLog,
-    shard_key,
+    add_shard,
 )
 
 
@@ -104,23 +103,10 @@ def write_shard(context: ShardContext, task: ShardTask) -> tuple[int, int]:
         if media is not None:
             media_facts = media.publish()
             crash_points.reach("after-media")
-        key = shard_key(seq, blob.xxh3_128)
-        files.add(key, blob)
         cum_tokens = context.cum_tokens[seq]
         num_tokens = cum_tokens - (context.cum_tokens[seq - 1] if seq else 0)
-        record = ShardRecord(
-            seq=seq,
-            file=key,
-            bytes=blob.size,
-            xxh3_128=blob.xxh3_128,
-            packs=end - first,
-            tokens=num_tokens,
-            cum_packs=end,
-            cum_tokens=cum_tokens,
-            producer_id=context.producer_id,
-            media=media_facts,
-            batches=writer.batches,
-        )
+        numbers = (end - first, num_tokens, end, cum_tokens)
+        record = add_shard(files, seq, blob, numbers, context.producer_id, media=media_facts, batches=writer.batches)
         # After a kill in between, the shard is unused under its content's name, and the next run publishes the same
         # bytes again.
         StreamLog(store).commit(record, files)

@@ -16,15 +16,13 @@ from brimful.encode.encoder import Encoder
 from brimful.errors import BadSampleError
 from brimful.sources.sample import Sample
 from brimful.store.shards import (
-    BATCH_ROWS,
     EndRecord,
     Pack,
-    PackRows,
     ShardRecord,
     ShardWriter,
     StreamLog,
+    add_shard,
     assemble_pack,
-    shard_key,
 )
 
 __all__ = [
@@ -202,20 +200,9 @@ class ToyProducer:
             blob = files.blob("a shard")
             writer = ShardWriter(blob)
             end = first + num_packs
-            for begin in range(first, end, BATCH_ROWS):
-                packs = [toy_pack([4], first_sample=i, seed=i) for i in range(begin, min(begin + BATCH_ROWS, end))]
-                ids, masks = [pack.input_ids for pack in packs], [pack.loss_mask for pack in packs]
-                rows = assemble_pack(ids, masks, range(begin, begin + len(packs)))
-                lengths = np.full(len(packs), 4, dtype=np.int32)
-                bounds = np.arange(len(packs) + 1, dtype=np.int64)
-                writer.add(
-                    PackRows(rows.input_ids, rows.loss_mask, lengths, rows.sample_ids, np.zeros_like(lengths), bounds)
-                )
-            writer.close()
-            key = shard_key(len(records), blob.xxh3_128)
-            files.add(key, blob)
+            writer.add_packs([toy_pack([4], first_sample=i, seed=i) for i in range(first, end)])
             numbers = (num_packs, 4 * num_packs, end, 4 * end)
-            record = ShardRecord(len(records), key, blob.size, blob.xxh3_128, *numbers, "toy", batches=writer.batches)
+            record = add_shard(files, len(records), blob, numbers, "toy", batches=writer.batches)
             self._log.commit(record, files)
 
     def close(self) -> None:

@@ -1,7 +1,5 @@
 """What a producer carries over: packs that are ready and segments that wait, in a file that its record names."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -11,7 +9,8 @@ from brimful.errors import CorruptFileError
 from brimful.media import MediaKind, Medium, PlacedMedium
 from brimful.media.job.producer import CarriedMedia
 from brimful.plan.stream.lookahead import StreamPacks
-from brimful.stream.producer.carry_over import ReadyPack, WaitingSamples, load_carry_over, save_carry_over
+from brimful.store.shards import Pack
+from brimful.stream.producer.carry_over import WaitingSamples, load_carry_over, save_carry_over
 
 
 def tokens(*ids):
@@ -36,10 +35,13 @@ def test_a_split_sample_leaves_by_parts_and_goes_with_its_last():
     waiting.add(5, *tokens(20, 21), start=4)
     (pack,) = waiting.take(packs_of((3, 0, 1), (5, 4, 2), (3, 1, 2)))
     assert pack.input_ids.tolist() == [10, 20, 21, 11, 12]
-    assert (pack.sample_ids.tolist(), pack.starts.tolist(), pack.lengths.tolist()) == ([3, 5, 3], [0, 4, 1], [1, 2, 2])
+    assert (pack.sample_ids.tolist(), pack.starts.tolist(), np.diff(pack.cu_seqlens).tolist()) == (
+        [3, 5, 3],
+        [0, 4, 1],
+        [1, 2, 2],
+    )
     assert list(waiting) == [3]
-    ids, mask = waiting.segment(3, 3, 1)
-    assert (ids.tolist(), mask.tolist()) == ([13], [True])
+    assert waiting.pack([3], [3], [1]).input_ids.tolist() == [13]
     waiting.take(packs_of((3, 3, 1)))
     assert len(waiting) == 0
 
@@ -52,20 +54,18 @@ def test_a_sample_that_is_cut_goes_with_its_one_segment():
 
 
 def test_media_are_placed_in_their_pack():
-    """By segment and token, and their bytes are counted each time they are there."""
+    """By segment and token."""
     waiting = WaitingSamples(splits=True)
     waiting.add(1, *tokens(1, 2, 3))
     waiting.add(2, *tokens(4, 9, 9, 5), media=(picture(1, 2, b"abc"),))
     (pack,) = waiting.take(packs_of((1, 0, 3), (2, 0, 4)))
     assert [(item.segment, item.start, item.length) for item in pack.media] == [(1, 4, 2)]
-    assert pack.media_bytes == 3
-    assert replace(pack, media=pack.media * 2).media_bytes == 6
 
 
 def ready_pack(*ids, sample_id=0, start=0, media=()):
     input_ids, loss_mask = tokens(*ids)
-    length, sample, first = np.array([len(ids)], np.int32), np.array([sample_id]), np.array([start], np.int32)
-    return ReadyPack(input_ids, loss_mask, length, sample, first, media)
+    edges, sample, first = np.array([0, len(ids)], np.int32), np.array([sample_id]), np.array([start], np.int32)
+    return Pack(input_ids, loss_mask, edges, sample, first, media)
 
 
 def test_nothing_is_no_file(tmp_path):
@@ -91,7 +91,7 @@ def test_packs_and_segments_come_back(tmp_path):
     store.delete(facts["file"])
     assert [pack.input_ids.tolist() for pack in (*ready, *segments)] == [[1, 2], [3], [4, 5]]
     assert [(pack.sample_ids.tolist(), pack.starts.tolist()) for pack in segments] == [([7], [2]), ([8], [0])]
-    assert ready[0].lengths.dtype == np.int32
+    assert ready[0].cu_seqlens.dtype == np.int32
     assert (ready[0].media, len(ready), len(segments)) == ((), 1, 2)
     with pytest.raises(FileNotFoundError):
         load_carry_over(store, facts)

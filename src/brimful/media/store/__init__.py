@@ -1,6 +1,6 @@
 """Media in a pack store: their columns in shards, the containers of their bytes, a census and a check of them.
 
-The package is the ``AttachmentStore`` of ``brimful.base.attachment``.
+The package is the ``attachment_store`` of ``brimful.base.attachment``.
 """
 
 from brimful.media.store.census import KindCount, KindCounter, LargestMedium, MediaCensus

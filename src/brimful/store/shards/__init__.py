@@ -1,7 +1,7 @@
 """File format of packs and the log that commits them; independent of policies."""
 
 from brimful.store.shards.format import BATCH_ROWS, MEDIA_VERSION, SHARD_VERSION, ShardReader, ShardWriter
-from brimful.store.shards.log import LANES, EndRecord, ShardRecord, StreamLog, shard_key
+from brimful.store.shards.log import LANES, EndRecord, ShardRecord, StreamLog, add_shard
 from brimful.store.shards.pack import FingerprintedPacks, Pack, PackRows, PackSequence, PlainPack, assemble_pack
 
 __all__ = [
@@ -19,6 +19,6 @@ __all__ = [
     "ShardRecord",
     "ShardWriter",
     "StreamLog",
+    "add_shard",
     "assemble_pack",
-    "shard_key",
 ]

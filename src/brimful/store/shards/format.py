@@ -152,6 +152,13 @@ class ShardWriter:
         ]
         self._writer.write_batch(pa.record_batch(columns, schema=self._schema))
 
+    def add_packs(self, packs: Sequence[Pack], attachments: Sequence[Sequence[Any]] | None = None) -> None:
+        """Append packs, with these attachments in place of their own, and write the footer."""
+        for begin in range(0, len(packs), BATCH_ROWS):
+            batch = slice(begin, begin + BATCH_ROWS)
+            self.add(PackRows.of_packs(packs[batch], None if attachments is None else attachments[batch]))
+        self.close()
+
     def _attached_cells(self, rows: PackRows) -> Sequence[tuple[bytes, ...]]:
         """Return the cells of each row's attachments, as they enter its checksum."""
         empty: Sequence[tuple[Any, ...]] = [()] * len(rows)

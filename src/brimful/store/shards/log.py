@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from brimful.base.blobs import BlobGroup, BlobStore
+from brimful.base.blobs import Blob, BlobGroup, BlobStore
 from brimful.base.fingerprint import differing_keys, fingerprint_of, short
 from brimful.base.wording import setting
 from brimful.errors import CorruptFileError, NotAPackStoreError, StoreMismatchError
@@ -271,9 +271,19 @@ def append_records(
     return None
 
 
-def shard_key(seq: int, xxh3_128: str) -> str:
-    """Return the key of a shard, with its number and 16 digits of its hash."""
-    return f"shards/{seq:08d}-{xxh3_128[:16]}.arrow"
+def add_shard(
+    files: BlobGroup, seq: int, blob: Blob, numbers: tuple[int, int, int, int], producer_id: str, **facts: Any
+) -> ShardRecord:
+    """Add a complete shard to a commit, under its number and 16 digits of its hash; return its record.
+
+    Args:
+        files, seq, blob: of the shard.
+        numbers: its packs and tokens, and those of this and all earlier shards.
+        producer_id, facts: further fields of the record.
+    """
+    key = f"shards/{seq:08d}-{blob.xxh3_128[:16]}.arrow"
+    files.add(key, blob)
+    return ShardRecord(seq, key, blob.size, blob.xxh3_128, *numbers, producer_id, **facts)
 
 
 def _key(seq: int) -> str:

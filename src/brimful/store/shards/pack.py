@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from brimful.base.attachment import Attachment, BadAttachmentError, attachments_of_segment
+from brimful.base.attachment import BadAttachmentError, attachments_of_segment
 from brimful.base.ragged import offsets_of
 from brimful.base.typing import (
     IGNORE_INDEX,
@@ -160,7 +160,7 @@ def assemble_pack(
     masks: Sequence[LossMask],
     sample_ids: Sequence[int] | SampleIds,
     starts: Sequence[int] | TokenIds | None = None,
-    attachments: Sequence[Sequence[Attachment]] | None = None,
+    attachments: Sequence[Sequence[Any]] | None = None,
 ) -> Pack:
     """Concatenate segments into one pack. The first token of each loses its label: no token before it may predict it.
 
@@ -188,11 +188,11 @@ def assemble_pack(
 
 
 def _placed(
-    attachments: Sequence[Sequence[Attachment]],
+    attachments: Sequence[Sequence[Any]],
     sample_ids: Sequence[int] | SampleIds,
     starts: Sequence[int] | TokenIds | None,
     cu_seqlens: CuSeqlens,
-) -> Iterator[Attachment]:
+) -> Iterator[Any]:
     """Yield the attachments of all segments, placed in the pack."""
     edges = cu_seqlens.tolist()
     for segment, items in enumerate(attachments):
@@ -230,7 +230,20 @@ class PackRows:
     sample_ids: SampleIds
     starts: Lengths
     segments: Offsets
-    attachments: Sequence[Sequence[Attachment]] | None = None
+    attachments: Sequence[Sequence[Any]] | None = None
+
+    @classmethod
+    def of_packs(cls, packs: Sequence[Pack], attachments: Sequence[Sequence[Any]] | None = None) -> PackRows:
+        """Return the rows of some packs, copied, with these attachments in place of their own."""
+        return cls(
+            np.concatenate([pack.input_ids for pack in packs]),
+            np.concatenate([pack.loss_mask for pack in packs]),
+            np.concatenate([np.diff(pack.cu_seqlens) for pack in packs]),
+            np.concatenate([pack.sample_ids for pack in packs]),
+            np.concatenate([pack.starts for pack in packs]),
+            offsets_of([pack.num_segments for pack in packs]),
+            attachments,
+        )
 
     def __post_init__(self) -> None:
         assert self._token_offsets[-1] == len(self.input_ids)

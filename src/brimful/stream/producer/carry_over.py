@@ -11,44 +11,17 @@ import contextlib
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from brimful.base.attachment import BadAttachmentError, attachments_of_segment
 from brimful.base.blobs import Blob, BlobGroup, BlobStore
 from brimful.base.fingerprint import fingerprint_bytes
-from brimful.base.ragged import offsets_of
-from brimful.base.typing import Lengths, LossMask, SampleIds, TokenIds
+from brimful.base.typing import LossMask, TokenIds
 from brimful.base.wording import setting
-from brimful.errors import CorruptFileError, OversizedSampleError
+from brimful.errors import CollateError, CorruptFileError, OversizedSampleError
 from brimful.plan.stream.lookahead import StreamPacks
-from brimful.store.shards import BATCH_ROWS, MEDIA_VERSION, SHARD_VERSION, PackRows, ShardReader, ShardWriter
-
-
-@dataclass(frozen=True)
-class ReadyPack:
-    """Pack that only waits for its shard.
-
-    Attributes:
-        input_ids: ``int32[num_tokens]``.
-        loss_mask: ``bool[num_tokens]``.
-        lengths, sample_ids, starts: of its segments, as in ``PackRows``.
-        media: in the order of their tokens, with sizes and fingerprints.
-    """
-
-    input_ids: TokenIds
-    loss_mask: LossMask
-    lengths: Lengths
-    sample_ids: SampleIds
-    starts: Lengths
-    media: tuple[Any, ...] = ()
-
-    @cached_property
-    def media_bytes(self) -> int:
-        """Bytes of its media; repeated media count each time."""
-        return sum(item.medium.num_bytes for item in self.media)
+from brimful.store.shards import MEDIA_VERSION, SHARD_VERSION, Pack, ShardReader, ShardWriter, assemble_pack
 
 
 @dataclass
@@ -96,46 +69,38 @@ class WaitingSamples:
         """Keep the tokens of a sample, or of a part that begins at ``start``; media keep their places in the sample."""
         self._samples.setdefault(sample_id, []).append(_Tokens(start, input_ids, loss_mask, media))
 
-    def segment(self, sample_id: int, start: int, length: int) -> tuple[TokenIds, LossMask]:
-        """Return the tokens and mask of a segment, without removing it."""
-        tokens = self._part(sample_id, start)
-        place = slice(start - tokens.start, start - tokens.start + length)
-        return tokens.input_ids[place], tokens.loss_mask[place]
-
-    def media(self, sample_id: int, start: int, length: int, *, segment: int = 0, offset: int = 0) -> Iterator[Any]:
-        """Yield the media of a segment, placed in its pack.
+    def pack(self, sample_ids: Sequence[int], starts: Sequence[int], lengths: Sequence[int]) -> Pack:
+        """Return a pack of segments, without removing them.
 
         Raises:
-            OversizedSampleError: the sample was cut within a medium.
+            OversizedSampleError: a sample was cut within a medium.
         """
-        media = self._part(sample_id, start).media
+        parts = [self._part(*place) for place in zip(sample_ids, starts, strict=True)]
+        begins = [start - part.start for start, part in zip(starts, parts, strict=True)]
+        spans = [slice(begin, begin + length) for begin, length in zip(begins, lengths, strict=True)]
         try:
-            yield from attachments_of_segment(media, start=start, length=length, segment=segment, offset=offset)
-        except BadAttachmentError as error:
-            raise OversizedSampleError(f"sample {sample_id}: {error}; choose {setting('overflow', 'drop')}") from error
+            return assemble_pack(
+                [part.input_ids[span] for part, span in zip(parts, spans, strict=True)],
+                [part.loss_mask[span] for part, span in zip(parts, spans, strict=True)],
+                sample_ids,
+                starts,
+                [part.media for part in parts],
+            )
+        except CollateError as error:
+            raise OversizedSampleError(f"{error.message}: choose {setting('overflow', 'drop')}") from error
 
     def _part(self, sample_id: int, start: int) -> _Tokens:
         parts = self._samples[sample_id]
         return next(part for part in parts if part.start <= start < part.start + len(part.input_ids))
 
-    def take(self, packs: StreamPacks) -> list[ReadyPack]:
+    def take(self, packs: StreamPacks) -> list[Pack]:
         """Return the packs that left the planner, with their tokens; remove samples with their last segment."""
         ready = []
-        for sample_ids, starts, lengths in packs:
-            ids, masks = [], []
-            media: list[Any] = []
-            offset = 0
-            segments = zip(sample_ids.tolist(), starts.tolist(), lengths.tolist(), strict=True)
-            for segment, (sample_id, start, length) in enumerate(segments):
-                media += self.media(sample_id, start, length, segment=segment, offset=offset)
-                offset += length
-                tokens, mask = self.segment(sample_id, start, length)
-                ids.append(tokens)
-                masks.append(mask)
-                self._drop(sample_id, start, length)
-            ready.append(
-                ReadyPack(np.concatenate(ids), np.concatenate(masks), lengths, sample_ids, starts, tuple(media))
-            )
+        for columns in packs:
+            sample_ids, starts, lengths = (column.tolist() for column in columns)
+            ready.append(self.pack(sample_ids, starts, lengths))
+            for segment in zip(sample_ids, starts, lengths, strict=True):
+                self._drop(*segment)
         return ready
 
     def _drop(self, sample_id: int, start: int, length: int) -> None:
@@ -149,23 +114,10 @@ class WaitingSamples:
             del self._samples[sample_id]
 
 
-def write_packs_to(blob: Blob, packs: Sequence[ReadyPack], media: Sequence[Sequence[Any]] | None = None) -> str:
+def write_packs_to(blob: Blob, packs: Sequence[Pack], media: Sequence[Sequence[Any]] | None = None) -> str:
     """Write packs as a shard, with their media unless ``media`` is None; return the digests of its batches."""
     writer = ShardWriter(blob, version=SHARD_VERSION if media is None else MEDIA_VERSION)
-    for begin in range(0, len(packs), BATCH_ROWS):
-        batch = packs[begin : begin + BATCH_ROWS]
-        writer.add(
-            PackRows(
-                np.concatenate([pack.input_ids for pack in batch]),
-                np.concatenate([pack.loss_mask for pack in batch]),
-                np.concatenate([pack.lengths for pack in batch]),
-                np.concatenate([pack.sample_ids for pack in batch]),
-                np.concatenate([pack.starts for pack in batch]),
-                offsets_of([len(pack.lengths) for pack in batch]),
-                None if media is None else media[begin : begin + BATCH_ROWS],
-            )
-        )
-    writer.close()
+    writer.add_packs(packs, media)
     return writer.batches
 
 
@@ -173,8 +125,8 @@ def save_carry_over(
     files: BlobGroup,
     folder: str,
     seq: int,
-    ready: Sequence[ReadyPack],
-    segments: Sequence[ReadyPack],
+    ready: Sequence[Pack],
+    segments: Sequence[Pack],
     carried_media: Any = None,
 ) -> dict[str, Any] | None:
     """Write the carry-over into a commit, and return its entry in the record; None if it is empty."""
@@ -184,7 +136,7 @@ def save_carry_over(
     media: list[list[Any]] | None = None
     containers: list[dict[str, Any]] = []
     if carried_media is not None:
-        media, containers = carried_media.save(files, f"{folder}/media-{seq:08d}", [row.media for row in rows])
+        media, containers = carried_media.save(files, f"{folder}/media-{seq:08d}", [row.attachments for row in rows])
     blob = files.blob(f"{folder}/{seq:08d}")
     write_packs_to(blob, rows, media)
     key = f"{folder}/{seq:08d}-{blob.xxh3_128[:16]}.arrow"
@@ -201,7 +153,7 @@ def save_carry_over(
 
 def load_carry_over(
     store: BlobStore, facts: dict[str, Any], carried_media: Any = None
-) -> tuple[list[ReadyPack], list[ReadyPack]]:
+) -> tuple[list[Pack], list[Pack]]:
     """Return the packs that were ready and the segments that waited.
 
     Raises:
@@ -212,14 +164,14 @@ def load_carry_over(
     with _opened(store, facts, files) as reader:
         rows = [reader.pack(row) for row in range(facts["ready"] + facts["waiting"])]
     packs = [
-        ReadyPack(
+        Pack(
             # Copies: the file is removed after the next records, and views would keep it mapped.
             np.array(row.input_ids),
             np.array(row.loss_mask),
-            np.diff(row.cu_seqlens).astype(np.int32),
+            np.array(row.cu_seqlens),
             np.array(row.sample_ids),
             np.array(row.starts),
-            () if carried_media is None else carried_media.loaded(row.media),
+            () if carried_media is None else carried_media.loaded(row.attachments),
         )
         for row in rows
     ]

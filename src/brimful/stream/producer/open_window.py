@@ -11,7 +11,8 @@ import numpy as np
 from brimful.base.attachment import CONTAINER_BYTES
 from brimful.base.wording import counted, percent
 from brimful.plan import Overflow
-from brimful.stream.producer.carry_over import ReadyPack, WaitingSamples
+from brimful.store.shards import Pack
+from brimful.stream.producer.carry_over import WaitingSamples
 from brimful.stream.producer.intake import TakenSamples
 from brimful.stream.producer.settings import ProducerSettings
 
@@ -67,7 +68,7 @@ class PackingWindow:
     def __init__(self, settings: ProducerSettings) -> None:
         self._settings, self._planner = settings, settings.planner()
         self._waiting = WaitingSamples(splits=settings.overflow is Overflow.SPLIT)
-        self.ready: list[ReadyPack] = []
+        self.ready: list[Pack] = []
         self.counts = dict.fromkeys(_COUNTS, 0)
 
     @property
@@ -103,32 +104,26 @@ class PackingWindow:
         # The bytes depend only on the samples, so a shard is the same after a stop.
         num_bytes = 0
         for num_packs, pack in enumerate(self.ready[: self._settings.shard_packs], 1):
-            num_bytes += pack.media_bytes
+            num_bytes += sum(item.medium.num_bytes for item in pack.attachments)
             if num_packs == self._settings.shard_packs or num_bytes >= CONTAINER_BYTES:
                 return num_packs
         return 0
 
-    def counts_after(self, packs: Sequence[ReadyPack]) -> dict[str, int]:
+    def counts_after(self, packs: Sequence[Pack]) -> dict[str, int]:
         """Return the counts after a shard of these packs."""
-        new = {"packs": len(packs), "tokens": sum(len(pack.input_ids) for pack in packs), "shards": 1}
+        new = {"packs": len(packs), "tokens": sum(map(len, packs)), "shards": 1}
         return {name: number + new.get(name, 0) for name, number in self.counts.items()}
 
     def drop_committed(self, num_packs: int, counts: dict[str, int]) -> None:
         """Forget the first ready packs, which are in a shard now."""
         self.ready, self.counts = self.ready[num_packs:], counts
 
-    def segments(self) -> list[ReadyPack]:
+    def segments(self) -> list[Pack]:
         """Return the waiting segments, each as a separate row, in the order of the window."""
         window = self._planner.state_dict()
         starts = window["starts"] or [0] * len(window["sample_ids"])
         return [
-            ReadyPack(
-                *self._waiting.segment(sample_id, start, length),
-                np.array([length], dtype=np.int32),
-                np.array([sample_id], dtype=np.int64),
-                np.array([start], dtype=np.int32),
-                tuple(self._waiting.media(sample_id, start, length)),
-            )
+            self._waiting.pack([sample_id], [start], [length])
             for sample_id, start, length in zip(window["sample_ids"], starts, window["lengths"], strict=True)
         ]
 
@@ -141,8 +136,8 @@ class PackingWindow:
         self,
         counts: Mapping[str, int],
         planner_state: Mapping[str, Any],
-        ready: list[ReadyPack],
-        segments: Sequence[ReadyPack],
+        ready: list[Pack],
+        segments: Sequence[Pack],
     ) -> None:
         """Resume from the state in a record, with its carry-over."""
         self.ready, self.counts = ready, dict(counts)
@@ -151,12 +146,12 @@ class PackingWindow:
             {
                 **planner_state,
                 "sample_ids": [int(segment.sample_ids[0]) for segment in segments],
-                "lengths": [len(segment.input_ids) for segment in segments],
+                "lengths": list(map(len, segments)),
                 "starts": starts if any(starts) else None,
             }
         )
         for segment, start in zip(segments, starts, strict=True):
-            media = tuple(replace(item, start=start + item.start) for item in segment.media)
+            media = tuple(replace(item, start=start + item.start) for item in segment.attachments)
             self._waiting.add(int(segment.sample_ids[0]), segment.input_ids, segment.loss_mask, start, media)
 
     @property

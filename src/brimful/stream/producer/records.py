@@ -13,9 +13,9 @@ from typing import Any
 from brimful.base.attachment import attachment_jobs
 from brimful.base.blobs import BlobGroup, BlobStore, crash_points
 from brimful.errors import CorruptFileError, StateError
-from brimful.store.shards import EndRecord, ShardRecord, StreamLog, shard_key
+from brimful.store.shards import EndRecord, Pack, ShardRecord, StreamLog, add_shard
 from brimful.stream.producer.back_pressure import Clock
-from brimful.stream.producer.carry_over import ReadyPack, load_carry_over, write_packs_to
+from brimful.stream.producer.carry_over import load_carry_over, write_packs_to
 from brimful.stream.producer.open_window import PackingWindow
 from brimful.stream.producer.settings import ProducerSettings
 
@@ -78,7 +78,7 @@ class SeenRecords:
 def write_shard(
     files: BlobGroup,
     records: SeenRecords,
-    packs: Sequence[ReadyPack],
+    packs: Sequence[Pack],
     state: dict[str, Any],
     writer_id: str,
     with_media: bool,
@@ -95,23 +95,9 @@ def write_shard(
     crash_points.reach("after-media")
     blob = files.blob(f"shards/{seq:08d}")
     batches = write_packs_to(blob, packs, media)
-    key = shard_key(seq, blob.xxh3_128)
-    files.add(key, blob)
-    tokens = sum(len(pack.input_ids) for pack in packs)
-    return ShardRecord(
-        seq=seq,
-        file=key,
-        bytes=blob.size,
-        xxh3_128=blob.xxh3_128,
-        packs=len(packs),
-        tokens=tokens,
-        cum_packs=num_packs + len(packs),
-        cum_tokens=num_tokens + tokens,
-        producer_id=writer_id,
-        state=state,
-        media=media_facts,
-        batches=batches,
-    )
+    tokens = sum(map(len, packs))
+    numbers = (len(packs), tokens, num_packs + len(packs), num_tokens + tokens)
+    return add_shard(files, seq, blob, numbers, writer_id, state=state, media=media_facts, batches=batches)
 
 
 def remove_carry_over(store: BlobStore, records: SeenRecords) -> None:
