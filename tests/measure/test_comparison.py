@@ -14,7 +14,8 @@ from brimful.encode.fast.hard_texts import remember
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import CacheMismatchError, EncodersDifferError
 from brimful.measure import LengthTable, comparison, measure_lengths, pending
-from brimful.measure.block import BlockContext, BlockTask, measure_block
+from brimful.measure.block import measure_block
+from brimful.measure.block_task import BlockContext, BlockTask
 from brimful.sources import open_source
 from tests.measure.planted import chats, lose_tokens, shift_targets
 

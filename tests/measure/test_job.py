@@ -12,7 +12,7 @@ import pytest
 from brimful.base.progress import Progress
 from brimful.encode.token_runs import StoredSamples
 from brimful.errors import BadSampleError, CacheMismatchError, SettingsError
-from brimful.measure import LengthTable, block, job, measure_lengths
+from brimful.measure import LengthTable, block_task, job, measure_lengths
 from brimful.measure.measure_settings import MeasureSettings
 from brimful.sources import line_index, open_source
 from brimful.testing.toys import toy_chat_encoder
@@ -394,9 +394,9 @@ def test_an_unknown_choice_names_the_known_ones(source, options, message):
 
 def test_batches_are_bounded_in_samples_and_characters(source, monkeypatch):
     """Without it long documents would be tokenized by the hundred at once, and memory would run out."""
-    monkeypatch.setattr(block, "_BATCH_SAMPLES", 3)
-    monkeypatch.setattr(block, "_BATCH_CHARACTERS", 7)
-    batches = block._batches(source.read(0, 6), pytest.fail)  # type: ignore[arg-type]
+    monkeypatch.setattr(block_task, "_BATCH_SAMPLES", 3)
+    monkeypatch.setattr(block_task, "_BATCH_CHARACTERS", 7)
+    batches = block_task.batches_of(source.read(0, 6), pytest.fail)  # type: ignore[arg-type]
     assert [[sample.text for sample in batch] for batch in batches] == [
         ["a", "bb", "Ccc"],
         ["dddd", "EEEEE"],

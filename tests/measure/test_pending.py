@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from brimful.encode import ChatEncoder, Encoder
-from brimful.measure.block import BlockContext, BlockTask
+from brimful.measure.block_task import BlockContext, BlockTask
 from brimful.measure.pending import _is_for_one_process
 from brimful.sources import open_source
 from brimful.testing.toys import toy_chat_encoder

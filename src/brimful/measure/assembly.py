@@ -11,6 +11,7 @@ from brimful.base.typing import Int64Array
 from brimful.lengths.table import REJECTED, LengthTable
 from brimful.lengths.targets import Account, Targets, joined_rows
 from brimful.measure.block import RUNS, BlockContext, BlockTask
+from brimful.measure.block_task import BlockContext, BlockTask
 from brimful.measure.filters import Duplicates
 from brimful.measure.filters.duplicates import CONTENT, first_of_each
 from brimful.measure.media_states import STATES

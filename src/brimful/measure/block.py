@@ -1,89 +1,25 @@
 """Measurement of one block of rows, in any process: lengths, targets, account and rejected rows."""
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from brimful.base.ragged import offsets_of
 from brimful.base.tables import Ragged, write_table
 from brimful.base.typing import BoolArray, Lengths, LossMask, TokenIds
-from brimful.encode.encoder import Encoder
 from brimful.encode.token_runs import write_stored
 from brimful.errors import BadSampleError
 from brimful.lengths.table import REJECTED
 from brimful.lengths.targets import Account, runs_of_masks
-from brimful.measure.filters import Duplicates, Filter, rejection
+from brimful.measure.block_task import BlockContext, BlockTask, batches_of, in_halves
+from brimful.measure.filters import rejection
 from brimful.measure.filters.duplicates import CONTENT, content_of
 from brimful.measure.media_states import STATES, noted
-from brimful.sources.sample import PlainMessages, Sample
-from brimful.sources.source import Source
+from brimful.sources.sample import Sample
 
 RUNS = "target_runs"
 """Column of a block's file with the runs of targets of each row."""
-
-_BATCH_SAMPLES = 1024
-_BATCH_CHARACTERS = 1 << 20
-_PART_CHARACTERS = 1 << 10
-"""Characters that a content with media counts as: it opens files, which takes as long as some text."""
-
-_Result = TypeVar("_Result")
-
-_BATCHES_AHEAD = 2
-"""Batches that wait for the tokenizer while one is rendered."""
-
-
-@dataclass(frozen=True)
-class BlockContext:
-    """Settings that all blocks of a job share; sent to each worker process once."""
-
-    source: Source
-    encoder: Encoder
-    budgets: tuple[str, ...]
-    skip_bad: bool
-    keep_encoded: bool
-    targets: bool
-    filters: tuple[Filter, ...] = ()
-    looks_at_media: bool = False
-
-    @property
-    def needs_contents(self) -> bool:
-        """True if contents of samples have to be compared."""
-        return any(isinstance(item, Duplicates) for item in self.filters)
-
-    @property
-    def needs_runs(self) -> bool:
-        """True if the place of each target has to be found by encoding."""
-        return self.targets and not self.encoder.all_are_targets
-
-    @property
-    def needs_labels(self) -> bool:
-        """True if lengths alone are not enough."""
-        return self.keep_encoded or self.needs_runs or set(self.budgets) != {"tokens"}
-
-
-@dataclass(frozen=True)
-class BlockTask:
-    """Rows ``start … stop-1``, the file of their lengths, and the file of their tokens if they are kept.
-
-    Attributes:
-        num_bytes: of their text; None if unknown.
-    """
-
-    start: int
-    stop: int
-    part_path: str
-    encoded_path: str | None
-    num_bytes: int | None = None
-
-    def __len__(self) -> int:
-        return self.stop - self.start
-
-    def __str__(self) -> str:
-        return f"samples {self.start:,} to {self.stop - 1:,}"
 
 
 def measure_block(context: BlockContext, task: BlockTask) -> int:
@@ -97,7 +33,7 @@ def measure_block(context: BlockContext, task: BlockTask) -> int:
         # Before the filters: a filter that looks at an image rejects its row only as long as the image stays the same.
         samples = noted(samples, states, task.start)
     # Files and filters apply to the samples before transforms, which may replace a file by bytes.
-    batches = _batches(context.source.augment(judgement.kept(samples, errors)), errors)
+    batches = batches_of(context.source.augment(judgement.kept(samples, errors)), errors)
     columns: dict[str, Any] = {}
     if context.needs_labels:
         ids, mask, media = _encode(context, task, batches, errors, account)
@@ -188,7 +124,7 @@ def _encode(
     ids: list[TokenIds] = [np.empty(0, dtype=np.int32)]
     masks: list[LossMask] = [np.empty(0, dtype=bool)]
     media: dict[int, tuple[Any, ...]] = {}
-    for samples, batch in _in_halves(context.encoder.begin_encoding, batches):
+    for samples, batch in in_halves(context.encoder.begin_encoding, batches):
         lengths, offsets = batch.lengths, batch.ids.offsets
         # Samples come in the order of their rows, and so do their tokens.
         sizes[[sample.sample_id - task.start for sample in samples]] = lengths
@@ -224,7 +160,7 @@ def _measure(
 ) -> Lengths:
     """Return the number of tokens of each row, below 1 for a row that cannot be encoded."""
     tokens = np.zeros(len(task), dtype=np.int32)
-    for samples, (lengths, batch_errors) in _in_halves(context.encoder.begin_lengths, batches):
+    for samples, (lengths, batch_errors) in in_halves(context.encoder.begin_lengths, batches):
         tokens[[sample.sample_id - task.start for sample in samples]] = lengths
         errors += batch_errors
         _count(context, account, samples, lengths > 0, lengths > 1)
@@ -256,61 +192,3 @@ def _rejects(
             raise error
         rejects.append([error.sample_id - task.start, error.where, error.reason])
     return rejects
-
-
-def _in_halves(
-    begin: Callable[[list[Sample]], Callable[[], _Result]], batches: Iterable[list[Sample]]
-) -> Iterator[tuple[list[Sample], _Result]]:
-    """Yield the result of each batch: one is tokenized, which needs no Python, while the next is rendered.
-
-    Rendering has its own thread, and tokenizing uses this one: ``fastokens`` makes tables for each thread, and the
-    first thread of a worker process inherits the tables of the server that it was forked from.
-
-    Args:
-        begin: does the first half of the work on a batch, and returns a function for the second half.
-        batches: of samples.
-    """
-    remaining = iter(batches)
-
-    def render() -> tuple[list[Sample], Callable[[], _Result]] | None:
-        batch = next(remaining, None)
-        return None if batch is None else (batch, begin(batch))
-
-    pool = ThreadPoolExecutor(1)
-    try:
-        # The queue is bounded: rendered texts of all batches would not fit in memory.
-        queue = deque(pool.submit(render) for _ in range(_BATCHES_AHEAD))
-        while (rendered := queue.popleft().result()) is not None:
-            queue.append(pool.submit(render))
-            batch, finish = rendered
-            yield batch, finish()
-    finally:
-        pool.shutdown(cancel_futures=True)  # an error or Ctrl-C waits for one batch, not for all queued ones
-
-
-def _batches(samples: Iterable[Sample | BadSampleError], errors: list[BadSampleError]) -> Iterator[list[Sample]]:
-    """Yield runs of samples to encode together, bounded in number and in characters; append errors to ``errors``."""
-    batch: list[Sample] = []
-    batch_characters = 0
-    for sample in samples:
-        if isinstance(sample, BadSampleError):
-            errors.append(sample)
-            continue
-        batch.append(sample)
-        batch_characters += num_characters(sample)
-        if len(batch) >= _BATCH_SAMPLES or batch_characters >= _BATCH_CHARACTERS:
-            yield batch
-            batch, batch_characters = [], 0
-    if batch:
-        yield batch
-
-
-def num_characters(sample: Sample) -> int:
-    """Return the characters of a sample's texts; a content with media counts as ``_PART_CHARACTERS``."""
-    messages = sample.messages
-    if type(messages) is PlainMessages:
-        return sum(map(len, messages.texts))
-    texts = [turn.get("content") or "" for turn in messages or ()]
-    num_media = len(texts) - [*map(type, texts)].count(str)
-    num_texts = sum(map(len, texts)) if not num_media else sum(len(text) for text in texts if type(text) is str)
-    return len(sample.text or "") + num_texts + num_media * _PART_CHARACTERS

@@ -18,7 +18,8 @@ from brimful.encode.encoded import EncodedSample
 from brimful.encode.token_runs import StoredSamples
 from brimful.errors import BadSampleError, BrimfulError, EncodersDifferError, SourceNotFoundError
 from brimful.lengths.targets import mask_of_runs
-from brimful.measure.block import RUNS, BlockContext, BlockTask, measure_block, num_characters
+from brimful.measure.block import RUNS, measure_block
+from brimful.measure.block_task import BlockContext, BlockTask, num_characters
 from brimful.sources.sample import Sample
 
 ROWS = 16

@@ -18,7 +18,7 @@ from brimful.encode.token_runs import StoredSamples
 from brimful.errors import CacheMismatchError
 from brimful.lengths.table import LengthTable
 from brimful.measure.assembly import assembled_table, originals_of
-from brimful.measure.block import BlockContext
+from brimful.measure.block_task import BlockContext
 from brimful.measure.filters import Duplicates, as_filters
 from brimful.measure.measure_settings import MeasureSettings
 from brimful.measure.media_states import changed_samples, runs_of_states

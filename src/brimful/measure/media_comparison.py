@@ -19,7 +19,7 @@ from brimful.base.typing import Int64Array
 from brimful.base.wording import setting
 from brimful.encode.encoder import MediaReference
 from brimful.errors import BadSampleError, BrimfulError, ProcessorDiffersError
-from brimful.measure.block import BlockContext, BlockTask
+from brimful.measure.block_task import BlockContext, BlockTask
 from brimful.sources.sample import Sample
 
 SHARE = 256

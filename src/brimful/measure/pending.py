@@ -15,7 +15,8 @@ from brimful.base.tables import open_table
 from brimful.encode.encoder import Encoder
 from brimful.encode.token_runs import is_stored
 from brimful.errors import BrimfulError
-from brimful.measure.block import RUNS, BlockContext, BlockTask, measure_block
+from brimful.measure.block import RUNS, measure_block
+from brimful.measure.block_task import BlockContext, BlockTask
 from brimful.measure.comparison import ReferenceRows, compare_block, is_compared, measure_and_compare, reference_rows
 from brimful.measure.filters.duplicates import CONTENT
 from brimful.measure.media_comparison import MediaComparison

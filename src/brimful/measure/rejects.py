@@ -12,7 +12,7 @@ from brimful.base.atomic_file import atomic_file
 from brimful.base.tables import open_table
 from brimful.base.typing import Int64Array
 from brimful.lengths.table import LengthTable
-from brimful.measure.block import BlockTask
+from brimful.measure.block_task import BlockTask
 from brimful.sources.source import Source
 
 MAX_REJECTS = 1000

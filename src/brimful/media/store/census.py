@@ -8,7 +8,7 @@ from typing import Any
 
 from brimful.base.wording import counted, size_of
 from brimful.media import MediaKind, PlacedMedium
-from brimful.store.shards.log import ShardRecord
+from brimful.store.shards.shard_record import ShardRecord
 
 _NOUNS = {MediaKind.IMAGE: "image", MediaKind.VIDEO: "video", MediaKind.AUDIO: "audio clip"}
 

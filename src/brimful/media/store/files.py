@@ -17,8 +17,8 @@ from brimful.errors import CorruptFileError
 from brimful.media import MediaKind, Medium, PlacedMedium
 from brimful.media.medium import CHANGED, BadMediumError, MediaContainer
 from brimful.media.store.census import KindCounter, MediaCensus
-from brimful.store.shards.log import ShardRecord
 from brimful.store.shards.pack import Pack
+from brimful.store.shards.shard_record import ShardRecord
 
 _BLOCK = 512
 """Bytes of a block of tar: a header takes one, and every member ends at a multiple of it."""

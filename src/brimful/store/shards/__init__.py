@@ -1,8 +1,10 @@
 """File format of packs and the log that commits them; independent of policies."""
 
-from brimful.store.shards.format import BATCH_ROWS, MEDIA_VERSION, SHARD_VERSION, ShardReader, ShardWriter
-from brimful.store.shards.log import LANES, EndRecord, ShardRecord, StreamLog, add_shard
+from brimful.store.shards.format import BATCH_ROWS, MEDIA_VERSION, SHARD_VERSION, ShardWriter
+from brimful.store.shards.log import LANES, StreamLog
 from brimful.store.shards.pack import FingerprintedPacks, Pack, PackRows, PackSequence, PlainPack, assemble_pack
+from brimful.store.shards.shard_reader import ShardReader
+from brimful.store.shards.shard_record import EndRecord, ShardRecord, add_shard
 
 __all__ = [
     "BATCH_ROWS",

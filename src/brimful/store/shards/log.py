@@ -8,76 +8,33 @@
     log/000000000000.json             one record per shard: THE commit point
     log/<last>.json                   the end record: nothing can follow it
 
-A finished pack store is a stream whose log has an end record. Records have running sums, so a binary
-search finds the shard of a pack, and the log alone gives the number of packs.
+A finished pack store is a stream whose log has an end record. Records have running sums: the log alone gives the number
+of packs.
 """
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
-from brimful.base.blobs import Blob, BlobGroup, BlobStore
+from brimful.base.blobs import BlobGroup, BlobStore
 from brimful.base.fingerprint import differing_keys, fingerprint_of, short
 from brimful.base.wording import setting
 from brimful.errors import CorruptFileError, NotAPackStoreError, StoreMismatchError
+from brimful.store.shards.shard_record import EndRecord, ShardRecord, append_records, parsed_json, parsed_record
 
 FORMAT, FORMAT_VERSION = "brimful.packs", 1
 """Name and version in every header; a reader rejects others."""
 
 LANES = 1
-"""Groups of shards, divided among readers. Growing streams will need it in the header; no reader uses it yet."""
-
-IDENTITY_KEYS = ("capacity", "plan", "source", "encoder", "lanes")
-"""Keys that every header has. Equal identities mean equal packs; ``lanes`` is not compared."""
+"""Groups of shards of a store that is not a stream."""
 
 _READ_AT_ONCE = 256
 """Records that are requested together when a log is read from its beginning."""
 
 _HEADER = "stream.json"
 _RECORD = re.compile(r"log/(\d{12})\.json")
-
-
-@dataclass(frozen=True)
-class ShardRecord:
-    """One committed shard.
-
-    Attributes:
-        seq: number of the shard, dense from 0.
-        file: key of the shard.
-        bytes: its size.
-        xxh3_128: of its bytes, 32 hexadecimal digits.
-        packs, tokens: in this shard.
-        cum_packs, cum_tokens: in this and all earlier shards.
-        producer_id: host, process id and random digits of the writer.
-        state: position of the producer after it, for growing streams; None in a planned store.
-        media: counts of the media of its packs (``media/store/census.py``), and the file of the media that no earlier
-            shard has (``media/store/files.py``); None without media.
-        batches: 8 hexadecimal digits for each batch of its rows (``ShardWriter.batches``).
-    """
-
-    seq: int
-    file: str
-    bytes: int
-    xxh3_128: str
-    packs: int
-    tokens: int
-    cum_packs: int
-    cum_tokens: int
-    producer_id: str
-    state: Any = None
-    media: dict[str, Any] | None = None
-    batches: str = ""
-
-
-@dataclass(frozen=True)
-class EndRecord:
-    """End of the stream, with its totals."""
-
-    seq: int
-    packs: int
-    tokens: int
 
 
 class StreamLog:
@@ -90,29 +47,22 @@ class StreamLog:
         """Read and check ``stream.json``.
 
         Raises:
-            NotAPackStoreError: the file does not exist.
-            CorruptFileError: unreadable, or of another version.
+            NotAPackStoreError, CorruptFileError: it does not exist; it is damaged, or of another version.
         """
         name = f"{self.store.url}/{_HEADER}"
         try:
             data = self.store.get(_HEADER)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise NotAPackStoreError(
-                f"{self.store.url} is not a pack store: it has no {_HEADER} (`brimful pack` and "
-                f"`pack_dataset` write one)"
+                f"{self.store.url} is not a pack store: it has no {_HEADER} (`brimful pack` and `pack_dataset` write one)"
             ) from error
-        header = _parse(data, name)
+        header = parsed_json(data, name)
         if header.get("format") != FORMAT or header.get("version") != FORMAT_VERSION:
             raise CorruptFileError(
                 f"{name} has format {header.get('format')!r} version {header.get('version')!r}; "
                 f"this brimful reads {FORMAT!r} version {FORMAT_VERSION}"
             )
-        # The checksum covers the keys too; they are checked first for a better message.
-        identity, notes = header.get("identity"), header.get("notes")
-        absent = [key for key in IDENTITY_KEYS if not isinstance(identity, dict) or key not in identity]
-        if absent or not isinstance(notes, dict):
-            raise CorruptFileError(f"{name} is damaged: {absent[0] if absent else 'notes'} is missing")
-        if header.get("checksum") != fingerprint_of([identity, notes]):
+        if header.get("checksum") != fingerprint_of([header.get("identity"), header.get("notes")]):
             raise CorruptFileError(f"{name} is damaged: it has other contents than were written")
         return header
 
@@ -124,8 +74,7 @@ class StreamLog:
         """Claim the directory for packs of this identity, or check that it already has this identity.
 
         Args:
-            identity: settings and fingerprints that must be equal to resume a job.
-            notes: facts that may differ (paths, versions).
+            identity, notes: settings and fingerprints that must be equal to resume a job; facts that may differ.
 
         Raises:
             StoreMismatchError: the directory holds packs of another identity; names the differences.
@@ -133,7 +82,6 @@ class StreamLog:
         header = {"format": FORMAT, "version": FORMAT_VERSION, "identity": identity, "notes": notes}
         header["checksum"] = fingerprint_of([identity, notes])
         data = json.dumps(header, indent=1, sort_keys=True, ensure_ascii=False).encode()
-        # Of two jobs that begin at once, one publishes its header, and the other is compared with it.
         if not self.store.put_if_absent(_HEADER, data):
             self.expect(identity)
 
@@ -144,10 +92,10 @@ class StreamLog:
             StoreMismatchError: names the differences.
         """
         store_identity, identity = _flat(self.header()["identity"]), _flat(identity)
-        # Packs do not depend on lanes: a stream may resume with another number.
+        # Packs do not depend on lanes.
         names = {key.split(" ", 1)[0] for key in identity} - {"lanes"}
         keys = [key for key in differing_keys(store_identity, identity) if key.split(" ", 1)[0] in names]
-        # The plan and its packs per shard follow from the other keys, which say more about the cause.
+        # The plan and its packs per shard follow from the other keys.
         keys = [key for key in keys if key not in ("plan", "packs_per_shard")] or keys
         if keys:
             text = ", ".join(
@@ -177,10 +125,7 @@ class StreamLog:
         self.store.put_if_absent(_key(record.seq), json.dumps({"type": "end", **asdict(record)}).encode())
 
     def committed(self) -> set[int]:
-        """Return the numbers of all records, including the end; one listing, without reading records.
-
-        Files with other names are not records: some systems write files into every folder (``._000000000000.json``).
-        """
+        """Return the numbers of all records, including the end, by one listing; files with other names are no records."""
         return {int(match[1]) for key in self.store.list("log/") if (match := _RECORD.fullmatch(key))}
 
     def records(self) -> tuple[list[ShardRecord], EndRecord | None]:
@@ -192,8 +137,8 @@ class StreamLog:
         numbers = self.committed()
         num_known = next(seq for seq in range(len(numbers) + 1) if seq not in numbers)
         shards: list[ShardRecord] = []
-        while len(shards) < num_known:
-            seqs = range(len(shards), min(len(shards) + _READ_AT_ONCE, num_known))
+        for first in range(0, num_known, _READ_AT_ONCE):
+            seqs = range(first, min(first + _READ_AT_ONCE, num_known))
             try:
                 data = self.store.get_many([_key(seq) for seq in seqs])
             except FileNotFoundError:
@@ -227,77 +172,18 @@ class StreamLog:
         Raises:
             CorruptFileError: it is damaged, or the end record.
         """
-        record, name = self._read(seq)
+        record, name = self._parsed(seq, self.store.get(_key(seq)))
         if isinstance(record, EndRecord):
             raise CorruptFileError(f"{name} is not a record of a shard")
         return record
 
-    def _read(self, seq: int) -> tuple[ShardRecord | EndRecord, str]:
-        """Return a record and its name for messages; nothing is compared with other records."""
-        return self._parsed(seq, self.store.get(_key(seq)))
-
     def _parsed(self, seq: int, data: bytes) -> tuple[ShardRecord | EndRecord, str]:
         name = f"{self.store.url}/{_key(seq)}"
-        values = _parse(data, name)
-        kind = values.pop("type", None)
-        try:
-            record = EndRecord(**values) if kind == "end" else ShardRecord(**values)
-        except TypeError as error:
-            raise CorruptFileError(f"{name} is not a record of a shard: {error}") from error
-        if kind not in ("shard", "end"):
-            raise CorruptFileError(f"{name} does not follow from the records before it")
-        return record, name
-
-
-def append_records(
-    shards: list[ShardRecord], records: Sequence[tuple[ShardRecord | EndRecord, str]]
-) -> EndRecord | None:
-    """Append records, given with their names, to ``shards``; stop at the end record and return it.
-
-    Raises:
-        CorruptFileError: the running sums do not add up.
-    """
-    for record, name in records:
-        num_packs, num_tokens = (shards[-1].cum_packs, shards[-1].cum_tokens) if shards else (0, 0)
-        if isinstance(record, EndRecord):
-            if (record.packs, record.tokens) != (num_packs, num_tokens):
-                raise CorruptFileError(f"{name}: the end counts {record.packs:,} packs, the shards {num_packs:,}")
-            return record
-        # A record that another file replaced parses well; its number and running sums reveal it.
-        sums = num_packs + record.packs, num_tokens + record.tokens
-        if (record.seq, record.cum_packs, record.cum_tokens) != (len(shards), *sums):
-            raise CorruptFileError(f"{name} does not follow from the records before it")
-        shards.append(record)
-    return None
-
-
-def add_shard(
-    files: BlobGroup, seq: int, blob: Blob, numbers: tuple[int, int, int, int], producer_id: str, **facts: Any
-) -> ShardRecord:
-    """Add a complete shard to a commit, under its number and 16 digits of its hash; return its record.
-
-    Args:
-        files, seq, blob: of the shard.
-        numbers: its packs and tokens, and those of this and all earlier shards.
-        producer_id, facts: further fields of the record.
-    """
-    key = f"shards/{seq:08d}-{blob.xxh3_128[:16]}.arrow"
-    files.add(key, blob)
-    return ShardRecord(seq, key, blob.size, blob.xxh3_128, *numbers, producer_id, **facts)
+        return parsed_record(data, name), name
 
 
 def _key(seq: int) -> str:
     return f"log/{seq:012d}.json"
-
-
-def _parse(data: bytes, name: str) -> dict[str, Any]:
-    try:
-        value = json.loads(data)
-    except ValueError as error:
-        raise CorruptFileError(f"{name} is damaged: {error}") from error
-    if not isinstance(value, dict):
-        raise CorruptFileError(f"{name} is damaged: it holds {type(value).__name__}")
-    return value
 
 
 def _abridged(value: Any) -> str:

@@ -1,0 +1,110 @@
+"""Records of the log: each commits a shard, and the last one ends the stream."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from brimful.base.blobs import Blob, BlobGroup
+from brimful.errors import CorruptFileError
+
+
+@dataclass(frozen=True)
+class ShardRecord:
+    """One committed shard.
+
+    Attributes:
+        seq: number of the shard, dense from 0.
+        file: key of the shard.
+        bytes: its size.
+        xxh3_128: of its bytes, 32 hexadecimal digits.
+        packs, tokens: in this shard.
+        cum_packs, cum_tokens: in this and all earlier shards.
+        producer_id: host, process id and random digits of the writer.
+        state: position of the producer after it, for growing streams; None in a planned store.
+        media: counts of the media of its packs (``media/store/census.py``), and the file of the media that no earlier
+            shard has (``media/store/files.py``); None without media.
+        batches: 8 hexadecimal digits for each batch of its rows (``ShardWriter.batches``).
+    """
+
+    seq: int
+    file: str
+    bytes: int
+    xxh3_128: str
+    packs: int
+    tokens: int
+    cum_packs: int
+    cum_tokens: int
+    producer_id: str
+    state: Any = None
+    media: dict[str, Any] | None = None
+    batches: str = ""
+
+
+@dataclass(frozen=True)
+class EndRecord:
+    """End of the stream, with its totals."""
+
+    seq: int
+    packs: int
+    tokens: int
+
+
+def append_records(
+    shards: list[ShardRecord], records: Sequence[tuple[ShardRecord | EndRecord, str]]
+) -> EndRecord | None:
+    """Append records, given with their names, to ``shards``; stop at the end record and return it.
+
+    Raises:
+        CorruptFileError: the running sums do not add up.
+    """
+    for record, name in records:
+        num_packs, num_tokens = (shards[-1].cum_packs, shards[-1].cum_tokens) if shards else (0, 0)
+        if isinstance(record, EndRecord):
+            if (record.packs, record.tokens) != (num_packs, num_tokens):
+                raise CorruptFileError(f"{name}: the end counts {record.packs:,} packs, the shards {num_packs:,}")
+            return record
+        # A record that another file replaced parses well; its number and running sums reveal it.
+        sums = num_packs + record.packs, num_tokens + record.tokens
+        if (record.seq, record.cum_packs, record.cum_tokens) != (len(shards), *sums):
+            raise CorruptFileError(f"{name} does not follow from the records before it")
+        shards.append(record)
+    return None
+
+
+def add_shard(
+    files: BlobGroup, seq: int, blob: Blob, numbers: tuple[int, int, int, int], producer_id: str, **facts: Any
+) -> ShardRecord:
+    """Add a complete shard to a commit, under its number and 16 digits of its hash; return its record.
+
+    Args:
+        files, seq, blob: of the shard.
+        numbers: its packs and tokens, and those of this and all earlier shards.
+        producer_id, facts: further fields of the record.
+    """
+    key = f"shards/{seq:08d}-{blob.xxh3_128[:16]}.arrow"
+    files.add(key, blob)
+    return ShardRecord(seq, key, blob.size, blob.xxh3_128, *numbers, producer_id, **facts)
+
+
+def parsed_record(data: bytes, name: str) -> ShardRecord | EndRecord:
+    """Return a record from its file, whose name is for messages; nothing is compared with other records."""
+    values = parsed_json(data, name)
+    kinds: dict[Any, type[ShardRecord | EndRecord]] = {"shard": ShardRecord, "end": EndRecord}
+    try:
+        return kinds[values.pop("type", None)](**values)
+    except KeyError:
+        raise CorruptFileError(f"{name} does not follow from the records before it") from None
+    except TypeError as error:
+        raise CorruptFileError(f"{name} is not a record of a shard: {error}") from error
+
+
+def parsed_json(data: bytes, name: str) -> dict[str, Any]:
+    """Return the object in a file of JSON."""
+    try:
+        value = json.loads(data)
+    except ValueError as error:
+        raise CorruptFileError(f"{name} is damaged: {error}") from error
+    if not isinstance(value, dict):
+        raise CorruptFileError(f"{name} is damaged: it holds {type(value).__name__}")
+    return value
