@@ -17,14 +17,22 @@ from brimful.encode.encoder import Encoder
 from brimful.encode.token_runs import StoredSamples
 from brimful.errors import CacheMismatchError
 from brimful.lengths.table import LengthTable
-from brimful.measure.assembly import assembled_table, originals_of
+from brimful.measure.assembly import (
+    assembled_table,
+    knows_rejects,
+    lists_rejects,
+    located_rejects,
+    num_bad,
+    originals_of,
+    rejects_of,
+    write_rejects,
+)
 from brimful.measure.block_task import BlockContext
 from brimful.measure.filters import Duplicates, as_filters
 from brimful.measure.measure_settings import MeasureSettings
 from brimful.measure.media_states import changed_samples, runs_of_states
 from brimful.measure.pending import measure_share, run_pending, task_for
 from brimful.measure.provenance import open_earlier, provenance_of
-from brimful.measure.rejects import knows_rejects, lists_rejects, located_rejects, num_bad, rejects_of, write_rejects
 from brimful.measure.shares import forget_shares
 from brimful.sources.opening import open_source
 from brimful.sources.source import Source

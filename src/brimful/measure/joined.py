@@ -12,8 +12,8 @@ from brimful.base.fingerprint import differing_keys, fingerprint_of
 from brimful.errors import CacheMismatchError, SettingsError
 from brimful.lengths.table import LengthTable
 from brimful.lengths.targets import Account, Targets, joined_rows
+from brimful.measure.assembly import MAX_REJECTS
 from brimful.measure.filters import Duplicates
-from brimful.measure.rejects import MAX_REJECTS
 from brimful.measure.shares import measure_command
 
 

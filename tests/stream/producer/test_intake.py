@@ -40,11 +40,13 @@ def test_samples_are_counted_by_what_becomes_of_them(logged):
     """Ids go on from the first; samples that are left out are logged, ten of them."""
     one = intake(capacity=9, no_target="drop", on_bad_sample="skip")
     bad = [BadSampleError(f"fault {number}", sample_id=number) for number in range(11)]
-    taken = one.take([Sample(0, text="ab"), Sample(1, text="a"), *bad, Sample(2, text=""), Sample(3, text="abc")], 100)
-    assert [(sample_id, len(sample)) for sample_id, sample in taken.kept.items()] == [(100, 2), (114, 3)]
-    assert (taken.num_read, taken.num_malformed, taken.num_without_target) == (15, 12, 1)
+    kept, counts = one.take(
+        [Sample(0, text="ab"), Sample(1, text="a"), *bad, Sample(2, text=""), Sample(3, text="abc")], 100
+    )
+    assert [(sample_id, len(sample)) for sample_id, sample in kept.items()] == [(100, 2), (114, 3)]
+    assert counts == {"samples_read": 15, "malformed": 12, "without_target": 1}
     assert [line.rpartition(": ")[2] for line in logged] == [f"fault {number}" for number in range(10)]
-    kept = intake(capacity=9, no_target="keep").take([Sample(1, text="a")], 5)
-    assert list(kept.kept) == [5]
+    kept, _ = intake(capacity=9, no_target="keep").take([Sample(1, text="a")], 5)
+    assert list(kept) == [5]
     with pytest.raises(BadSampleError, match="sample 7: has no tokens"):
         intake().take([Sample(0, text="")], 7)

@@ -26,7 +26,7 @@ from brimful.errors import (
 )
 from brimful.store.shards import EndRecord
 from brimful.stream.acks import Acks
-from brimful.stream.producer.registered import SAMPLES_OF_PRODUCER
+from brimful.stream.producer.registration import SAMPLES_OF_PRODUCER
 from tests.faults.planted import LateStore, full_disk
 from tests.stream.producer.streams import (
     HandClock,

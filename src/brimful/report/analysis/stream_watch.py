@@ -13,7 +13,7 @@ from brimful.store.shards import ShardRecord
 from brimful.stream.acks import Acks, expired_below
 from brimful.stream.follow import FollowedLog
 from brimful.stream.order import Assignment, StreamOrder, order_of
-from brimful.stream.producer.registered import Producers, Registration
+from brimful.stream.producer.registration import Producers, Registration
 
 _RATE_SECONDS = 300.0
 """Seconds over which the growth of the log is taken."""

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from brimful.base.attachment import attachment_jobs
 from brimful.base.typing import LossMask
@@ -19,21 +18,6 @@ _ERRORS_SHOWN = 10
 """Left-out samples that are logged; the rest are only counted."""
 
 
-@dataclass(frozen=True)
-class TakenSamples:
-    """Result of an intake: kept samples, and the number of the others.
-
-    Attributes:
-        kept: samples to pack, by their ids.
-        num_read, num_malformed, num_without_target: numbers of all samples, and of the two kinds of left-out samples.
-    """
-
-    kept: dict[int, EncodedSample]
-    num_read: int
-    num_malformed: int
-    num_without_target: int
-
-
 class Intake:
     """Encoder and filter of the samples of one feed.
 
@@ -48,8 +32,14 @@ class Intake:
         self._media = attachment_jobs().ArrivedMedia(encoder, title) if encoder.takes_media else None
         self._num_shown = 0
 
-    def take(self, samples: Sequence[Sample | BadSampleError], first_id: int) -> TakenSamples:
+    def take(
+        self, samples: Sequence[Sample | BadSampleError], first_id: int
+    ) -> tuple[dict[int, EncodedSample], dict[str, int]]:
         """Encode samples, numbered from ``first_id``, and apply the policies.
+
+        Returns:
+            Samples to pack by their ids, and numbers of samples: ``samples_read``, and those left out as ``malformed`` or
+            ``without_target``.
 
         Raises:
             BadSampleError, NoTargetError: by the policies.
@@ -57,24 +47,24 @@ class Intake:
                 processor, gave different tokens.
         """
         kept: dict[int, EncodedSample] = {}
-        num_malformed = num_without_target = 0
+        counts = {"samples_read": len(samples), "malformed": 0, "without_target": 0}
         for sample_id, result in enumerate(self._encoded(samples), first_id):
             if isinstance(result, EncodedSample) and not len(result):
                 result = BadSampleError("has no tokens", sample_id=sample_id)
             if isinstance(result, BadSampleError):
                 self._refuse(result)
-                num_malformed += 1
+                counts["malformed"] += 1
             elif self._settings.no_target is NoTarget.KEEP or self._has_target(result.loss_mask):
                 kept[sample_id] = result
             elif self._settings.no_target is NoTarget.DROP:
-                num_without_target += 1
+                counts["without_target"] += 1
             else:
                 raise NoTargetError(
                     f"sample {sample_id} of {self._title} has no target of the loss; choose "
                     f"{setting('no_target', 'drop')} or {setting('no_target', 'keep')}",
                     sample_id=sample_id,
                 )
-        return TakenSamples(kept, len(samples), num_malformed, num_without_target)
+        return kept, counts
 
     def _encoded(self, samples: Sequence[Sample | BadSampleError]) -> list[EncodedSample | BadSampleError]:
         readable = [sample for sample in samples if isinstance(sample, Sample)]

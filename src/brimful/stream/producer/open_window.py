@@ -10,10 +10,10 @@ import numpy as np
 
 from brimful.base.attachment import CONTAINER_BYTES
 from brimful.base.wording import counted, percent
+from brimful.encode.encoded import EncodedSample
 from brimful.plan import Overflow
 from brimful.store.shards import Pack
 from brimful.stream.producer.carry_over import WaitingSamples
-from brimful.stream.producer.intake import TakenSamples
 from brimful.stream.producer.settings import ProducerSettings
 
 _COUNTS = ("samples_read", "malformed", "without_target", "packs", "tokens", "shards")
@@ -76,17 +76,16 @@ class PackingWindow:
         """True if nothing waits."""
         return not self.ready and not len(self._waiting)
 
-    def add(self, taken: TakenSamples) -> None:
-        """Add samples to the planner's window, and collect full packs."""
-        lengths = np.array([len(sample) for sample in taken.kept.values()], dtype=np.int32)
-        packs = self._planner.add(np.array(list(taken.kept), dtype=np.int64), lengths)
-        for sample_id, sample in taken.kept.items():
+    def add(self, samples: Mapping[int, EncodedSample], counts: Mapping[str, int]) -> None:
+        """Add samples to the planner's window, and collect full packs; ``counts`` are those of ``Intake.take``."""
+        lengths = np.array([len(sample) for sample in samples.values()], dtype=np.int32)
+        packs = self._planner.add(np.array(list(samples), dtype=np.int64), lengths)
+        for sample_id, sample in samples.items():
             # A sample that is too long and dropped never leaves the planner.
             if len(sample) <= self._settings.capacity or self._settings.overflow is not Overflow.DROP:
                 self._waiting.add(sample_id, sample.input_ids, sample.loss_mask, media=sample.media)
-        self.counts["samples_read"] += taken.num_read
-        self.counts["malformed"] += taken.num_malformed
-        self.counts["without_target"] += taken.num_without_target
+        for name, number in counts.items():
+            self.counts[name] += number
         self.ready += self._waiting.take(packs)
 
     def finish(self, min_packs: int = 0) -> None:

@@ -24,7 +24,6 @@ from brimful.sources.feed import Feed
 from brimful.sources.settings import RowSettings
 from brimful.store.shards import EndRecord, StreamLog
 from brimful.stream.producer.back_pressure import BackPressure, Clock
-from brimful.stream.producer.begin import check_apart, claim_stream, mode_of_arrivals
 from brimful.stream.producer.carry_over import save_carry_over
 from brimful.stream.producer.intake import Intake
 from brimful.stream.producer.open_window import PackingWindow, ProducerStatistics
@@ -33,11 +32,8 @@ from brimful.stream.producer.records import (
     STATE_VERSION,
     SeenRecords,
     late_looks,
-    recover,
-    remove_carry_over,
-    write_shard,
 )
-from brimful.stream.producer.registered import Producers, Registration
+from brimful.stream.producer.registration import Producers, Registration, check_apart, claim_stream, mode_of_arrivals
 from brimful.stream.producer.settings import ProducerSettings
 
 _BATCH = 256
@@ -117,7 +113,7 @@ class PackingProducer:
         self._notes = dict(notes or {})
         self._writer_id = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._registration: Registration | None = None
-        self._records = SeenRecords(self._log, self.name)
+        self._records = SeenRecords(self._log, self.name, self._clock, self._carried_media)
         self._window = PackingWindow(self._settings)
         self._oldest: float | None = None  # arrival time of the oldest sample that is in no shard
         self._is_emptied = False  # all waiting samples leave, in full packs or not
@@ -216,7 +212,7 @@ class PackingProducer:
             samples = self._feed.poll(_BATCH, first_id, is_last=close)
             if samples:
                 self._oldest = time_now if self._oldest is None else self._oldest
-                self._window.add(self._intake.take(samples, first_id))
+                self._window.add(*self._intake.take(samples, first_id))
                 return True
             if not (close and self._feed.is_ended):
                 self.is_finished = self._feed.is_ended
@@ -249,8 +245,8 @@ class PackingProducer:
 
     def _keep(self) -> None:
         """Commit a shard if samples were taken since the last one: its record carries over the rest."""
-        last = next(self._records.last_own(), None)
-        num_kept = 0 if last is None else last.state["counts"]["samples_read"]
+        states = self._records.states()
+        num_kept = states[-1]["counts"]["samples_read"] if states else 0
         if not self._is_current or self.is_finished or self._window.counts["samples_read"] == num_kept:
             return
         if not self._window.ready:
@@ -283,12 +279,12 @@ class PackingProducer:
 
     def _adopt(self) -> None:
         """Resume after the last record of this producer."""
-        recovered = recover(self._store, self._records, self._settings, self.name, self._clock, self._carried_media)
-        self._window, self._is_closing, self._is_emptied = recovered.window, recovered.is_closing, False
+        self._window, states, end = self._records.recover(self._settings)
+        self._is_closing, self._is_emptied = bool(states) and bool(states[-1]["is_closing"]), False
         self._oldest = None if self._window.is_empty else self._clock.now()
-        if recovered.end is not None:
+        if end is not None:
             self._check_closed()
-        self._feed.seek(recovered.cursors)
+        self._feed.seek([state["cursor"] for state in states])
         self._is_current = True
         if self._producers.is_closed(self._own):
             self._end()
@@ -314,13 +310,15 @@ class PackingProducer:
         If another process was first, its record is adopted: completely for the same name, otherwise only its number.
         """
         # Not after the last commit: there, removing a file waits until the device has flushed.
-        remove_carry_over(self._store, self._records)
-        window, records, carried_media = self._window, self._records, self._carried_media
+        self._records.clear_carry_over()
+        window, records = self._window, self._records
         packs, ready_packs = window.ready[:num_packs], window.ready[num_packs:]
         counts = window.counts_after(packs)
         with BlobGroup(self._store) as files:
             folder = f"carry/{self._own.number:06d}"
-            carry_over = save_carry_over(files, folder, len(records), ready_packs, window.segments(), carried_media)
+            carry_over = save_carry_over(
+                files, folder, len(records), ready_packs, window.segments(), self._carried_media
+            )
             state = {
                 "version": STATE_VERSION,
                 "producer": self.name,
@@ -330,10 +328,7 @@ class PackingProducer:
                 "carry_over": carry_over,
                 "is_closing": self._is_closing,
             }
-            with_media = carried_media is not None
-            while not self._log.commit(
-                record := write_shard(files, records, packs, state, self._writer_id, with_media), files
-            ):
+            while not self._log.commit(record := records.write_shard(files, packs, state, self._writer_id), files):
                 if self._lost_to_own():
                     self._is_current = False
                     return True
@@ -359,7 +354,7 @@ class PackingProducer:
         # The record exists, but a network mount may show it late.
         while (end := self._records.look()) is None and len(self._records) == num_known:
             self._clock.sleep(FIRST_WAIT)
-        if self._records.own(num_known):
+        if self._records.states(num_known):
             return True
         if end is not None:
             self._check_closed()
@@ -367,7 +362,7 @@ class PackingProducer:
 
     def _end(self) -> None:
         """Close this producer, and the stream if all others are closed too."""
-        remove_carry_over(self._store, self._records)
+        self._records.clear_carry_over()
         self._producers.close(self._own, self.statistics.as_dict())
         self.is_finished = True
         while True:

@@ -5,13 +5,12 @@ A record commits a shard, the position in the source and the carry-over together
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
 from brimful.base.attachment import attachment_jobs
-from brimful.base.blobs import BlobGroup, BlobStore, crash_points
+from brimful.base.blobs import BlobGroup, crash_points
 from brimful.errors import CorruptFileError, StateError
 from brimful.store.shards import EndRecord, Pack, ShardRecord, StreamLog, add_shard
 from brimful.stream.producer.back_pressure import Clock
@@ -38,13 +37,15 @@ class SeenRecords:
     Args:
         log: of the stream.
         name: of the producer.
+        clock: waits for what a network mount shows late.
+        carried_media: media of its carry-over; None without media.
 
     Attributes:
         shards: records of shards so far.
     """
 
-    def __init__(self, log: StreamLog, name: str) -> None:
-        self._log, self._name = log, name
+    def __init__(self, log: StreamLog, name: str, clock: Clock, carried_media: Any) -> None:
+        self._log, self._name, self._clock, self._carried_media = log, name, clock, carried_media
         self.shards: list[ShardRecord] = []
 
     def __len__(self) -> int:
@@ -58,124 +59,85 @@ class SeenRecords:
                 return end
         return self._log.next_records(self.shards)
 
-    def own(self, first: int = 0) -> list[ShardRecord]:
-        """Return the records with this producer's name, from number ``first``."""
-        return [record for record in self.shards[first:] if self._is_own(record)]
+    def states(self, first: int = 0) -> list[dict[str, Any]]:
+        """Return the states in the records of this producer, from record ``first``."""
+        return list(self._own(self.shards[first:]))
 
-    def last_own(self) -> Iterator[ShardRecord]:
-        """Yield the records with this producer's name, last first."""
-        return filter(self._is_own, reversed(self.shards))
-
-    def _is_own(self, record: ShardRecord) -> bool:
-        return isinstance(record.state, dict) and record.state.get("producer") == self._name
+    def _own(self, records: Iterable[ShardRecord]) -> Iterator[dict[str, Any]]:
+        states = (record.state for record in records)
+        return (state for state in states if isinstance(state, dict) and state.get("producer") == self._name)
 
     @property
     def sums(self) -> tuple[int, int]:
         """Packs and tokens of all shards."""
         return (self.shards[-1].cum_packs, self.shards[-1].cum_tokens) if self.shards else (0, 0)
 
+    def write_shard(
+        self, files: BlobGroup, packs: Sequence[Pack], state: dict[str, Any], writer_id: str
+    ) -> ShardRecord:
+        """Write a shard and its media under the next number, and return its record; its commit publishes them.
 
-def write_shard(
-    files: BlobGroup,
-    records: SeenRecords,
-    packs: Sequence[Pack],
-    state: dict[str, Any],
-    writer_id: str,
-    with_media: bool,
-) -> ShardRecord:
-    """Write a shard and its media under the next number, and return its record; its commit publishes them.
+        Raises:
+            BadSampleError: a medium was changed after intake, or is gone.
+        """
+        seq, (num_packs, num_tokens) = len(self), self.sums
+        container = attachment_jobs().ShardContainer(files, seq)
+        media = None if self._carried_media is None else [container.add(pack) for pack in packs]
+        media_facts = container.close()
+        crash_points.reach("after-media")
+        blob = files.blob(f"shards/{seq:08d}")
+        batches = write_packs_to(blob, packs, media)
+        tokens = sum(map(len, packs))
+        numbers = (len(packs), tokens, num_packs + len(packs), num_tokens + tokens)
+        return add_shard(files, seq, blob, numbers, writer_id, state=state, media=media_facts, batches=batches)
 
-    Raises:
-        BadSampleError: a medium was changed after intake, or is gone.
-    """
-    seq, (num_packs, num_tokens) = len(records), records.sums
-    container = attachment_jobs().ShardContainer(files, seq)
-    media = [container.add(pack) for pack in packs] if with_media else None
-    media_facts = container.close()
-    crash_points.reach("after-media")
-    blob = files.blob(f"shards/{seq:08d}")
-    batches = write_packs_to(blob, packs, media)
-    tokens = sum(map(len, packs))
-    numbers = (len(packs), tokens, num_packs + len(packs), num_tokens + tokens)
-    return add_shard(files, seq, blob, numbers, writer_id, state=state, media=media_facts, batches=batches)
+    def clear_carry_over(self) -> None:
+        """Remove the carry-over of a record that no process resumes from."""
+        states = islice(self._own(reversed(self.shards)), _KEPT_CARRY_OVERS + 1)
+        files = [_carried_files(state) for state in states]
+        if len(files) > _KEPT_CARRY_OVERS:
+            # A container of media stays while a later record names it.
+            for key in files[-1].difference(*files[:-1]):
+                self._log.store.delete(key)
 
+    def recover(self, settings: ProducerSettings) -> tuple[PackingWindow, list[dict[str, Any]], EndRecord | None]:
+        """Return the window of the last record of this producer, the states in its records, and the end if it exists.
 
-def remove_carry_over(store: BlobStore, records: SeenRecords) -> None:
-    """Remove the carry-over of a record that no process resumes from."""
-    files = [_carried_files(record) for record in islice(records.last_own(), _KEPT_CARRY_OVERS + 1)]
-    if len(files) > _KEPT_CARRY_OVERS:
-        # A container of media stays while a later record names it.
-        for key in files[-1].difference(*files[:-1]):
-            store.delete(key)
-
-
-def _carried_files(record: ShardRecord) -> set[str]:
-    carried = record.state["carry_over"] or {}
-    return {facts["file"] for facts in [carried, *carried.get("containers", [])] if facts}
-
-
-@dataclass(frozen=True)
-class Recovered:
-    """State from which a producer resumes.
-
-    Attributes:
-        window: samples that were taken and are in no shard.
-        cursors: of the feed, one for each own record.
-        is_closing: the source was read to its end.
-        end: of the stream, if it exists.
-    """
-
-    window: PackingWindow
-    cursors: list[Any]
-    is_closing: bool
-    end: EndRecord | None
-
-
-def recover(
-    store: BlobStore,
-    records: SeenRecords,
-    settings: ProducerSettings,
-    name: str,
-    clock: Clock,
-    carried_media: Any,
-) -> Recovered:
-    """Return the state in the last record of a producer.
-
-    Raises:
-        CorruptFileError: the carry-over is gone or damaged.
-        StateError: the state is of another version.
-    """
-    carried_file = ""
-    for _ in late_looks(clock):
-        end = records.look()
-        states = [record.state for record in records.own()]
-        window = PackingWindow(settings)
-        if carried_media is not None:
-            carried_media.forget()
-        try:
-            if states:
-                carried_file = (states[-1].get("carry_over") or {}).get("file", "")
-                _load(window, store, name, states[-1], carried_media)
-        except FileNotFoundError:
-            # Another process of this name has committed more records, or a network mount shows the file late.
-            continue
-        is_closing = bool(states) and bool(states[-1]["is_closing"])
-        return Recovered(window, [state["cursor"] for state in states], is_closing, end)
-    raise CorruptFileError(
-        f"{store.url}: {carried_file} is missing: what producer {name} has taken and not packed is lost; begin the "
-        f"stream again"
-    )
-
-
-def _load(window: PackingWindow, store: BlobStore, name: str, state: dict[str, Any], carried_media: Any) -> None:
-    if state.get("version") != STATE_VERSION:
-        raise StateError(
-            f"{store.url}: producer {name} has state of version {state.get('version')!r}; this brimful reads "
-            f"{STATE_VERSION}"
+        Raises:
+            CorruptFileError: the carry-over is gone or damaged.
+            StateError: the state is of another version.
+        """
+        store, carried_file = self._log.store, ""
+        for _ in late_looks(self._clock):
+            end, states, window = self.look(), self.states(), PackingWindow(settings)
+            if self._carried_media is not None:
+                self._carried_media.forget()
+            if not states:
+                return window, states, end
+            state = states[-1]
+            if state.get("version") != STATE_VERSION:
+                raise StateError(
+                    f"{store.url}: producer {self._name} has state of version {state.get('version')!r}; this brimful "
+                    f"reads {STATE_VERSION}"
+                )
+            carried = state["carry_over"]
+            carried_file = (carried or {}).get("file", "")
+            try:
+                rows = ([], []) if carried is None else load_carry_over(store, carried, self._carried_media)
+            except FileNotFoundError:
+                # Another process of this name has committed more records, or a network mount shows the file late.
+                continue
+            window.load(state["counts"], state["window"], *rows)
+            return window, states, end
+        raise CorruptFileError(
+            f"{store.url}: {carried_file} is missing: what producer {self._name} has taken and not packed is lost; "
+            f"begin the stream again"
         )
-    carried = state["carry_over"]
-    ready, segments = ([], []) if carried is None else load_carry_over(store, carried, carried_media)
-    window.load(state["counts"], state["window"], ready, segments)
+
+
+def _carried_files(state: dict[str, Any]) -> set[str]:
+    carried = state["carry_over"] or {}
+    return {facts["file"] for facts in [carried, *carried.get("containers", [])] if facts}
 
 
 def late_looks(clock: Clock) -> Iterator[int]:
