@@ -11,7 +11,7 @@ import pytest
 from brimful import measure_lengths
 from brimful.base.progress import Progress
 from brimful.errors import EncodersDifferError, ProcessorDiffersError
-from brimful.measure import media_comparison
+from brimful.measure import comparison
 from brimful.media.encode.media_chat import MediaChatEncoder
 from brimful.media.encode.processor import ProcessorReference
 from brimful.media.families import open_family
@@ -65,8 +65,8 @@ def measure(rows, encoder, tmp_path, **options):
 
 def all_rows(monkeypatch):
     """Compare every sample with media, however long it takes."""
-    monkeypatch.setattr(media_comparison, "SHARE", 1)
-    monkeypatch.setattr(media_comparison, "TIME_SHARE", 1e9)
+    monkeypatch.setattr(comparison, "SHARE", 1)
+    monkeypatch.setattr(comparison, "TIME_SHARE", 1e9)
 
 
 ROWS = [
@@ -109,7 +109,7 @@ def test_a_share_of_the_others_is_compared_as_long_as_there_is_time(
 
 def test_no_time_no_share(tokenizer, directory, tmp_path, compared, monkeypatch):
     all_rows(monkeypatch)
-    monkeypatch.setattr(media_comparison, "TIME_SHARE", 0.0)
+    monkeypatch.setattr(comparison, "TIME_SHARE", 0.0)
     measure(ROWS, MediaChatEncoder(tokenizer, open_family("qwen2-vl", directory)), tmp_path)
     assert sorted(compared) == [1, 3]
 

@@ -13,7 +13,7 @@ from brimful.errors import (
 
 def test_numbers_of_numpy_are_numbers(tmp_path):
     """Settings come from configurations and arrays; a plan made with them must be saved all the same."""
-    plan = plan_packs([3, 4], capacity=np.int64(5), seed=np.int64(2), epoch=np.int32(3), min_fill=np.float32(0.5))  # type: ignore[arg-type]
+    plan = plan_packs([3, 4], capacity=np.int64(5), seed=np.int64(2), epoch=np.int32(3), min_fill=np.float32(0.5))
     plan.save(tmp_path / "plan.arrow")
     opened = Plan.open(tmp_path / "plan.arrow")
     assert (opened.settings, opened.outcome, opened.record) == (plan.settings, plan.outcome, plan.record)

@@ -15,7 +15,7 @@ from brimful.base.tables import Ragged, open_table
 from brimful.base.typing import Int64Array
 from brimful.lengths.table import REJECTED, LengthTable
 from brimful.lengths.targets import Account, Targets, joined_rows
-from brimful.measure.block import RUNS, BlockContext, BlockTask
+from brimful.measure.block import RUNS
 from brimful.measure.block_task import BlockContext, BlockTask
 from brimful.measure.filters import Duplicates
 from brimful.measure.filters.duplicates import CONTENT, first_of_each

@@ -17,9 +17,15 @@ from brimful.encode.token_runs import is_stored
 from brimful.errors import BrimfulError
 from brimful.measure.block import RUNS, measure_block
 from brimful.measure.block_task import BlockContext, BlockTask
-from brimful.measure.comparison import ReferenceRows, compare_block, is_compared, measure_and_compare, reference_rows
+from brimful.measure.comparison import (
+    MediaComparison,
+    ReferenceRows,
+    compare_block,
+    is_compared,
+    measure_and_compare,
+    reference_rows,
+)
 from brimful.measure.filters.duplicates import CONTENT
-from brimful.measure.media_comparison import MediaComparison
 from brimful.measure.media_states import STATES, StatedRows, changed_samples
 from brimful.measure.shares import in_words, missing_shares, note_shares
 from brimful.sources.rows import Block

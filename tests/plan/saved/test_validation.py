@@ -48,6 +48,6 @@ def damaged(change):
 )
 def test_validate_finds_a_planted_fault(change, message):
     """Validation that cannot fail proves nothing."""
-    plan_packs([3, 3, 5, 6, 1, 1], capacity=7, seed=None).validate([3, 3, 5, 6, 1, 1])  # type: ignore[arg-type]
+    plan_packs([3, 3, 5, 6, 1, 1], capacity=7, seed=None).validate([3, 3, 5, 6, 1, 1])
     with pytest.raises(PlanMismatchError, match=message):
         damaged(change).validate([3, 3, 5, 6, 1, 1])
