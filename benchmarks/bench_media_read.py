@@ -28,9 +28,10 @@ import numpy as np
 import pyarrow as pa
 from compare import Row, in_turn, main_of
 
-from brimful import PackStore, PlanSettings, open_packs, open_source, pack_dataset
+from brimful import PlanSettings, open_packs, open_source, pack_dataset
 from brimful.encode.encoded import EncodedSample
 from brimful.media import PlacedMedium
+from brimful.serve import PackStore
 from brimful.sources import Sample
 from brimful.testing.toys import toy_chat_encoder
 

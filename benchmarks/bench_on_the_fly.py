@@ -22,16 +22,9 @@ from typing import Any
 
 from compare import SHARED_DATA, Row, in_turn, main_of
 
-from brimful import (
-    ChatEncoder,
-    EncodedSamples,
-    PackedDataset,
-    TokenBudget,
-    TokenBudgetBatches,
-    measure_lengths,
-    open_source,
-    plan_packs,
-)
+from brimful import ChatEncoder, PackedDataset, TokenBudgetBatches, measure_lengths, open_source, plan_packs
+from brimful.encode import EncodedSamples
+from brimful.serve import TokenBudget
 
 __all__ = ["measure"]
 

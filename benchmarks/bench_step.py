@@ -29,8 +29,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from compare import Row, in_turn, main_of
 
-from brimful import CostModel, plan_context_parallel, plan_packs, plan_step, warm_up
+from brimful import CostModel, plan_packs
 from brimful.base.compiling import compiled_forms
+from brimful.rl import plan_context_parallel, plan_step, warm_up
 
 CAPACITY = 32_768
 STEPS = ((1024, 8), (1024, 64), (4096, 64), (16384, 64))

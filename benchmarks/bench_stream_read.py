@@ -30,9 +30,9 @@ from bench_read import _Bare
 from bench_write import write_synthetic_packs
 from compare import Row, in_turn, main_of
 
-from brimful import StreamLoader
 from brimful.base.blobs import LocalBlobStore
 from brimful.errors import StreamTimeoutError
+from brimful.stream import StreamLoader
 from brimful.stream.follow import FollowedLog
 from brimful.testing.toys import ToyProducer
 

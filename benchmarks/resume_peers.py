@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 import torch.utils.data
 
-from brimful import PackLoader, TokenBudget, TokenBudgetBatches
-from brimful.serve import Window, WindowBatches
+from brimful import PackLoader, TokenBudgetBatches
+from brimful.serve import TokenBudget, Window, WindowBatches
 from brimful.serve.request_sampler import RequestSampler
 from brimful.serve.worker_loader import WorkerLoader
 from brimful.testing.resume import Place, ResumeTable, check_resume, resume_cases

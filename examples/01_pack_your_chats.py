@@ -12,8 +12,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from brimful import ChatEncoder, PlanSettings, check_store, open_packs, open_source, pack_dataset
+from brimful import ChatEncoder, PlanSettings, open_packs, open_source, pack_dataset
 from brimful.demo import train_tokenizer
+from brimful.store import check_store
 
 CHATS = [
     {

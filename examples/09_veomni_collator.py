@@ -16,10 +16,11 @@ import torch
 from torch.utils.data import DataLoader
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
-from brimful import ChatEncoder, Pack, PackCollator, PackedDataset, measure_lengths, open_source, plan_packs
+from brimful import ChatEncoder, PackCollator, PackedDataset, measure_lengths, open_source, plan_packs
 from brimful.demo import make_chats, train_tokenizer
 from brimful.integrations.trainers import evaluate_samples, one_by_one
 from brimful.integrations.trainers.veomni import VeomniPacks
+from brimful.serve import Pack
 
 PACKS_A_STEP, MICRO_BATCHES = 4, 2
 

@@ -23,9 +23,10 @@ import torch
 import torch.distributed as distributed
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from brimful import ChatEncoder, PackLoader, PlanSettings, shared_plan
+from brimful import ChatEncoder, PackLoader, PlanSettings
 from brimful.demo import make_chats, make_model, train_tokenizer
 from brimful.integrations.trainers import collator_for
+from brimful.shared import shared_plan
 
 EPOCHS, SAVE_STEPS = 2, 3
 

@@ -24,11 +24,12 @@ import torch
 import torch.distributed as distributed
 import transformers
 
-from brimful import PackCollator, PackingProducer, StreamLoader
+from brimful import PackCollator
 from brimful.demo import make_media_chats, train_tokenizer
 from brimful.media.collate import MediaFeatures
 from brimful.media.encode import MediaChatEncoder
 from brimful.media.families import open_family
+from brimful.stream import PackingProducer, StreamLoader
 
 context = multiprocessing.get_context("fork")
 RANKS, STEPS, KILLED_IN = 2, 4, 2

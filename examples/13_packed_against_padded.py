@@ -24,9 +24,10 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2VLConfig, Qwen2VLForConditionalGeneration
 
-from brimful import Pack, PackCollator, PackedDataset, PackLoader
+from brimful import PackCollator, PackedDataset, PackLoader
 from brimful.demo import run_demo
 from brimful.media.collate import MediaFeatures
+from brimful.serve import Pack
 
 LEARNING_RATE = 1e-2  # high, so that a few steps are enough to see the loss go down
 SAMPLES_PER_BATCH = 8  # of one padded forward

@@ -1,10 +1,13 @@
 """What users import, and what they read about it."""
 
+import ast
+import contextlib
 import doctest
 import functools
 import importlib
 import inspect
 import pkgutil
+import re
 from pathlib import Path
 
 import numpy as np
@@ -14,31 +17,100 @@ import brimful
 from brimful.base.wording import setting
 from brimful.errors import BrimfulError, MissingExtraError
 from brimful.measure import LengthCache
+from tests.library import ROOT
 
 NAMES = [
-    "open_source", "Source", "Sample", "ChatEncoder", "TextEncoder", "CompletionEncoder", "TokenEncoder",
-    "encoder_for", "EncodedSample", "EncodedSamples", "Encoder", "TrainOn",
-    "measure_lengths", "LengthTable", "LengthCache", "plan_packs", "plan_with", "PlanSettings", "Plan", "Overflow", "CostModel", "schedule_packs",
-    "plan_step", "StepPlan", "plan_context_parallel", "ContextParallelPlan", "warm_up",
-    "Lookahead", "write_packs", "pack_dataset", "PackSummary", "check_store", "PackingProducer", "open_packs", "Pack", "PackStore",
-    "PackedDataset", "PackLoader", "StreamLoader", "LazyShardedDataset", "StreamDataset", "TokenBudgetBatches", "TokenBudget", "SampleCount", "Warmup",
-    "shared_plan", "SharedPlan", "SharedPackedDataset", "broadcast_plan",
-    "PackedBatch",
-    "Padding", "PackCollator", "SampleColumn", "pack_step", "restore_tokens", "split_for_context_parallel", "Normaliser", "per_sample_loss", "collator_for", "choose_attention",
-    "evaluate_samples", "one_by_one", "export_packs", "check_export", "verify_packing", "verify_context_parallel", "VerifyReport", "BrimfulError", "__version__",
+    "open_source", "ChatEncoder", "TextEncoder", "CompletionEncoder", "TokenEncoder", "encoder_for",
+    "measure_lengths", "LengthTable", "plan_packs", "PlanSettings", "Plan", "CostModel", "write_packs", "pack_dataset",
+    "open_packs", "PackedDataset", "PackLoader", "TokenBudgetBatches", "Padding", "PackCollator", "collator_for",
+    "export_packs", "verify_packing", "BrimfulError",
 ]  # fmt: skip
+"""The face of the package, in the order of the flow."""
+
+FORMER_NAMES = {
+    "brimful.sources": ["Sample", "Source"],
+    "brimful.encode": ["EncodedSample", "EncodedSamples", "Encoder", "TrainOn"],
+    "brimful.measure": ["LengthCache"],
+    "brimful.plan": ["Lookahead", "Overflow", "plan_with", "schedule_packs"],
+    "brimful.rl": [
+        "ContextParallelPlan",
+        "SampleColumn",
+        "StepPlan",
+        "pack_step",
+        "plan_context_parallel",
+        "plan_step",
+        "restore_tokens",
+        "split_for_context_parallel",
+        "warm_up",
+    ],
+    "brimful.store": ["PackSummary", "check_store"],
+    "brimful.stream": ["LazyShardedDataset", "PackingProducer", "StreamDataset", "StreamLoader"],
+    "brimful.serve": ["Pack", "PackStore", "SampleCount", "TokenBudget", "Warmup"],
+    "brimful.shared": ["SharedPackedDataset", "SharedPlan", "broadcast_plan", "shared_plan"],
+    "brimful.collate": ["Normaliser", "PackedBatch", "per_sample_loss"],
+    "brimful.integrations.trainers": ["choose_attention", "evaluate_samples", "one_by_one"],
+    "brimful.integrations.export": ["check_export"],
+    "brimful.verify": ["VerifyReport", "verify_context_parallel"],
+}
+"""Names that the top had before, under the package where users import them now."""
+
+PLACES = dict.fromkeys(NAMES, "brimful") | {name: place for place, names in FORMER_NAMES.items() for name in names}
+"""Where each public name is imported from."""
+
+
+def public(name):
+    """A public name, from its place."""
+    return getattr(importlib.import_module(PLACES[name]), name)
 
 
 def test_public_names_are_these():
     """Adding or losing a name is a decision, not an accident."""
-    assert brimful.__all__ == NAMES
-    assert sorted(dir(brimful)) == sorted(NAMES)
+    assert len(NAMES) == 24
+    assert brimful.__all__ == [*NAMES, "__version__"]
+    assert sorted(dir(brimful)) == sorted(brimful.__all__)
+
+
+def test_the_table_of_names_is_complete():
+    """Users find a name there, not in the code."""
+    page = (ROOT.parents[1] / "docs" / "quickstart.md").read_text(encoding="utf-8")
+    section = page.partition("## Where names are")[2].partition("## ")[0]
+    rows = dict(re.findall(r"^\| `(brimful[\w.]*)` \| (.*) \|$", section, re.MULTILINE))
+    assert {place: sorted(re.findall(r"`(\w+)`", row)) for place, row in rows.items()} == {
+        place: sorted(names) for place, names in FORMER_NAMES.items()
+    }
+    assert set(NAMES) <= set(re.findall(r"`(\w+)`", section))
+
+
+def test_type_checkers_see_the_same_names():
+    """They read imports, not the table."""
+    tree = ast.parse(Path(brimful.__file__).read_text(encoding="utf-8"))
+    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom) and node.module != "typing"]
+    assert sorted(str(alias.asname) for node in imports for alias in node.names) == sorted(NAMES)
+
+
+@pytest.mark.parametrize("name", sorted(set(PLACES) - set(NAMES)))
+def test_former_names_warn_and_work(name):
+    """For one release; the message is the line to change."""
+    with pytest.warns(DeprecationWarning, match=rf"^brimful\.{name} is {PLACES[name]}\.{name} now$"):
+        former = getattr(brimful, name)
+    assert former is public(name)
+    assert name in importlib.import_module(PLACES[name]).__all__
 
 
 def test_every_public_name_exists_and_explains_itself():
     """A lazy name that cannot be resolved fails only at a user's desk."""
-    documented = {name: inspect.getdoc(getattr(brimful, name)) or "" for name in NAMES if name != "__version__"}
-    assert [name for name, text in documented.items() if len(text) <= 20] == []
+    assert [name for name in PLACES if len(inspect.getdoc(public(name)) or "") <= 20] == []
+
+
+@pytest.mark.parametrize("place", ["brimful.integrations.trainers", "brimful.preferences", "brimful.stream"])
+def test_names_that_are_imported_at_their_first_use_exist(place):
+    """A module that was renamed under such a table is noticed by no import."""
+    pytest.importorskip("torch")
+    module = importlib.import_module(place)
+    for name in module.__all__:
+        with contextlib.suppress(MissingExtraError):  # a trainer that is not installed
+            assert getattr(module, name) is not None
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +119,26 @@ def instances(tmp_path_factory):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
 
+    from brimful.collate import Normaliser
     from brimful.demo.toy_tokenizer import train_tokenizer
+    from brimful.encode import EncodedSamples, TrainOn
+    from brimful.integrations.export import check_export
+    from brimful.integrations.trainers import choose_attention, one_by_one
+    from brimful.plan import Lookahead, Overflow
+    from brimful.rl import (
+        SampleColumn,
+        pack_step,
+        plan_context_parallel,
+        plan_step,
+        restore_tokens,
+        split_for_context_parallel,
+    )
+    from brimful.serve import SampleCount, TokenBudget, Warmup
+    from brimful.shared import shared_plan
+    from brimful.store import check_store
+    from brimful.stream import LazyShardedDataset, PackingProducer, StreamDataset, StreamLoader
     from brimful.testing.toys import toy_chat_encoder, toy_pack, toy_packs, toy_stream
+    from brimful.verify import VerifyReport, verify_context_parallel
     from brimful.verify.verify_report import Finding, Status
 
     home = tmp_path_factory.mktemp("home")
@@ -62,9 +152,9 @@ def instances(tmp_path_factory):
     config = transformers.LlamaConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
     with torch.device("meta"):
         model = transformers.LlamaForCausalLM(config)
-    step = brimful.plan_step([3, 3, 5, 6, 1, 1], capacity=7, dp_world_size=2)
-    shared = brimful.plan_context_parallel([16, 4, 4, 3, 1], max_tokens_per_rank=8, world_size=4)
-    ranks = brimful.shared_plan(source, encoder, plan.settings, directory=home / "shared", cache_dir=home, num_epochs=1)
+    step = plan_step([3, 3, 5, 6, 1, 1], capacity=7, dp_world_size=2)
+    shared = plan_context_parallel([16, 4, 4, 3, 1], max_tokens_per_rank=8, world_size=4)
+    ranks = shared_plan(source, encoder, plan.settings, directory=home / "shared", cache_dir=home, num_epochs=1)
     ranks.close()
     passed = tuple(Finding(check, Status.PASS, attention="sdpa") for check in ("isolation", "loss", "training"))
     return {
@@ -72,40 +162,40 @@ def instances(tmp_path_factory):
         "ChatEncoder": brimful.ChatEncoder(tokenizer), "TextEncoder": brimful.TextEncoder(tokenizer),
         "CompletionEncoder": brimful.CompletionEncoder(tokenizer), "TokenEncoder": brimful.TokenEncoder(),
         "encoder_for": brimful.encoder_for(source, tokenizer),
-        "EncodedSample": encoder.encode(source[0]), "Encoder": encoder, "TrainOn": brimful.TrainOn.ALL,
+        "EncodedSample": encoder.encode(source[0]), "Encoder": encoder, "TrainOn": TrainOn.ALL,
         "measure_lengths": table, "LengthTable": table, "LengthCache": LengthCache(home / "lengths.arrow"), "plan_packs": plan, "Plan": plan, "plan_with": plan,
         "PlanSettings": plan.settings,
         "plan_step": step, "StepPlan": step, "plan_context_parallel": shared, "ContextParallelPlan": shared,
-        "Overflow": brimful.Overflow.SPLIT, "CostModel": brimful.CostModel(linear=2.0, quadratic=1.0),
-        "Lookahead": brimful.Lookahead(capacity=8, size=2, max_wait=1), "pack_dataset": summary,
-        "PackSummary": summary, "check_store": brimful.check_store(home / "packs"), "open_packs": store,
-        "PackingProducer": brimful.PackingProducer([{"text": "a"}], encoder, home / "stream", capacity=64),
+        "Overflow": Overflow.SPLIT, "CostModel": brimful.CostModel(linear=2.0, quadratic=1.0),
+        "Lookahead": Lookahead(capacity=8, size=2, max_wait=1), "pack_dataset": summary,
+        "PackSummary": summary, "check_store": check_store(home / "packs"), "open_packs": store,
+        "PackingProducer": PackingProducer([{"text": "a"}], encoder, home / "stream", capacity=64),
         "Pack": store[0], "PackStore": store, "PackedDataset": brimful.PackedDataset(store),
         "PackLoader": brimful.PackLoader(store, dp_world_size=2),
-        "StreamLoader": brimful.StreamLoader(toy_stream(home / "stream", [2, 2]), lanes=2),
-        "StreamDataset": brimful.StreamDataset(brimful.StreamLoader(home / "stream", lanes=2)),
-        "LazyShardedDataset": brimful.LazyShardedDataset(home / "stream", lanes=2),
-        "TokenBudgetBatches": brimful.TokenBudgetBatches([store[0]], brimful.TokenBudget(64)),
+        "StreamLoader": StreamLoader(toy_stream(home / "stream", [2, 2]), lanes=2),
+        "StreamDataset": StreamDataset(StreamLoader(home / "stream", lanes=2)),
+        "LazyShardedDataset": LazyShardedDataset(home / "stream", lanes=2),
+        "TokenBudgetBatches": brimful.TokenBudgetBatches([store[0]], TokenBudget(64)),
         "shared_plan": ranks, "SharedPlan": ranks, "SharedPackedDataset": ranks.dataset(),
-        "EncodedSamples": brimful.EncodedSamples(source, encoder),
-        "TokenBudget": brimful.TokenBudget(64, warmup=brimful.Warmup(steps=3, start=2)),
-        "SampleCount": brimful.SampleCount(2), "Warmup": brimful.Warmup(steps=3),
+        "EncodedSamples": EncodedSamples(source, encoder),
+        "TokenBudget": TokenBudget(64, warmup=Warmup(steps=3, start=2)),
+        "SampleCount": SampleCount(2), "Warmup": Warmup(steps=3),
         "PackedBatch": brimful.PackCollator().rows([toy_pack([3, 2])])[0], "Padding": brimful.Padding(to=8),
-        "PackCollator": brimful.PackCollator(pad_to=8), "SampleColumn": brimful.SampleColumn("advantages", np.zeros(6)),
-        "pack_step": brimful.pack_step(step, [[1] * size for size in (3, 3, 5, 6, 1, 1)], dp_rank=0)[0],
-        "restore_tokens": brimful.restore_tokens([brimful.PackCollator().rows([toy_pack([3, 2])])[0]], [range(5)]),
-        "split_for_context_parallel": brimful.split_for_context_parallel(
+        "PackCollator": brimful.PackCollator(pad_to=8), "SampleColumn": SampleColumn("advantages", np.zeros(6)),
+        "pack_step": pack_step(step, [[1] * size for size in (3, 3, 5, 6, 1, 1)], dp_rank=0)[0],
+        "restore_tokens": restore_tokens([brimful.PackCollator().rows([toy_pack([3, 2])])[0]], [range(5)]),
+        "split_for_context_parallel": split_for_context_parallel(
             brimful.PackCollator().rows([toy_pack([4, 8])])[0], cp_rank=0, cp_size=2
         ),
-        "verify_context_parallel": brimful.verify_context_parallel([toy_pack([3, 2])], cp_sizes=[2]), "Normaliser": brimful.Normaliser.SQRT,
-        "collator_for": brimful.collator_for(model), "choose_attention": brimful.choose_attention(model),
-        "one_by_one": brimful.one_by_one(toy_packs(3)),
+        "verify_context_parallel": verify_context_parallel([toy_pack([3, 2])], cp_sizes=[2]), "Normaliser": Normaliser.SQRT,
+        "collator_for": brimful.collator_for(model), "choose_attention": choose_attention(model),
+        "one_by_one": one_by_one(toy_packs(3)),
         "export_packs": brimful.export_packs(store, to="jsonl", directory=home / "exported"),
-        "check_export": brimful.check_export(home / "exported", store),
-        "VerifyReport": brimful.VerifyReport("a model", passed),
+        "check_export": check_export(home / "exported", store),
+        "VerifyReport": VerifyReport("a model", passed),
         "BrimfulError": BrimfulError(f"choose {setting('overflow', 'drop')}"),
         "segment": plan[0][0],
-        "indexed": brimful.TokenBudgetBatches([encoder.encode(s) for s in source], brimful.TokenBudget(64),  # type: ignore[attr-defined]
+        "indexed": brimful.TokenBudgetBatches([encoder.encode(s) for s in source], TokenBudget(64),  # type: ignore[attr-defined]
                                               lengths=np.asarray(table)),
     }  # fmt: skip
 
@@ -118,16 +208,15 @@ NO_OBJECTS = {
     "evaluate_samples",
     "verify_packing",
     "broadcast_plan",
-    "__version__",
 }
 """Functions that give numbers and arrays, or an object that stands under its own name."""
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in NO_OBJECTS])
+@pytest.mark.parametrize("name", [name for name in PLACES if name not in NO_OBJECTS])
 def test_every_public_object_says_what_it_is(name, instances):
     """In a notebook and in a log, ``<object at 0x7f…>`` and arrays over a page say nothing."""
     shown = repr(instances[name])
-    kind = getattr(brimful, name)
+    kind = public(name)
     assert " at 0x" not in shown
     assert "\n" not in shown
     assert not any("\ue000" <= char <= "\uf8ff" for char in shown), "a setting still in its marks"

@@ -19,14 +19,11 @@ from brimful import (
     ChatEncoder,
     CostModel,
     LengthTable,
-    Lookahead,
     PackedDataset,
     PackLoader,
     Plan,
     TextEncoder,
-    TokenBudget,
     TokenBudgetBatches,
-    check_store,
     measure_lengths,
     open_packs,
     open_source,
@@ -36,6 +33,9 @@ from brimful import (
 )
 from brimful.base.arguments import as_settings, option, settings_from
 from brimful.errors import BrimfulError, SettingsError, WrongTypeError
+from brimful.plan import Lookahead
+from brimful.serve import TokenBudget
+from brimful.store import check_store
 from brimful.testing.toys import toy_chat_encoder, toy_pack
 
 ROWS = [{"question": "1+1?", "answer": "2"}] * 6
@@ -245,7 +245,8 @@ def test_a_careless_call_is_one_line_that_names_the_argument(mistake: str, made:
 def test_careless_calls_of_torch(made: Made) -> None:
     """Without it a batch of one bare pack, a dialect that is no name, or a model by name end deep inside."""
     pytest.importorskip("torch")
-    from brimful import PackCollator, choose_attention, collator_for, evaluate_samples, one_by_one, verify_packing
+    from brimful import PackCollator, collator_for, verify_packing
+    from brimful.integrations.trainers import choose_attention, evaluate_samples, one_by_one
 
     calls: dict[str, Callable[[], Any]] = {
         "PackCollator: too many positional arguments: it is called as PackCollator()": lambda: PackCollator("trl"),

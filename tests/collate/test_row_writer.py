@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful import Pack
 from brimful.collate import Padding, lay_out, layout, row_writer
 from brimful.errors import CollateError
+from brimful.serve import Pack
 from brimful.testing.toys import toy_pack
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from brimful import StreamLoader
 from brimful.errors import StoreFullError
+from brimful.stream import StreamLoader
 from tests.faults.planted import full_disk
 from tests.stream.producer.streams import hashes_of, producer, records_of, samples_of, texts
 

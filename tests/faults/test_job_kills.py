@@ -24,16 +24,7 @@ pytest.importorskip("torch", reason="reference columns need the extra brimful[to
 
 import torch
 
-from brimful import (
-    PackCollator,
-    check_store,
-    measure_lengths,
-    open_packs,
-    open_source,
-    pack_dataset,
-    plan_packs,
-    write_packs,
-)
+from brimful import PackCollator, measure_lengths, open_packs, open_source, pack_dataset, plan_packs, write_packs
 from brimful.base.blobs import crash_points
 from brimful.base.execute import Execution
 from brimful.base.fingerprint import fingerprint_of
@@ -44,6 +35,7 @@ from brimful.media.encode.media_chat import MediaChatEncoder
 from brimful.media.families import open_family
 from brimful.plan import Plan, PlanSettings
 from brimful.preferences import PreferenceCollator, ReferenceLogps, compute_references, references
+from brimful.store import check_store
 from brimful.store.shards import Pack
 from brimful.testing.toys import toy_chat_encoder
 from tests.faults.planted import die_at

@@ -9,7 +9,8 @@ import time
 import numpy as np
 import pytest
 
-from brimful import PackingProducer, open_packs
+from brimful import open_packs
+from brimful.stream import PackingProducer
 from tests.faults.planted import CRASH_POINTS, MEDIA_CRASH_POINTS, die_at
 from tests.faults.processes import forked
 from tests.marks import long_but

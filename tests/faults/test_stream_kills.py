@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brimful import StreamLoader
 from brimful.base.blobs import LocalBlobStore, crash_points, open_blob_store
 from brimful.store.shards import StreamLog
+from brimful.stream import StreamLoader
 from brimful.testing.toys import ToyProducer, toy_stream
 from tests.faults.planted import CRASH_POINTS, die_at
 from tests.faults.processes import forked

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 
-from brimful import check_store, open_source, pack_dataset
+from brimful import open_source, pack_dataset
 from brimful.plan import Plan
+from brimful.store import check_store
 from brimful.store import packing_job as job_module
 from brimful.testing.toys import toy_chat_encoder
 from tests.store.stores import tree

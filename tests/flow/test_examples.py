@@ -17,8 +17,9 @@ import pyarrow as pa
 import pytest
 import xxhash
 
-from brimful import LengthTable, Pack, PackCollator, PackedDataset, PackLoader, open_packs
+from brimful import LengthTable, PackCollator, PackedDataset, PackLoader, open_packs
 from brimful.cli import main
+from brimful.serve import Pack
 from brimful.testing.toys import ToyPacks, toy_pack
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from brimful import PackCollator, check_store, open_packs, pack_dataset
+from brimful import PackCollator, open_packs, pack_dataset
 from brimful.base.progress import Progress
 from brimful.errors import CollateError, CorruptFileError, SettingsError, StoreMismatchError
 from brimful.media import BadMediumError
@@ -18,6 +18,7 @@ from brimful.media.families import open_family
 from brimful.media.features.feature_block import block_bytes, from_block, to_block
 from brimful.plan import PlanSettings
 from brimful.sources import open_source
+from brimful.store import check_store
 from tests.flow.test_media import png
 
 NUM_ROWS = 8

@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("soundfile")
 
-from brimful import check_store, open_packs, pack_dataset  # noqa: E402
+from brimful import open_packs, pack_dataset  # noqa: E402
 from brimful.base.progress import Progress  # noqa: E402
 from brimful.encode.tokenizer import Tokenizer  # noqa: E402
 from brimful.errors import SettingsError, StoreFullError  # noqa: E402
@@ -28,6 +28,7 @@ from brimful.media.features import FeatureMaker  # noqa: E402
 from brimful.media.features.feature_block import from_block, restored  # noqa: E402
 from brimful.plan import PlanSettings  # noqa: E402
 from brimful.sources import open_source  # noqa: E402
+from brimful.store import check_store  # noqa: E402
 from tests.faults.planted import die_at, full_disk  # noqa: E402
 from tests.flow.test_media import png  # noqa: E402
 from tests.flow.test_media_families import sound  # noqa: E402

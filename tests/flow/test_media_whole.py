@@ -9,13 +9,14 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("av")
 
-from brimful import check_store, open_packs
+from brimful import open_packs
 from brimful.encode.tokenizer import Tokenizer
 from brimful.measure import LengthTable
 from brimful.media.encode.media_chat import MediaChatEncoder
 from brimful.media.families import open_family
 from brimful.plan import Plan
 from brimful.sources import open_source
+from brimful.store import check_store
 from tests.cli.tools import outcome, run
 from tests.flow.test_media_audio import AUDIO_TOKENS, TEMPLATE
 from tests.verify.media_packs import turns

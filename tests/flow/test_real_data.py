@@ -8,7 +8,8 @@ import pytest
 
 pytest.importorskip("transformers")
 
-from brimful import ChatEncoder, PlanSettings, TextEncoder, check_store, open_packs, open_source, pack_dataset
+from brimful import ChatEncoder, PlanSettings, TextEncoder, open_packs, open_source, pack_dataset
+from brimful.store import check_store
 
 
 def rows_of(path):

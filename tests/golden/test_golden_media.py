@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from brimful import check_store, open_packs
+from brimful import open_packs
 from brimful.base.fingerprint import fingerprint_bytes
 from brimful.errors import StoreMismatchError, UnfinishedStoreError
+from brimful.store import check_store
 from tests.golden import make_media
 from tests.golden.test_golden import normalised
 

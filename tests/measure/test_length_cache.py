@@ -20,7 +20,9 @@ from brimful import (
 )
 from brimful.base.progress import Progress
 from brimful.errors import AugmentationError, CacheMismatchError, SettingsError, WrongTypeError
+from brimful.measure import LengthCache
 from brimful.measure.filters import Words
+from brimful.shared import shared_plan
 from brimful.testing.toys import toy_chat_encoder
 from tests.cli.tools import run
 

@@ -4,8 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from brimful import LengthTable, plan_step
+from brimful import LengthTable
 from brimful.errors import InvalidLengthsError, OversizedSampleError
+from brimful.rl import plan_step
 
 
 def check_step(step, lengths, *, capacity, ranks, multiple_of=1, groups=None, groups_share="rank", budgets=None):

@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful import CostModel, plan_context_parallel
+from brimful import CostModel
 from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError
+from brimful.rl import plan_context_parallel
 from brimful.rl.context_parallel import Sharing
 from tests.plan.forms import use
 

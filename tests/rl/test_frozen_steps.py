@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from brimful import CostModel, plan_context_parallel, plan_step
+from brimful import CostModel
 from brimful.errors import InvalidLengthsError, OversizedSampleError
+from brimful.rl import plan_context_parallel, plan_step
 from tests.plan.forms import use
 from tests.plan.frozen import assert_frozen, show
 from tests.rl.laws import random_step

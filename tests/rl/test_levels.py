@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful import plan_step
+from brimful.rl import plan_step
 from brimful.rl.levels import fill_common_levels
 
 RANKS = st.lists(st.lists(st.integers(1, 20), min_size=3, max_size=12), min_size=1, max_size=4)

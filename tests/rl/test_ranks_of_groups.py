@@ -4,7 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful import CostModel, plan_step
+from brimful import CostModel
+from brimful.rl import plan_step
 from brimful.rl.ranks_of_groups import deal_large_first
 
 SIZES = np.ones((4, 1), dtype=np.int64)

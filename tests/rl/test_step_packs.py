@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from brimful import PackCollator, SampleColumn, pack_step, plan_step, restore_tokens  # noqa: E402
+from brimful import PackCollator  # noqa: E402
 from brimful.collate import Padding, lay_out  # noqa: E402
 from brimful.errors import CollateError  # noqa: E402
+from brimful.rl import SampleColumn, pack_step, plan_step, restore_tokens  # noqa: E402
 from brimful.rl.context_parallel_split import gather_from_context_parallel, split_for_context_parallel  # noqa: E402
 from brimful.testing.toys import toy_pack  # noqa: E402
 

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful import SampleColumn, pack_step, plan_step
 from brimful.collate import Padding, lay_out
 from brimful.errors import SettingsError
+from brimful.rl import SampleColumn, pack_step, plan_step
 from brimful.rl.step_plan import LossMean
 from brimful.testing.reference import step_loss
 

@@ -13,6 +13,7 @@ from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsEr
 from brimful.plan.fit import best_fit_decreasing as module
 from brimful.plan.schedule import imbalance
 from brimful.rl import fill_bins as fill
+from brimful.rl import plan_step
 from brimful.rl.step_plan import StepPlan
 from brimful.testing.strategies import capacities_and_lengths
 from tests.plan.forms import use

@@ -5,9 +5,9 @@ import pickle
 
 import pytest
 
-from brimful import PackCollator, TokenBudget, TokenBudgetBatches
+from brimful import PackCollator, TokenBudgetBatches
 from brimful.errors import SettingsError
-from brimful.serve import Window, WindowBatches
+from brimful.serve import TokenBudget, Window, WindowBatches
 from brimful.testing.toys import toy_pack
 
 torch = pytest.importorskip("torch", reason="loaders of PyTorch")

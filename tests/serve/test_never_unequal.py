@@ -13,15 +13,16 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from brimful import (  # noqa: E402
-    PackLoader,
-    StreamLoader,
-    TokenBudget,
-    TokenBudgetBatches,
-)
+from brimful import PackLoader, TokenBudgetBatches  # noqa: E402
 from brimful.errors import CollateError, RankFailedError, StateError  # noqa: E402
-from brimful.serve import RankAgreement, Window, WindowBatches  # noqa: E402
+from brimful.serve import (  # noqa: E402
+    RankAgreement,
+    TokenBudget,
+    Window,
+    WindowBatches,
+)
 from brimful.store.shards import Pack  # noqa: E402
+from brimful.stream import StreamLoader  # noqa: E402
 from brimful.testing.toys import ToyProducer, toy_pack, toy_packs  # noqa: E402
 from tests.faults.processes import forked  # noqa: E402
 from tests.serve.test_composed_batches import Rows, with_pictures  # noqa: E402

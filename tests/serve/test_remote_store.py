@@ -8,8 +8,9 @@ import os
 
 import pytest
 
-from brimful import PackedDataset, check_store, open_packs, pack_dataset
+from brimful import PackedDataset, open_packs, pack_dataset
 from brimful.errors import CorruptFileError, SettingsError, StoreError, StoreMismatchError
+from brimful.store import check_store
 from brimful.testing.toys import toy_chat_encoder
 from tests.base.blobs.s3 import _s3_server, bucket  # noqa: F401 - fixtures
 from tests.cli.tools import result_of, run

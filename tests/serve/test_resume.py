@@ -12,22 +12,16 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from brimful import (  # noqa: E402
-    PackedDataset,
-    PackLoader,
-    StreamLoader,
-    TokenBudget,
-    TokenBudgetBatches,
-    open_source,
-    pack_dataset,
-)
+from brimful import PackedDataset, PackLoader, TokenBudgetBatches, open_source, pack_dataset  # noqa: E402
 from brimful.errors import SettingsError, StateError  # noqa: E402
 from brimful.measure import measure_lengths  # noqa: E402
 from brimful.plan import plan_packs  # noqa: E402
+from brimful.serve import TokenBudget  # noqa: E402
 from brimful.serve.composed_batches import WindowBatches  # noqa: E402
 from brimful.serve.online_window import Window  # noqa: E402
 from brimful.serve.request_sampler import RequestSampler  # noqa: E402
 from brimful.serve.worker_loader import LoaderDataset, WorkerLoader  # noqa: E402
+from brimful.stream import StreamLoader  # noqa: E402
 from brimful.testing.resume import Place, check_resume, resume_cases  # noqa: E402
 from brimful.testing.toys import toy_chat_encoder, toy_packs, toy_stream  # noqa: E402
 from tests.marks import long_but  # noqa: E402

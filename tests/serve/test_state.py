@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from brimful import PackedDataset, PackLoader, StreamLoader, open_source, plan_packs, write_packs
+from brimful import PackedDataset, PackLoader, open_source, plan_packs, write_packs
 from brimful.errors import StateError
 from brimful.measure import measure_lengths
 from brimful.serve import open_packs
+from brimful.stream import StreamLoader
 from brimful.testing.toys import ToyPacks, toy_chat_encoder, toy_pack
 
 

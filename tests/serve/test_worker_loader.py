@@ -31,7 +31,7 @@ def test_the_state_follows_what_was_delivered():
 
 
 def test_a_stream_that_ends_has_no_state_behind_its_end(tmp_path):
-    from brimful import StreamLoader
+    from brimful.stream import StreamLoader
     from brimful.testing.toys import toy_stream
 
     dataset = LoaderDataset(StreamLoader(toy_stream(tmp_path, [2, 1])))

@@ -18,10 +18,10 @@ import numpy as np
 import torch
 import torch.distributed as distributed
 
-from brimful import LengthTable, PlanSettings, broadcast_plan, open_source, plan_packs, shared_plan
+from brimful import LengthTable, PlanSettings, open_source, plan_packs
 from brimful.base.progress import Progress
 from brimful.errors import BrimfulError
-from brimful.shared import SharedPlan, find_ranks
+from brimful.shared import SharedPlan, broadcast_plan, find_ranks, shared_plan
 from brimful.testing.toys import toy_chat_encoder
 from tests.faults.processes import forked
 from tests.shared.builds import LENGTHS, QUICK, Build, die

@@ -6,9 +6,10 @@ import pickle
 
 import pytest
 
-from brimful import PackedDataset, PackLoader, PlanSettings, SharedPackedDataset, shared_plan
+from brimful import PackedDataset, PackLoader, PlanSettings
 from brimful.base.progress import Progress
 from brimful.errors import SettingsError
+from brimful.shared import SharedPackedDataset, shared_plan
 from brimful.testing.toys import toy_chat_encoder
 
 CHATS = [{"prompt": f"{number}+{number}?", "completion": str(2 * number)} for number in range(40)]

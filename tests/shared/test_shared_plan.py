@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from brimful import Plan, PlanSettings, shared_plan
+from brimful import Plan, PlanSettings
 from brimful.base.progress import Progress, make_progress
 from brimful.errors import BuildFailedError, SettingsError, TaskFailedError
-from brimful.shared import Ranks, SharedPlan, Waiting
+from brimful.shared import Ranks, SharedPlan, Waiting, shared_plan
 from brimful.shared import document as document_module
 from brimful.shared.document import DocumentWriter, read_document
 from brimful.testing.toys import toy_chat_encoder

@@ -10,9 +10,10 @@ import sys
 import time
 from pathlib import Path
 
-from brimful import PlanSettings, shared_plan
+from brimful import PlanSettings
 from brimful.base.progress import Progress
 from brimful.errors import BrimfulError
+from brimful.shared import shared_plan
 from brimful.testing.toys import toy_chat_encoder
 from tests.shared.builds import QUICK
 

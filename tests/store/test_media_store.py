@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brimful import PackedDataset, check_store, measure_lengths, open_packs, pack_dataset, plan_packs, write_packs
+from brimful import PackedDataset, measure_lengths, open_packs, pack_dataset, plan_packs, write_packs
 from brimful.base.progress import Progress
 from brimful.errors import (
     BadSampleError,
@@ -23,6 +23,7 @@ from brimful.media import BadMediumError
 from brimful.media.store import KindCount
 from brimful.plan import PlanSettings
 from brimful.sources import open_source
+from brimful.store import check_store
 from tests.store.pictures import PictureEncoder, chat, picture, write_pictures
 from tests.store.stores import tree
 

@@ -4,19 +4,11 @@ import json
 
 import pytest
 
-from brimful import (
-    PackedDataset,
-    Plan,
-    PlanSettings,
-    check_store,
-    open_packs,
-    open_source,
-    pack_dataset,
-)
+from brimful import PackedDataset, Plan, PlanSettings, open_packs, open_source, pack_dataset
 from brimful.base.execute import Execution
 from brimful.errors import SettingsError, SourceError, StoreMismatchError
 from brimful.plan import Alignment, Mixture
-from brimful.store import JobSettings
+from brimful.store import JobSettings, check_store
 from brimful.store import packing_job as job_module
 from brimful.testing.toys import toy_chat_encoder
 from tests.store.stores import texts

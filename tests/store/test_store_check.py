@@ -8,18 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from brimful import (
-    check_store,
-    open_packs,
-    open_source,
-    plan_packs,
-    write_packs,
-)
+from brimful import open_packs, open_source, plan_packs, write_packs
 from brimful.base.progress import Progress
 from brimful.errors import (
     CorruptFileError,
     UnfinishedStoreError,
 )
+from brimful.store import check_store
 from brimful.store.shards import StreamLog
 from brimful.store.store_check import StoreCheck, _is_planned
 from brimful.testing.toys import toy_chat_encoder

@@ -7,16 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brimful import (
-    PackedDataset,
-    Plan,
-    check_store,
-    measure_lengths,
-    open_packs,
-    open_source,
-    plan_packs,
-    write_packs,
-)
+from brimful import PackedDataset, Plan, measure_lengths, open_packs, open_source, plan_packs, write_packs
 from brimful.base.blobs import open_blob_store
 from brimful.base.progress import Progress
 from brimful.errors import (
@@ -25,7 +16,7 @@ from brimful.errors import (
     PlanMismatchError,
     StoreFullError,
 )
-from brimful.store import shard_task
+from brimful.store import check_store, shard_task
 from brimful.store.shards import EndRecord, StreamLog
 from brimful.testing.toys import toy_chat_encoder
 from tests.faults.planted import full_disk

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brimful import StreamLoader
 from brimful.base.blobs import open_blob_store
 from brimful.errors import CorruptFileError, SettingsError, ShardExpiredError, StateError
-from brimful.stream import mark_completed, remove_acknowledged
+from brimful.stream import StreamLoader, mark_completed, remove_acknowledged
 from brimful.stream.acks import Acks, expired_below
 from brimful.stream.order import LaneOrder, PackOrder
 from brimful.testing.toys import ToyProducer, toy_records, toy_stream

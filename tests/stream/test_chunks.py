@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from brimful import LazyShardedDataset, PackingProducer, open_packs
+from brimful import open_packs
 from brimful.errors import (
     BadSampleError,
     SettingsError,
@@ -20,6 +20,7 @@ from brimful.errors import (
     WrongTypeError,
 )
 from brimful.integrations.export import export_packs
+from brimful.stream import LazyShardedDataset, PackingProducer
 from brimful.testing.toys import toy_stream
 from tests.stream.producer.streams import append, samples_of
 

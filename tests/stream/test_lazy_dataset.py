@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from brimful import LazyShardedDataset, StreamLoader  # noqa: E402
 from brimful.base.blobs import open_blob_store  # noqa: E402
 from brimful.errors import (  # noqa: E402
     CorruptFileError,
@@ -23,7 +22,11 @@ from brimful.errors import (  # noqa: E402
     StreamTimeoutError,
     UnfinishedStoreError,
 )
-from brimful.stream import remove_acknowledged  # noqa: E402
+from brimful.stream import (  # noqa: E402
+    LazyShardedDataset,
+    StreamLoader,
+    remove_acknowledged,
+)
 from brimful.stream.acks import Acks  # noqa: E402
 from brimful.testing.toys import ToyProducer, toy_stream  # noqa: E402
 from tests.stream import megatron_samplers  # noqa: E402

@@ -8,9 +8,8 @@ import pickle
 
 import pytest
 
-from brimful import StreamLoader
 from brimful.errors import SettingsError
-from brimful.stream import Assignment, StreamSettings
+from brimful.stream import Assignment, StreamLoader, StreamSettings
 
 
 def test_the_arguments_of_the_loader_are_the_fields_with_their_defaults():

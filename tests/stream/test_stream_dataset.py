@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from brimful import StreamDataset, StreamLoader  # noqa: E402
 from brimful.errors import SettingsError, StateError, StreamTimeoutError  # noqa: E402
+from brimful.stream import StreamDataset, StreamLoader  # noqa: E402
 from brimful.testing.toys import ToyProducer, toy_stream  # noqa: E402
 
 LANES = 4

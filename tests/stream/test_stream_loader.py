@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brimful import LazyShardedDataset, StreamLoader
 from brimful.errors import CorruptFileError, NotAPackStoreError, SettingsError, StateError, StreamTimeoutError
+from brimful.stream import LazyShardedDataset, StreamLoader
 from brimful.testing.toys import ToyProducer, toy_stream
 
 LANES = 4

@@ -9,16 +9,18 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from brimful import PackCollator, SampleColumn, pack_step, plan_step, verify_context_parallel  # noqa: E402
+from brimful import PackCollator  # noqa: E402
 from brimful.collate import Padding, lay_out  # noqa: E402
 from brimful.collate.padding import shift_labels  # noqa: E402
 from brimful.errors import CollateError, SettingsError  # noqa: E402
+from brimful.rl import SampleColumn, pack_step, plan_step  # noqa: E402
 from brimful.rl.context_parallel_split import (  # noqa: E402
     ContextParallelLayout,
     gather_from_context_parallel,
     split_for_context_parallel,
 )
 from brimful.rl.step_packs import RestoredTokens, restore_tokens  # noqa: E402
+from brimful.verify import verify_context_parallel  # noqa: E402
 from brimful.verify.models import tiny_model  # noqa: E402
 
 PADDING = Padding(segment_multiple_of=16)

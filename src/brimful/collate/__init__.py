@@ -1,5 +1,10 @@
 """Conversion of packs to batches: ``layout`` writes the boundaries, ``dialects`` hold the keys of each trainer."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from brimful.base.optional import public_name
 from brimful.base.tokenized_media import Media
 from brimful.collate.batch import PackedBatch
 from brimful.collate.columns import Column, ColumnPlace
@@ -21,7 +26,16 @@ __all__ = [
     "Padding",
     "dialect_of",
     "lay_out",
+    "per_sample_loss",
     "segment_weights",
     "shift_labels",
     "token_weights",
 ]
+
+if TYPE_CHECKING:
+    from brimful.collate.loss_torch import per_sample_loss
+
+
+def __getattr__(name: str) -> Any:
+    module = "brimful.collate.loss_torch" if name == "per_sample_loss" else None  # it needs torch
+    return public_name(__name__, module, name)

@@ -101,7 +101,7 @@ def pack_step(
             sample.
         SettingsError: no such rank.
 
-    >>> from brimful import plan_step
+    >>> from brimful.rl import plan_step
     >>> step = plan_step([2, 3], capacity=5, dp_world_size=1)
     >>> old = SampleColumn("old_log_probs", [[0, -0.5], [0, -0.25, -0.75]])
     >>> ((pack, extras),) = pack_step(step, [[5, 6], [7, 8, 9]], dp_rank=0, columns=[old])

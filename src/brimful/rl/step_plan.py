@@ -92,7 +92,7 @@ class StepPlan:
         costs: ``float64[dp_world_size, num_micro_batches]``, in the unit of the cost model.
         loss_tokens: ``int64[num_samples]``: targets of each sample, in order of arrival.
 
-    >>> from brimful import plan_step
+    >>> from brimful.rl import plan_step
     >>> plan_step([3, 3, 5, 6, 1, 1], capacity=7, dp_world_size=2)  # doctest: +ELLIPSIS
     StepPlan(6 samples, 2 ranks of 2 micro-batches, capacity 7, fill 67.9 %, fingerprint ...)
     """
@@ -121,7 +121,7 @@ class StepPlan:
         Raises:
             SettingsError: the rank does not exist.
 
-        >>> from brimful import plan_step
+        >>> from brimful.rl import plan_step
         >>> step = plan_step([3, 3, 5, 6, 1, 1], capacity=7, dp_world_size=2)
         >>> [rows.tolist() for rows in step.micro_batches(0)]
         [[3], [1]]
@@ -146,7 +146,7 @@ class StepPlan:
         ``results[step.restore]`` is in the order of the lengths if ``results`` has one row per sample in the order of
         ``order``: rank after rank, micro-batch after micro-batch.
 
-        >>> from brimful import plan_step
+        >>> from brimful.rl import plan_step
         >>> step = plan_step([3, 3, 5, 6, 1, 1], capacity=7, dp_world_size=2)
         >>> results = np.array([3, 3, 5, 6, 1, 1])[step.order]
         >>> results[step.restore].tolist()
@@ -171,7 +171,7 @@ class StepPlan:
         Raises:
             SettingsError: no such mean, or a missing or unexpected constant.
 
-        >>> from brimful import plan_step
+        >>> from brimful.rl import plan_step
         >>> step = plan_step([3, 3, 5], capacity=8, dp_world_size=1, loss_tokens=[1, 0, 3])
         >>> step.weights("token-mean").tolist()
         [0.25, 0.0, 0.25]
@@ -181,7 +181,7 @@ class StepPlan:
     def imbalance(self, barrier: Barrier | str = Barrier.MICRO_BATCH) -> float:
         """Return the time of the step in units of the time of perfectly equal ranks, see ``schedule.imbalance``.
 
-        >>> from brimful import plan_step
+        >>> from brimful.rl import plan_step
         >>> plan_step([4, 4, 2, 2], capacity=4, dp_world_size=2).imbalance()
         1.0
         """

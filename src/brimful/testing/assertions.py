@@ -19,7 +19,7 @@ def assert_packing_is_right(
     attention: str | Iterable[str] | None = None,
     tolerance: float | None = None,
     gradients: bool = True,
-) -> brimful.VerifyReport:
+) -> brimful.verify.VerifyReport:
     """Fail unless ``verify_packing`` finds nothing wrong and shows isolation at least once.
 
     Needs no fixture and no plugin::

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from brimful import Pack
 from brimful.collate import Media, PackExtras
+from brimful.serve import Pack
 from brimful.testing.toys import toy_pack
 
 I64, I32, F32, BOOL = torch.int64, torch.int32, torch.float32, torch.bool

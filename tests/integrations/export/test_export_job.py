@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from brimful import check_store, open_packs
+from brimful import open_packs
 from brimful.base.blobs import LocalBlobStore
 from brimful.base.execute import Execution
 from brimful.base.progress import Progress
@@ -23,6 +23,7 @@ from brimful.errors import (
 from brimful.integrations.export import LAYOUTS, check_export, export_packs
 from brimful.integrations.export.megatron import MegatronLayout
 from brimful.integrations.export.record import ExportRecords
+from brimful.store import check_store
 from brimful.testing.toys import ToyPacks
 from tests.integrations.export.stores import some_packs, tree
 from tests.marks import long_but

@@ -56,11 +56,12 @@ def main(folder: Path, flags: list[str]) -> None:
         raise SystemExit(CANNOT) from error
     import torch
 
-    from brimful import PackCollator, PackingProducer
+    from brimful import PackCollator
     from brimful.demo import make_media_chats
     from brimful.media.collate import MediaFeatures
     from brimful.media.encode.media_chat import MediaChatEncoder
     from brimful.media.families import open_family
+    from brimful.stream import PackingProducer
 
     chats = make_media_chats(num_chats=1, num_tones=40)
     recordings, model, stream, plugin = (folder / name for name in ("in", "model", "stream", "plugin.py"))

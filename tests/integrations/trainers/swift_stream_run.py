@@ -28,8 +28,9 @@ def main(folder: Path, flags: list[str]) -> None:
     import torch
     from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
-    from brimful import ChatEncoder, PackingProducer
+    from brimful import ChatEncoder
     from brimful.demo import make_chats, train_tokenizer
+    from brimful.stream import PackingProducer
 
     chats = make_chats(limit=60)
     model, stream, plugin = folder / "model", folder / "stream", folder / "plugin.py"

@@ -6,9 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from brimful import PlanSettings, shared_plan
+from brimful import PlanSettings
 from brimful.base.progress import Progress
 from brimful.errors import SettingsError
+from brimful.shared import shared_plan
 from brimful.testing.toys import toy_chat_encoder
 
 torch = pytest.importorskip("torch")

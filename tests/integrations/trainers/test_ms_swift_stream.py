@@ -13,12 +13,12 @@ import pytest
 
 pytest.importorskip("torch")
 
-from brimful import LazyShardedDataset, PackingProducer
 from brimful.collate import Media, PackExtras
 from brimful.errors import BadSampleError, SettingsError
 from brimful.integrations.trainers import ms_swift_stream
 from brimful.integrations.trainers.ms_swift_stream import SwiftStream, take_flags
 from brimful.media.collate import MediaFeatures
+from brimful.stream import LazyShardedDataset, PackingProducer
 from brimful.testing.toys import toy_stream
 from tests.integrations.trainers.swift_stream_run import CANNOT
 from tests.store.pictures import PictureEncoder, chat, picture

@@ -8,11 +8,15 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("accelerate")
 transformers = pytest.importorskip("transformers")
 
-from brimful import LazyShardedDataset, PackCollator, StreamLoader  # noqa: E402
+from brimful import PackCollator  # noqa: E402
 from brimful.base.blobs import open_blob_store  # noqa: E402
 from brimful.errors import SettingsError  # noqa: E402
 from brimful.integrations.trainers.transformers import AckCheckpoints  # noqa: E402
-from brimful.stream import remove_acknowledged  # noqa: E402
+from brimful.stream import (  # noqa: E402
+    LazyShardedDataset,
+    StreamLoader,
+    remove_acknowledged,
+)
 from brimful.stream.acks import Acks  # noqa: E402
 from brimful.testing.toys import toy_stream  # noqa: E402
 from tests.integrations.trainers import tiny  # noqa: E402

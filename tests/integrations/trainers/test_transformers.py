@@ -6,10 +6,11 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("accelerate")
 transformers = pytest.importorskip("transformers")
 
-from brimful import Pack, PackCollator  # noqa: E402
+from brimful import PackCollator  # noqa: E402
 from brimful.errors import CollateError, SettingsError  # noqa: E402
 from brimful.integrations.trainers import evaluate_samples, one_by_one  # noqa: E402
 from brimful.integrations.trainers.transformers import log_packing  # noqa: E402
+from brimful.serve import Pack  # noqa: E402
 from tests.integrations.trainers import tiny  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")

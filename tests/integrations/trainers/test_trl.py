@@ -5,11 +5,12 @@ import pytest
 torch = pytest.importorskip("torch")
 datasets = pytest.importorskip("datasets")
 
-from brimful import Pack, PackCollator  # noqa: E402
+from brimful import PackCollator  # noqa: E402
 from brimful.errors import CollateError, SettingsError  # noqa: E402
 from brimful.integrations.trainers import evaluate_samples, one_by_one  # noqa: E402
 from brimful.integrations.trainers.transformers import log_packing  # noqa: E402
 from brimful.integrations.trainers.trl import SFTPacks, for_packs  # noqa: E402
+from brimful.serve import Pack  # noqa: E402
 from brimful.serve.rank_loader import without_loss  # noqa: E402
 from tests.integrations.trainers import tiny  # noqa: E402
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from brimful import LazyShardedDataset, StreamLoader
 from brimful.report.analysis.stream_watch import StreamWatch
-from brimful.stream import remove_acknowledged
+from brimful.stream import LazyShardedDataset, StreamLoader, remove_acknowledged
 from brimful.testing.toys import ToyProducer
 from tests.stream.producer.streams import producer, texts
 

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from brimful import PackingProducer, open_packs, pack_dataset
+from brimful import open_packs, pack_dataset
 from brimful.base.blobs import open_blob_store
 from brimful.plan import PlanSettings
 from brimful.sources import open_source
 from brimful.store.shards import StreamLog
+from brimful.stream import PackingProducer
 from tests.store.pictures import PictureEncoder, chat, picture, write_pictures
 from tests.stream.producer.streams import HandClock, producer, texts
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful import StreamLoader, open_packs
+from brimful import open_packs
 from brimful.base.blobs import open_blob_store, remote
 from brimful.base.blobs.retries import _ATTEMPTS as ATTEMPTS
 from brimful.errors import (
@@ -25,6 +25,7 @@ from brimful.errors import (
     StoreMismatchError,
 )
 from brimful.store.shards import EndRecord
+from brimful.stream import StreamLoader
 from brimful.stream.acks import Acks
 from brimful.stream.producer.registration import SAMPLES_OF_PRODUCER
 from tests.faults.planted import LateStore, full_disk

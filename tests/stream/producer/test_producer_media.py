@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from brimful import PackingProducer, check_store, open_packs
+from brimful import open_packs
 from brimful.base.blobs import open_blob_store
 from brimful.errors import BadSampleError, OversizedSampleError, SettingsError
-from brimful.stream import remove_acknowledged
+from brimful.store import check_store
+from brimful.stream import PackingProducer, remove_acknowledged
 from brimful.stream.acks import Acks
 from brimful.testing.toys import toy_chat_encoder
 from tests.store.pictures import PICTURE_TOKEN, PictureEncoder, chat, picture, write_pictures

@@ -4,6 +4,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from brimful.stream.producer.begin import check_apart, mode_of_arrivals
+from brimful.stream.producer.registered import Producers
 
 from brimful import PackingProducer, open_packs
 from brimful.base.blobs import LocalBlobStore, open_blob_store
@@ -18,6 +20,7 @@ from brimful.errors import (
 )
 from brimful.sources.sample import Sample
 from brimful.store.shards import StreamLog
+from brimful.stream import PackingProducer
 from brimful.stream.producer.registration import (
     SAMPLES_OF_PRODUCER,
     Producers,

@@ -27,7 +27,7 @@ _NAMES_OF = {
     "attention": ("AttentionChoice", "choose_attention", "collator_for"),
     "evaluation": ("SampleLosses", "evaluate_samples", "one_by_one"),
     "lightning": ("packed_for_lightning",),
-    "refusals": ("check_arguments",),
+    "refused_settings": ("check_arguments",),
     "transformers": ("packed_for_transformers",),
     "trl": ("packed_for_trl",),
 }
