@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from brimful.base.wording import in_python, setting
-from brimful.cli.flags import in_flags
+from brimful.cli.program import in_flags
 from brimful.errors import BadSampleError, SettingsError, SourceNotFoundError
 
 

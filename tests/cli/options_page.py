@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from brimful.cli.flags import COMMANDS, command_named
+from brimful.cli.program import COMMANDS, command_named
 
 PATH = Path(__file__).parents[2] / "docs" / "options.md"
 

@@ -8,7 +8,7 @@ import click
 import pytest
 
 from brimful.cli.config import _ALIASES, _SWITCHES, _options
-from brimful.cli.pack import pack
+from brimful.cli.jobs import pack
 from brimful.serve import open_packs
 from tests.cli.tools import refused, run
 

@@ -18,8 +18,7 @@ from brimful.report.analysis.facts import gather_facts
 from brimful.report.analysis.training_run import TrainingRun
 from brimful.report.analysis.what_if import compare_plans
 from brimful.report.table_model import comparison_table
-from brimful.report.text.aligned_table import draw_table
-from brimful.report.text.fact_lines import describe_facts
+from brimful.report.text.report_lines import describe_facts, draw_table
 
 WIDTHS = (60, 80)
 

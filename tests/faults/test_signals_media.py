@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-import brimful.cli.pack as pack_command
+import brimful.cli.jobs as pack_command
 from brimful import pack_dataset
 from brimful.cli import main
 from tests.faults.test_signals import LINE, ROOT, signalled, when_stalled
@@ -24,7 +24,7 @@ from itertools import count
 from brimful.__main__ import main
 from tests.faults.stalls import stall, stalling
 
-import brimful.cli.pack as command
+import brimful.cli.jobs as command
 from brimful.media.job.writer import ShardMediaWriter
 from brimful.media.families import Qwen2VL
 command.pack_dataset = partial(command.pack_dataset, shard_bytes=1 << 11)

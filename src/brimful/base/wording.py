@@ -3,7 +3,7 @@
 A setting has two spellings: in Python it is an argument (``overflow="drop"``), on the command line a flag
 (``--overflow drop``). Messages therefore mention settings by ``setting(…)``, which puts marks around them, and the code
 that shows the message chooses the spelling: ``str(error)`` shows Python arguments, the command line its flags
-(``brimful.cli.flags``).
+(``brimful.cli.program``).
 """
 
 import json

@@ -13,8 +13,8 @@ from brimful.base.execute import Execution
 from brimful.base.progress import Progress, make_progress
 from brimful.base.wording import counted, first_few
 from brimful.cli.artefacts import refuse_as_data
-from brimful.cli.flags import flag_of
 from brimful.cli.mixture import MixtureFile
+from brimful.cli.program import flag_of
 from brimful.encode import Encoder, EncoderSettings, encoder_for
 from brimful.errors import BadSampleError, BrimfulError, SettingsError
 from brimful.measure import LengthTable

@@ -10,7 +10,7 @@ import numpy as np
 from brimful.base.file_systems import is_remote
 from brimful.base.tables import open_table
 from brimful.base.typing import TokenIds
-from brimful.cli.flags import in_flags
+from brimful.cli.program import in_flags
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import BrimfulError, InvalidLengthsError, SettingsError, SourceNotFoundError
 from brimful.measure import LengthTable

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import click
 
 from brimful.base.optional import optional
-from brimful.cli.flags import command_named
+from brimful.cli.program import command_named
 from brimful.errors import SettingsError, SourceNotFoundError
 
 _MAX_BYTES = 1 << 20

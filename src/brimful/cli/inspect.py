@@ -1,14 +1,19 @@
-"""``brimful inspect``: a description of any file that brimful writes."""
+"""``brimful inspect``: a description of any file that brimful writes; with ``--every``, of a stream as it grows."""
 
 import os
+import sys
+import time
 from dataclasses import asdict
+from itertools import count
 
 import click
 
+from brimful.base.atomic_file import atomic_file
 from brimful.base.blobs import open_blob_store
+from brimful.base.checks import is_number
 from brimful.base.file_systems import is_remote
 from brimful.base.progress import make_progress
-from brimful.base.wording import counted
+from brimful.base.wording import counted, setting
 from brimful.cli.artefacts import (
     LENGTHS,
     PLAN,
@@ -19,19 +24,24 @@ from brimful.cli.artefacts import (
     plan_as_dict,
     plan_in,
 )
-from brimful.cli.follow import follow
 from brimful.cli.options import GroupedCommand, grouped, json_option, value_option
-from brimful.cli.terminal import show, show_lines
-from brimful.errors import NotAPackStoreError, SettingsError, SourceNotFoundError, UnfinishedStoreError
+from brimful.cli.program import in_flags
+from brimful.cli.terminal import show, show_json, show_lines
+from brimful.errors import (
+    CorruptFileError,
+    NotAPackStoreError,
+    SettingsError,
+    SourceNotFoundError,
+    StoreError,
+    UnfinishedStoreError,
+)
 from brimful.measure import LengthTable
 from brimful.plan import Plan
 from brimful.report.analysis.sample_fate import find_sample
 from brimful.report.analysis.stream_watch import StreamWatch
-from brimful.report.text.length_lines import describe_lengths
+from brimful.report.text.artefact_lines import describe_lengths, describe_plan, describe_store
 from brimful.report.text.pack_lines import pack_as_dict, show_pack
-from brimful.report.text.plan_lines import describe_plan
-from brimful.report.text.store_lines import describe_store
-from brimful.report.text.stream_lines import describe_stream
+from brimful.report.text.stream_lines import describe_stream, prometheus_text, stream_line
 from brimful.serve import open_packs
 from brimful.store import check_store
 from brimful.store.shards import StreamLog
@@ -190,3 +200,46 @@ def _show_store(
             f"{f' and {result.media:,} media' if result.media else ''} agree with {reference}"
         ]
     show(lambda: data, lambda: lines, as_json)
+
+
+def follow(stream: str, every: float | None, updates: int | None, prometheus_file: str | None, as_json: bool) -> None:
+    """Show a line for each update of a stream's status.
+
+    Args:
+        stream: path or URL.
+        every: seconds between two updates; None for a single one.
+        updates: number of updates; None continues until stopped.
+        prometheus_file: replaced at each update by the numbers in Prometheus' text format.
+        as_json: show a line of JSON.
+
+    Raises:
+        SettingsError: impossible numbers.
+    """
+    if every is not None and not (is_number(every) and every > 0):
+        raise SettingsError(f"{setting('every')} must be a number of seconds above 0 and is {every!r}")
+    if updates is not None and (updates < 1 or every is None):
+        raise SettingsError(f"{setting('updates', updates)} counts the updates of {setting('every')}: at least 1")
+    watch = StreamWatch(stream)
+    for number in count(1):
+        begin = time.monotonic()
+        try:
+            status = watch.look()
+            if prometheus_file is not None:
+                with atomic_file(prometheus_file) as file:
+                    file.write(prometheus_text(status).encode())
+        except CorruptFileError:
+            raise
+        except (OSError, StoreError) as error:
+            if every is None:
+                raise
+            # A watch may run for weeks: it continues if the network is down for a minute or a disk is full.
+            click.echo(f"warning: {in_flags(getattr(error, 'message', str(error)))}", err=True)
+        else:
+            if as_json:
+                show_json(status.as_dict())
+            else:
+                click.echo(f"{time.strftime('%H:%M:%S')} {in_flags(stream_line(status))}")
+            sys.stdout.flush()
+        if every is None or number == updates:
+            return
+        time.sleep(max(0.0, begin + every - time.monotonic()))

@@ -39,9 +39,8 @@ from brimful.report.analysis.advise import advise
 from brimful.report.analysis.training_run import TrainingRun
 from brimful.report.analysis.what_if import compare_plans
 from brimful.report.table_model import comparison_table
-from brimful.report.text.aligned_table import draw_table
-from brimful.report.text.fact_lines import describe_advice, draw_choices
-from brimful.report.text.plan_lines import describe_plan
+from brimful.report.text.artefact_lines import describe_plan
+from brimful.report.text.report_lines import describe_advice, draw_choices, draw_table
 
 
 @click.command(cls=GroupedCommand)

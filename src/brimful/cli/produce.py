@@ -12,7 +12,6 @@ from brimful.base.stopping import keeping
 from brimful.base.wording import counted
 from brimful.cli.arguments import CAPACITY, output_directory, progress_of, required
 from brimful.cli.config import SourceArgument
-from brimful.cli.flags import in_flags
 from brimful.cli.options import (
     GroupedCommand,
     config_option,
@@ -24,6 +23,7 @@ from brimful.cli.options import (
     row_options,
     value_option,
 )
+from brimful.cli.program import in_flags
 from brimful.cli.terminal import show
 from brimful.encode.choose import EncoderSettings
 from brimful.errors import SettingsError

@@ -41,7 +41,7 @@ from brimful.plan import Plan, PlanSettings, plan_packs
 from brimful.report.analysis.facts import gather_facts
 from brimful.report.analysis.shown_packs import ShownPack, show_packs
 from brimful.report.html.page import DATA_ID, render_page
-from brimful.report.text.fact_lines import describe_facts
+from brimful.report.text.report_lines import describe_facts
 from brimful.serve import PackStore, open_packs
 from brimful.store.shards import StreamLog
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from brimful.cli.flags import in_flags
+from brimful.cli.program import in_flags
 
 _LABEL = 15
 """Characters of the label before a description: ``packs          91 of 1,024 tokens``."""

@@ -15,7 +15,7 @@ def test_ctrl_c_says_that_nothing_is_lost(
     chats: Path, tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without it stopping a long job shows a traceback, and nobody dares to start it again."""
-    import brimful.cli.pack as pack_command
+    import brimful.cli.jobs as pack_command
 
     def stop(*arguments: Any, **options: Any) -> None:
         raise KeyboardInterrupt

@@ -10,7 +10,7 @@ import pytest
 
 from brimful.collate.layout import lay_out
 from brimful.integrations.export import LAYOUTS, check_export, export_packs
-from brimful.integrations.export.bridge import mask_of_labels
+from brimful.integrations.export.row_layouts import mask_of_labels
 from brimful.store.shards import assemble_pack
 from brimful.testing.toys import ToyPacks
 from tests.integrations.export.stores import as_rows, run_with, some_packs, tree

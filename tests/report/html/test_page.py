@@ -19,9 +19,8 @@ from brimful.report.analysis.training_run import TrainingRun
 from brimful.report.analysis.what_if import CAPACITIES, sweep_capacities
 from brimful.report.html.page import DATA_ID, render_page
 from brimful.report.table_model import sweep_table
-from brimful.report.text.aligned_table import draw_table
-from brimful.report.text.fact_lines import describe_facts
-from brimful.report.text.plan_lines import describe_plan
+from brimful.report.text.artefact_lines import describe_plan
+from brimful.report.text.report_lines import describe_facts, draw_table
 from brimful.testing.strategies import capacities_and_lengths
 
 VOID = {"meta", "br", "img", "input", "hr", "link"}

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from brimful.report.analysis.stream_status import ProducerStatus, RankStatus, StreamStatus, TrainingStatus
-from brimful.report.text.prometheus import prometheus_text
-from brimful.report.text.stream_lines import describe_stream, stream_line
+from brimful.report.analysis.stream_watch import ProducerStatus, RankStatus, StreamStatus, TrainingStatus
+from brimful.report.text.stream_lines import describe_stream, prometheus_text, stream_line
 
 WEB = ProducerStatus(
     name="web",

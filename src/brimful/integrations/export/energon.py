@@ -12,15 +12,33 @@ model's processor needs the bytes.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+import sqlite3
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from itertools import groupby, pairwise
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import numpy as np
+
+from brimful.base.atomic_file import atomic_file
 from brimful.base.blobs import BlobStore
-from brimful.integrations.export.energon_index import write_index
-from brimful.integrations.export.export_layout import ExportPlan, Layout, ReadPack, Shard, ShardOutcome
-from brimful.integrations.export.pack_members import write_pack_tar
-from brimful.integrations.export.tar import shard_name
+from brimful.base.typing import Int64Array
+from brimful.errors import SettingsError
+from brimful.integrations.export.export_layout import (
+    ExportPlan,
+    Layout,
+    ReadPack,
+    Shard,
+    ShardOutcome,
+    chunks_of_file,
+    write_blob,
+)
+from brimful.integrations.export.webdataset import shard_name, write_pack_tar
+from brimful.measure import LengthTable
+from brimful.plan import plan_packs
 
 META = ".nv-meta"
 """Folder of Energon's own files."""
@@ -106,3 +124,170 @@ def _split(num_shards: int, prefix: str) -> str:
     first, last = f"{0:06d}", f"{num_shards - 1:06d}"
     numbers = first if num_shards == 1 else f"{{{first}..{last}}}"
     return f'split_parts:\n  train:\n  - "{prefix}-{numbers}.tar"\n  val: []\n  test: []\nexclude: []\n'
+
+
+_TABLES = """
+CREATE TABLE samples (
+    tar_file_id INTEGER NOT NULL,
+    sample_key TEXT NOT NULL UNIQUE,
+    sample_index INTEGER NOT NULL,
+    byte_offset INTEGER,
+    byte_size INTEGER
+);
+CREATE TABLE sample_parts (
+    tar_file_id INTEGER,
+    sample_index INTEGER,
+    part_name TEXT,
+    content_byte_offset INTEGER,
+    content_byte_size INTEGER
+);
+"""
+
+_INDEXES = """
+CREATE INDEX idx_samples_by_tar_and_idx ON samples(tar_file_id, sample_index);
+CREATE INDEX idx_sample_parts_seq ON sample_parts(tar_file_id, sample_index, content_byte_offset);
+CREATE INDEX idx_sample_parts_full ON sample_parts(tar_file_id, sample_index, part_name, content_byte_offset, content_byte_size);
+"""
+
+
+def write_index(tars: Sequence[str], store: BlobStore, key: str) -> list[str]:
+    """Write the index of some tars, reading only their headers; return its key.
+
+    A remote store gets none: Energon needs it only to read single samples by their keys, not to train.
+
+    Args:
+        tars: keys of the tars, in the order of the data set.
+        store: that holds them.
+        key: of the index.
+    """
+    if tars and store.local_path(tars[0]) is None:
+        return []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "index.sqlite"
+        with closing(sqlite3.connect(path)) as connection:
+            connection.executescript(_TABLES)
+            for number, name in enumerate(tars):
+                tar = store.local_path(name)
+                assert tar is not None
+                samples = []
+                for index, (sample_key, begin, end, parts) in enumerate(_samples(tar)):
+                    samples.append((number, sample_key, index, begin, end - begin))
+                    connection.executemany(
+                        "INSERT INTO sample_parts VALUES (?, ?, ?, ?, ?)", ((number, index, *part) for part in parts)
+                    )
+                connection.executemany("INSERT INTO samples VALUES (?, ?, ?, ?, ?)", samples)
+                connection.commit()
+            connection.executescript(_INDEXES)
+            connection.commit()
+        write_blob(store, key, chunks_of_file(path))
+    return [key]
+
+
+def _samples(path: str) -> Iterator[tuple[str, int, int, list[tuple[str, int, int]]]]:
+    """Yield key, first and last byte of each sample, and name, first byte and size of each of its parts."""
+    with tarfile.open(path, "r:") as tar:
+        for key, group in groupby(_members(tar), key=lambda member: member.name.partition(".")[0]):
+            members = list(group)
+            parts = [(member.name.partition(".")[2], member.offset_data, member.size) for member in members]
+            last = members[-1]
+            yield (
+                key,
+                members[0].offset,
+                last.offset_data + -(-last.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE,
+                parts,
+            )
+
+
+def _members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    while (member := tar.next()) is not None:
+        # A tar file keeps every member that it has read, and a shard has many.
+        tar.members = []  # type: ignore[attr-defined]
+        yield member
+
+
+def energon_mix(weights: Mapping[str, float], path: str | Path, *, split: str = "train") -> None:
+    """Write the ``Metadataset`` file from which Energon draws several exports, for versions 5 to 7.
+
+    Energon draws a data set in proportion to its weight, so weights are shares of packs.
+
+    Args:
+        weights: directory of each export, relative to the file or absolute, and its weight.
+        path: of the file, which ends in ``.yaml``.
+        split: of the data sets, and of the mix.
+
+    Raises:
+        SettingsError: no data set, or a weight that is not above 0.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as home:
+    ...     energon_mix({"captions": 1, "chats": 2.5}, f"{home}/mix.yaml")
+    ...     print(Path(f"{home}/mix.yaml").read_text())
+    __module__: megatron.energon
+    __class__: Metadataset
+    splits:
+      train:
+        datasets:
+        - path: "captions"
+          weight: 1.0
+        - path: "chats"
+          weight: 2.5
+    <BLANKLINE>
+    """
+    bad_weights = {name: weight for name, weight in weights.items() if not weight > 0}
+    if not weights or bad_weights:
+        raise SettingsError(f"a mix needs data sets with weights above 0 and has {bad_weights or 'none'}")
+    lines = ["__module__: megatron.energon", "__class__: Metadataset", "splits:", f"  {split}:", "    datasets:"]
+    for name, weight in weights.items():
+        # A JSON string is also a YAML string: names may hold any character.
+        lines += [f"    - path: {json.dumps(str(name))}", f"      weight: {float(weight)!r}"]
+    with atomic_file(path) as file:
+        file.write("\n".join([*lines, ""]).encode())
+
+
+def select_samples_to_pack(
+    samples: Sequence[Any],
+    *,
+    capacity: int,
+    length_of: Callable[[Any], int] | None = None,
+    budgets: Mapping[str, tuple[int, Callable[[Any], int]]] | None = None,
+    seed: int = 0,
+) -> list[list[Any]]:
+    """Return groups of samples that share a pack, for ``select_samples_to_pack`` of an Energon task encoder.
+
+    ::
+
+        def select_samples_to_pack(self, samples):
+            return select_samples_to_pack(samples, capacity=8192)
+
+    Args:
+        samples: Energon's buffer of encoded samples.
+        capacity: most tokens of a pack.
+        length_of: function from a sample to its number of tokens; ``len(sample.tokens)`` if None.
+        budgets: by name, the limit of a pack and the function from a sample to its use:
+            ``{"patches": (32_768, lambda sample: sample.num_patches)}``.
+        seed: of the order of equally long samples.
+
+    Raises:
+        OversizedSampleError: a sample is longer than a pack: refuse it in ``encode_sample`` (``SkipSample``).
+
+    >>> packs = select_samples_to_pack(["aaa", "bbb", "ccccc", "dddddd", "e", "f"], capacity=7, length_of=len)
+    >>> sorted(packs, key=len)
+    [['ccccc'], ['dddddd', 'f'], ['bbb', 'aaa', 'e']]
+    """
+    if not samples:
+        return []
+    measure = length_of if length_of is not None else (lambda sample: len(sample.tokens))
+
+    def measured(amount: Callable[[Any], int]) -> Int64Array:
+        return np.array([amount(sample) for sample in samples], dtype=np.int64)
+
+    limits = budgets or {}
+    columns = {name: measured(amount) for name, (_, amount) in limits.items()}
+    plan = plan_packs(
+        LengthTable.from_lengths(measured(measure), **columns),
+        capacity=capacity,
+        budgets={name: most for name, (most, _) in limits.items()} or None,
+        seed=seed,
+    )
+    ids = plan.sample_ids.tolist()
+    return [[samples[number] for number in ids[begin:end]] for begin, end in pairwise(plan.offsets.tolist())]

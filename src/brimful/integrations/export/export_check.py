@@ -8,9 +8,8 @@ from typing import Any
 from brimful.base.blobs import open_blob_store
 from brimful.base.progress import Progress
 from brimful.errors import CorruptFileError, StoreMismatchError
-from brimful.integrations.export.export_layout import ReadPack
+from brimful.integrations.export.export_layout import ReadPack, read_medium
 from brimful.integrations.export.layouts import layout_of
-from brimful.integrations.export.medium_bytes import read_medium
 from brimful.integrations.export.record import ExportRecords
 from brimful.serve import Pack, open_packs
 from brimful.store.shards.pack import FingerprintedPacks

@@ -201,7 +201,7 @@ def _plan(packs: FingerprintedPacks, layout: Layout, source: Any, packs_per_shar
                 f"{layout.name} holds the texts of samples, and packs hold tokens: give the data that they were packed "
                 f"from as {setting('source')}"
             )
-        from brimful.integrations.export.whole_samples import source_of_packs
+        from brimful.integrations.export.packed_pairs import source_of_packs
 
         source = source_of_packs(source, packs)
     elif source is not None:

@@ -2,6 +2,7 @@
 
 import abc
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -10,7 +11,8 @@ from typing import Any, ClassVar
 from brimful.base.blobs import BlobStore
 from brimful.base.progress import Progress
 from brimful.base.typing import Fingerprint
-from brimful.errors import MissingExtraError
+from brimful.errors import MissingExtraError, StoreError
+from brimful.media import BadMediumError, PlacedMedium
 from brimful.store.shards import Pack
 from brimful.store.shards.pack import FingerprintedPacks
 
@@ -190,3 +192,45 @@ class Layout(abc.ABC):
                 f"the check of an export to {self.name} reads it by {package}, which cannot be imported "
                 f"({error}): pip install {package}"
             ) from error
+
+
+_SUFFIX = re.compile(r"\.([A-Za-z0-9]{1,5})$")
+
+
+def read_medium(pack: Pack, index: int, item: PlacedMedium) -> bytes:
+    """Return the bytes of a medium of a pack.
+
+    Args:
+        pack: that holds it.
+        index: of the pack, for the message.
+        item: the medium.
+
+    Raises:
+        StoreError: the medium is gone or was changed; names pack, sample and medium.
+    """
+    try:
+        return item.read()
+    except BadMediumError as error:
+        sample_id = int(pack.sample_ids[item.segment])
+        raise StoreError(f"pack {index}, sample {sample_id}: {item.title} {error}") from error
+
+
+def suffix_of(name: str, default: str) -> str:
+    """Return the ending of a name in lowercase, without its dot.
+
+    >>> suffix_of("a b.c.JPG", "image"), suffix_of("a.b c", "image")
+    ('jpg', 'image')
+    """
+    match = _SUFFIX.search(name)
+    return match[1].lower() if match else default
+
+
+def place_as_json(item: PlacedMedium, part: str | int) -> dict[str, Any]:
+    """Return the place of a medium among the tokens of its pack.
+
+    Args:
+        item: the medium.
+        part: the member of the pack that has its bytes, or their index.
+    """
+    facts = {name: value for name, value in vars(item).items() if name != "medium"}
+    return {"part": part, "kind": item.medium.kind.value, "name": item.medium.name, **facts}

@@ -2,13 +2,11 @@
 
 from brimful.base.wording import setting
 from brimful.errors import SettingsError
-from brimful.integrations.export.bridge import BridgeLayout
 from brimful.integrations.export.energon import EnergonLayout
 from brimful.integrations.export.export_layout import Layout
-from brimful.integrations.export.hf_dataset import HuggingFaceLayout
-from brimful.integrations.export.jsonl import JsonLinesLayout
 from brimful.integrations.export.megatron import MegatronLayout
 from brimful.integrations.export.packed_pairs import PackedCaptionsLayout, PackedChatsLayout
+from brimful.integrations.export.row_layouts import BridgeLayout, HuggingFaceLayout, JsonLinesLayout
 from brimful.integrations.export.webdataset import WebDatasetLayout
 
 _CLASSES: tuple[type[Layout], ...] = (

@@ -12,14 +12,15 @@ from typing import Any, ClassVar
 from brimful.base.blobs import BlobStore
 from brimful.base.progress import Progress
 from brimful.base.wording import setting
-from brimful.errors import BadSampleError, CorruptFileError
+from brimful.errors import BadSampleError, CorruptFileError, SettingsError, StoreMismatchError
 from brimful.integrations.export.energon import META, write_metadata
-from brimful.integrations.export.export_layout import ExportPlan, Layout, ReadPack, Shard, ShardOutcome
-from brimful.integrations.export.medium_bytes import suffix_of
-from brimful.integrations.export.tar import shard_name, write_tar
-from brimful.integrations.export.whole_samples import check_whole, source_of_packs
+from brimful.integrations.export.export_layout import ExportPlan, Layout, ReadPack, Shard, ShardOutcome, suffix_of
+from brimful.integrations.export.webdataset import shard_name, write_tar
 from brimful.integrations.packed_layouts.packed_folders import samples_of
 from brimful.media import BadMediumError, MediaKind, Medium
+from brimful.plan import Overflow
+from brimful.serve import Pack
+from brimful.sources import Source, open_source
 from brimful.sources.media_places import MARK
 from brimful.sources.sample import Sample
 from brimful.store.shards.pack import FingerprintedPacks
@@ -229,3 +230,65 @@ def _comparable_row(row: Any) -> Any:
         return str(row)
     turns = [(message["role"], message["content"]) for message in row["messages"]]
     return turns, [image["bytes"] for image in row.get("images", ())]
+
+
+_CUTS = (Overflow.TRUNCATE.value, Overflow.TRUNCATE_LEFT.value, Overflow.SPLIT.value)
+
+
+def source_of_packs(source: Any, packs: FingerprintedPacks) -> Source:
+    """Return the source of some packs, open.
+
+    Args:
+        source: the samples, or anything that ``open_source`` takes.
+        packs: packs that were made of it.
+
+    Raises:
+        StoreMismatchError: the packs were made of other data.
+        SettingsError: the plan cut samples.
+    """
+    samples = source if isinstance(source, Source) else open_as_packed(source, packs)
+    identity = getattr(packs, "identity", None)
+    if identity is not None:
+        if identity["source"] != samples.fingerprint:
+            raise StoreMismatchError(
+                f"{samples.title} is not the data that was packed, or was changed since: name that as {setting('source')}, "
+                "several in the order in which they were packed"
+            )
+        overflow = identity.get("settings", {}).get("overflow")
+        if overflow in _CUTS:
+            raise SettingsError(
+                f"the packs were planned with {setting('overflow', overflow)}, and a text cannot be cut at a token: "
+                f"pack again with {setting('overflow', 'drop')}"
+            )
+    return samples
+
+
+def open_as_packed(data: Any, packs: FingerprintedPacks, **options: Any) -> Source:
+    """Open data as it was opened for packing: with its media, or without them if the packs were packed so.
+
+    Args:
+        data: anything that ``open_source`` takes.
+        packs: packs that were made of it.
+        options: of ``open_source``.
+    """
+    samples = open_source(data, media=True, **options)
+    identity = getattr(packs, "identity", None)
+    if identity is not None and identity["source"] != samples.fingerprint and options.get("media_dir") is None:
+        plain_samples = open_source(data, **options)
+        if identity["source"] == plain_samples.fingerprint:
+            return plain_samples
+    return samples
+
+
+def check_whole(pack: Pack, index: int) -> None:
+    """Refuse a pack with a part of a sample.
+
+    Raises:
+        SettingsError: names pack and sample.
+    """
+    if pack.starts.any():
+        sample_id = int(pack.sample_ids[pack.starts.argmax()])
+        raise SettingsError(
+            f"pack {index} holds a part of sample {sample_id}, and a text cannot be cut at a token: pack again with "
+            f"{setting('overflow', 'drop')}"
+        )

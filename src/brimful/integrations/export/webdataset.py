@@ -1,13 +1,26 @@
 """WebDataset: tars with one sample a pack, for ``webdataset`` and other readers of its tars."""
 
+import io
 import json
-from collections.abc import Iterator, Sequence
+import tarfile
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from brimful.integrations.export.export_layout import Layout, ReadPack, Shard, ShardOutcome
-from brimful.integrations.export.pack_members import write_pack_tar
-from brimful.integrations.export.tar import shard_name
+import numpy as np
+
+from brimful.base.blobs import BlobStore
+from brimful.integrations.export.export_layout import (
+    Layout,
+    ReadPack,
+    Shard,
+    ShardOutcome,
+    place_as_json,
+    read_medium,
+    suffix_of,
+    write_blob,
+)
+from brimful.store.shards import Pack
 
 
 class WebDatasetLayout(Layout):
@@ -39,3 +52,117 @@ class WebDatasetLayout(Layout):
                 starts=facts["starts"],
                 media=[sample[item["part"]] for item in facts["media"]],
             )
+
+
+def write_pack_tar(shard: Shard, *, kinds_as_endings: bool) -> ShardOutcome:
+    """Write a tar of packs as they are.
+
+    Args:
+        shard: to write.
+        kinds_as_endings: media end in ``.image``, which no reader decodes; else as their files do,
+            without an index.
+    """
+    samples = ((shard.plan.key(index), _members(pack, index, kinds_as_endings)) for index, pack in shard)
+    name = shard_name(shard.number)
+    return shard.outcome(write_tar(samples, name, shard.store, with_index=kinds_as_endings))
+
+
+def _members(pack: Pack, index: int, kinds_as_endings: bool) -> Iterator[tuple[str, bytes]]:
+    """Yield ending and content of each member of a pack.
+
+    ===================  =======================================================================
+    ``input_ids.npy``    ``int32[T]``
+    ``loss_mask.npy``    ``uint8[T]``, 1 where the token is a target
+    ``json``             ``cu_lengths``, ``sample_ids``, ``starts``, and ``media``: places of media
+    ``000.…``            bytes of the first medium; equal bytes are one member
+    ===================  =======================================================================
+
+    Raises:
+        StoreError: a medium cannot be read.
+    """
+    parts: dict[bytes, str] = {}
+    media = []
+    for item in pack.media:
+        content = read_medium(pack, index, item)
+        kind = item.medium.kind.value
+        ending = kind if kinds_as_endings else suffix_of(item.medium.name, kind)
+        part = parts.setdefault(content, f"{len(parts):03d}.{ending}")
+        media.append(place_as_json(item, part))
+    facts = {
+        "cu_lengths": pack.cu_seqlens.tolist(),
+        "sample_ids": pack.sample_ids.tolist(),
+        "starts": pack.starts.tolist(),
+        "media": media,
+    }
+    # Names of media may hold invalid Unicode: ASCII JSON keeps every character.
+    yield "json", json.dumps(facts, ensure_ascii=True, separators=(",", ":")).encode()
+    yield "input_ids.npy", _npy_bytes(pack.input_ids.astype(np.int32, copy=False))
+    yield "loss_mask.npy", _npy_bytes(pack.loss_mask.astype(np.uint8))
+    yield from ((part, content) for content, part in parts.items())
+
+
+def _npy_bytes(array: Any) -> bytes:
+    """Return an array as a ``.npy`` file.
+
+    >>> _npy_bytes(np.zeros(2, np.int32))[:6]
+    b'\\x93NUMPY'
+    """
+    sink = io.BytesIO()
+    np.lib.format.write_array(sink, np.ascontiguousarray(array), (1, 0), allow_pickle=False)
+    return sink.getvalue()
+
+
+END_OF_TAR = bytes(2 * tarfile.BLOCKSIZE)
+"""Two empty blocks after the last member."""
+
+
+def shard_name(shard: int, prefix: str = "packs") -> str:
+    """Return the name of a tar.
+
+    >>> shard_name(3)
+    'packs-000003.tar'
+    """
+    return f"{prefix}-{shard:06d}.tar"
+
+
+def write_tar(
+    samples: Iterable[tuple[str, Iterable[tuple[str, bytes]]]],
+    name: str,
+    store: BlobStore,
+    *,
+    with_index: bool,
+) -> dict[str, int]:
+    """Write one tar, and its index; return the size of each file.
+
+    Args:
+        samples: key of each sample, with ending and content of its members. A name of a member
+            has at most 100 bytes, and its content fewer than 8 GiB.
+        name: of the tar.
+        store: the directory.
+        with_index: write ``….tar.idx`` too: where each sample begins, and the end, as
+            ``uint64[samples + 1]``.
+    """
+    files = {}
+
+    def blocks() -> Iterator[bytes]:
+        offsets = [0]
+        for key, members in samples:
+            offset = offsets[-1]
+            for ending, content in members:
+                # Date, owner and group are 0 and nameless by default, so equal members give equal bytes.
+                member = tarfile.TarInfo(f"{key}.{ending}")
+                member.size = len(content)
+                header = member.tobuf(tarfile.USTAR_FORMAT, "utf-8", "surrogateescape")
+                padding = bytes(-len(content) % tarfile.BLOCKSIZE)
+                yield from (header, content, padding)
+                offset += len(header) + len(content) + len(padding)
+            offsets.append(offset)
+        yield END_OF_TAR
+        # Before the tar is published: no reader could load a tar without its index.
+        if with_index:
+            index = np.array(offsets, dtype="<u8").tobytes()
+            store.put_atomic(f"{name}.idx", index)
+            files[f"{name}.idx"] = len(index)
+
+    size = write_blob(store, name, blocks())
+    return {**files, name: size}

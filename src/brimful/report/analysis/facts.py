@@ -19,8 +19,7 @@ from brimful.report.analysis.contents import (
     source_shares,
     sources_of_table,
 )
-from brimful.report.analysis.length_facts import LengthFacts
-from brimful.report.analysis.plan_facts import PlanFacts
+from brimful.report.analysis.plan_facts import LengthFacts, PlanFacts
 from brimful.report.analysis.rank_balance import RankBalance, measure_rank_balance
 from brimful.report.analysis.shown_packs import ShownPack
 from brimful.report.analysis.training_run import TrainingRun

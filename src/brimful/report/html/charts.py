@@ -4,8 +4,7 @@ import math
 from itertools import accumulate, pairwise
 
 from brimful.base.wording import counted, percent
-from brimful.report.analysis.length_facts import LengthFacts
-from brimful.report.analysis.plan_facts import FillFacts, SizeFacts
+from brimful.report.analysis.plan_facts import FillFacts, LengthFacts, SizeFacts
 from brimful.report.analysis.rank_balance import RankBalance
 from brimful.report.analysis.what_if import CapacityPoint
 from brimful.report.html.markup import figure

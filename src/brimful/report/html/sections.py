@@ -11,8 +11,7 @@ from brimful.plan.ledger import MUCH_LOST, Ledger
 from brimful.report import table_model as tables
 from brimful.report.analysis.advise import Advice
 from brimful.report.analysis.facts import Facts
-from brimful.report.analysis.length_facts import LengthFacts
-from brimful.report.analysis.plan_facts import PlanFacts
+from brimful.report.analysis.plan_facts import LengthFacts, PlanFacts
 from brimful.report.analysis.rank_balance import RankBalance
 from brimful.report.html.charts import (
     capacity_charts,

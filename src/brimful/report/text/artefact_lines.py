@@ -1,12 +1,51 @@
-"""A plan as lines."""
+"""Lengths, a plan and a pack store as lines."""
 
 import numpy as np
 
 from brimful.base.fingerprint import short
 from brimful.base.wording import counted, percent
+from brimful.measure import LengthTable
 from brimful.plan import Plan
 from brimful.plan.policies.proportions import describe_mixture, sources_of_record
 from brimful.report.analysis.plan_facts import Losses
+from brimful.serve import PackStore
+
+
+def describe_lengths(table: LengthTable) -> list[str]:
+    """Describe a length table.
+
+    >>> describe_lengths(LengthTable.from_lengths([3, 5, 10]))[0]
+    'lengths        3 samples, 18 tokens, ee6a191'
+    """
+    lines = [
+        f"lengths        {counted(len(table), 'sample')}, {counted(table.total_tokens, 'token')}, {short(table.fingerprint)}"
+    ]
+    for name, column in table.budgets.items():
+        # Rejected samples have no length.
+        values = column[table.tokens >= 0]
+        if len(values):
+            p5, p50, p95, p99 = np.percentile(values, [5, 50, 95, 99]).astype(int).tolist()
+            spread = f"p5 {p5:,}, median {p50:,}, p95 {p95:,}, p99 {p99:,}"
+            lines.append(
+                f"{name:<15}mean {values.mean():,.1f}, shortest {values.min():,}, {spread}, longest {values.max():,}"
+            )
+    if table.targets is not None:
+        share = 100 * table.targets.total / max(1, table.total_tokens)
+        no_target, unread = table.account.no_target.most_common(), table.account.unread.most_common()
+        lines.append(f"targets        {table.targets.total:,} ({share:.1f} % of the tokens) if nothing is cut")
+        lines += [f"without any    {count:,} samples: {reason}" for reason, count in no_target]
+        if unread:
+            names = ", ".join(f"{name} ({100 * count / max(1, len(table)):.0f} %)" for name, count in unread)
+            lines.append(f"not read       columns {names} of the rows")
+    if table.provenance:
+        lines.append(f"source         {table.provenance['source']}, {short(table.provenance['source_fingerprint'])}")
+    if len(table.rejected_ids):
+        filter_words = "".join(f", {count:,} by filter {name}" for name, count in table.account.filtered.most_common())
+        lines.append(
+            f"rejected       {counted(len(table.rejected_ids), 'row' if filter_words else 'malformed row')}{filter_words}"
+        )
+        lines += [f"               {origin}: {reason}" for _, origin, reason in table.rejects[:5]]
+    return lines
 
 
 def describe_plan(plan: Plan) -> list[str]:
@@ -105,3 +144,32 @@ def _words(value: object) -> str:
     if isinstance(value, dict):
         return " and ".join(f"{name} {limit:,}" for name, limit in value.items())
     return str(value)
+
+
+_PLAN_LABELS = ("samples ", "tokens ", "cut ", "targets ", "without any", "dropped for")
+"""Labels of the lines of a plan that describe its store too."""
+
+
+def describe_store(packs: PackStore, plan: Plan | None = None) -> list[str]:
+    """Describe a pack store, with the fate of its samples if the plan is given."""
+    identity = packs.identity
+    lines = [
+        f"packs          {len(packs):,} of {counted(packs.capacity, 'token')} in {counted(packs.num_shards, 'shard')}",
+        f"fill           {100 * packs.fill_ratio:.2f} %, {counted(packs.num_tokens, 'token')}",
+        f"labels         train on {identity.get('train_on')}",
+        f"fingerprints   plan {short(identity['plan'])}, source {short(identity['source'])}, "
+        f"encoder {short(identity['encoder'])}",
+    ]
+    if plan is not None:
+        lines += [line for line in describe_plan(plan) if line.startswith(_PLAN_LABELS)]
+    if not packs.alignment.is_none:
+        lines.append(f"alignment      segments to {packs.alignment.segment}, rows to {packs.alignment.total} tokens")
+    lines += packs.media.lines()
+    # Path and fingerprint of the tokenizer are one line.
+    notes = dict(packs.notes)
+    notes.pop("media_root", None)
+    fingerprint = notes.pop("tokenizer_fingerprint", None)
+    if fingerprint is not None:
+        notes["tokenizer"] = f"{notes.get('tokenizer') or 'given'}, {short(str(fingerprint))}"
+    lines += [f"{name:<15}{value}" for name, value in notes.items()]
+    return lines

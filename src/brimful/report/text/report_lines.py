@@ -1,4 +1,4 @@
-"""A report as lines."""
+"""A report as lines, and its tables."""
 
 from textwrap import wrap
 
@@ -7,7 +7,7 @@ from brimful.lengths.table import LengthTable
 from brimful.plan.counts.histogram import Histogram
 from brimful.report.analysis.advise import Advice
 from brimful.report.analysis.facts import Facts
-from brimful.report.analysis.length_facts import count_bins, ratio_edges
+from brimful.report.analysis.plan_facts import count_bins, ratio_edges
 from brimful.report.table_model import (
     Row,
     Share,
@@ -19,10 +19,24 @@ from brimful.report.table_model import (
     runs_table,
     shares_table,
     sweep_table,
+    text_of,
 )
-from brimful.report.text.aligned_table import draw_table
-from brimful.report.text.length_lines import describe_lengths
-from brimful.report.text.plan_lines import describe_plan
+from brimful.report.text.artefact_lines import describe_lengths, describe_plan
+
+
+def draw_table(table: Table) -> list[str]:
+    """Draw a table with aligned columns, each row followed by its remark.
+
+    >>> draw_table(Table([{"capacity": 64, "packs": 1200}, {"capacity": 128, "packs": 9}], ["", "← best"]))
+    ['  capacity  packs', '        64  1,200', '       128      9  ← best']
+    """
+    columns = [[head, *(text_of(row[head]) for row in table.rows)] for head in table.rows[0]]
+    widths = [max(map(len, column)) for column in columns]
+    lines = ["".join(map("  {:>{}}".format, row, widths)) for row in zip(*columns, strict=True)]
+    for index, remark in enumerate(table.remarks, start=1):
+        lines[index] += f"  {remark}" if remark else ""
+    return lines
+
 
 _NOTE_WIDTH = 125
 """Characters of a line of notes, with its topic."""

@@ -9,10 +9,11 @@ from dataclasses import fields
 
 import click
 import pytest
+from brimful.cli.flags import flag_of, in_flags
+from brimful.plan.settings import PlanSettings
 
 from brimful.base.wording import in_python, setting
-from brimful.cli.flags import flag_of, in_flags
-from brimful.cli.program import _brimful
+from brimful.cli.program import _brimful, flag_of, in_flags
 from brimful.plan.plan_settings import PlanSettings
 from tests.library import Module, modules
 

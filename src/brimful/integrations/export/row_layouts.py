@@ -1,0 +1,278 @@
+"""Packs as rows: Parquet for ``datasets`` and TRL, packed Parquet of Megatron-Bridge, and JSON lines of ms-swift."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from brimful.base.blobs import BlobStore
+from brimful.base.ragged import offsets_of
+from brimful.base.typing import IGNORE_INDEX, LossMask
+from brimful.errors import CorruptFileError
+from brimful.integrations.export.export_layout import (
+    ExportPlan,
+    Layout,
+    ReadPack,
+    Shard,
+    ShardOutcome,
+    place_as_json,
+    read_medium,
+    write_blob,
+)
+from brimful.store.shards import Pack
+
+_GROUP_ROWS = 64
+"""Packs of a row group: readers fetch a whole group for one of its rows, so it should be a few megabytes."""
+
+
+def _write_parquet(shard: Shard, key: str, schema: Any, row: Callable[[int, Pack], dict[str, Any]]) -> dict[str, int]:
+    """Write one Parquet file with a row for each pack; return its size.
+
+    Args:
+        shard: to write.
+        key: of the file.
+        schema: of Arrow.
+        row: function from index and pack to a value for each column.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with shard.store.blob(key) as blob:
+        sink = pa.PythonFile(blob, mode="w")
+        with closing(pq.ParquetWriter(sink, schema, compression="zstd")) as writer:
+            packs = iter(shard)
+            while group := list(islice(packs, _GROUP_ROWS)):
+                rows = [row(index, pack) for index, pack in group]
+                writer.write_table(pa.Table.from_pylist(rows, schema), row_group_size=_GROUP_ROWS)
+        blob.publish(key)
+    return {key: blob.size}
+
+
+class HuggingFaceLayout(Layout):
+    """A directory for ``datasets.load_dataset(directory)``.
+
+    ===============  ========================================================================
+    ``input_ids``    list<int32>
+    ``labels``       list<int32>: the token if it is a target, else -100; not shifted
+    ``seq_lengths``  list<int32>: tokens of each segment; TRL makes positions of them
+    ``sample_ids``   list<int64>
+    ``starts``       list<int32>
+    ``media``        JSON: place and ``part`` of each medium, its index in ``media_bytes``
+    ``media_bytes``  list<large_binary>: equal bytes once
+    ===============  ========================================================================
+    """
+
+    name = "huggingface"
+    summary = "datasets and TRL: a directory of Parquet with input_ids, labels, seq_lengths, and media"
+    takes_media = True
+    reader: ClassVar[tuple[str, str]] = ("datasets", "datasets")
+
+    def write_shard(self, shard: Shard) -> ShardOutcome:
+        import pyarrow as pa
+
+        schema = pa.schema(
+            [
+                ("input_ids", pa.list_(pa.int32())),
+                ("labels", pa.list_(pa.int32())),
+                ("seq_lengths", pa.list_(pa.int32())),
+                ("sample_ids", pa.list_(pa.int64())),
+                ("starts", pa.list_(pa.int32())),
+                ("media", pa.string()),
+                ("media_bytes", pa.list_(pa.large_binary())),
+            ]
+        )
+        # Named like a split's files on the hub, so that `datasets` finds them.
+        key = f"data/train-{shard.number:05d}-of-{shard.plan.num_shards:05d}.parquet"
+        return shard.outcome(_write_parquet(shard, key, schema, _row_of_datasets))
+
+    def advice(self, directory: str) -> str:
+        return f"datasets.load_dataset({directory!r}, split='train')"
+
+    def read(self, directory: str, outcomes: Sequence[ShardOutcome]) -> Iterator[ReadPack]:
+        import datasets
+
+        # Streamed: a copy in the cache would double the disk space.
+        for row in datasets.load_dataset(directory, split="train", streaming=True):
+            lengths = row["seq_lengths"]
+            yield ReadPack(
+                input_ids=row["input_ids"],
+                loss_mask=[label != IGNORE_INDEX for label in row["labels"]],
+                cu_seqlens=offsets_of(lengths).tolist(),
+                sample_ids=row["sample_ids"],
+                starts=row["starts"],
+                media=[row["media_bytes"][item["part"]] for item in json.loads(row["media"])],
+            )
+
+
+def _row_of_datasets(index: int, pack: Pack) -> dict[str, Any]:
+    numbers: dict[bytes, int] = {}
+    media = []
+    for item in pack.media:
+        content = read_medium(pack, index, item)
+        media.append(place_as_json(item, numbers.setdefault(content, len(numbers))))
+    return {
+        "input_ids": pack.input_ids,
+        "labels": pack.labels.astype(np.int32),
+        "seq_lengths": np.diff(pack.cu_seqlens),
+        "sample_ids": pack.sample_ids,
+        "starts": pack.starts,
+        "media": json.dumps(media),
+        "media_bytes": list(numbers),
+    }
+
+
+METADATA = "packing_metadata.json"
+"""File with the extremes of all packs, which Bridge uses to pad ``cu_seqlens`` for CUDA graphs."""
+
+
+class BridgeLayout(Layout):
+    """Parquet with ``input_ids``, ``seq_start_id`` and ``loss_mask``; also ``sample_ids`` and ``starts``.
+
+    Bridge, whose ``GPTSFTPackedParquetDataset`` reads it, shifts labels itself: a segment's last token is not an input and
+    its first not a label. Its ``loss_mask`` is of labels: entry i says whether token i + 1 of the segment is a target. So
+    it is written one to the left of ours, and the last entry of each segment is 0. A row of Bridge has one token less for
+    each segment than the pack.
+    """
+
+    name = "bridge"
+    summary = "Megatron-Bridge: packed Parquet (input_ids, seq_start_id, loss_mask)"
+    reader: ClassVar[tuple[str, str]] = ("pyarrow.parquet", "pyarrow")
+
+    def write_shard(self, shard: Shard) -> ShardOutcome:
+        import pyarrow as pa
+
+        schema = pa.schema(
+            [
+                ("input_ids", pa.list_(pa.int32())),
+                ("seq_start_id", pa.list_(pa.int32())),
+                ("loss_mask", pa.list_(pa.int8())),
+                ("sample_ids", pa.list_(pa.int64())),
+                ("starts", pa.list_(pa.int32())),
+            ]
+        )
+        packs: list[tuple[int, int, int]] = []
+
+        def row(index: int, pack: Pack) -> dict[str, Any]:
+            # A segment has one input fewer than tokens.
+            longest = int(np.diff(pack.cu_seqlens).max()) - 1
+            packs.append((longest, pack.num_segments, len(pack)))
+            return {
+                "input_ids": pack.input_ids,
+                "seq_start_id": pack.cu_seqlens[:-1],
+                "loss_mask": mask_of_labels(pack.loss_mask).astype(np.int8),
+                "sample_ids": pack.sample_ids,
+                "starts": pack.starts,
+            }
+
+        files = _write_parquet(shard, _name_of_parquet(shard.number), schema, row)
+        segments, counts, tokens = zip(*packs, strict=True)
+        facts = {
+            "longest_segment": max(segments),
+            "most_segments": max(counts),
+            "longest_pack": max(tokens),
+            "shortest_pack": min(size - count for _, count, size in packs),
+        }
+        return shard.outcome(files, facts)
+
+    def finish(self, outcomes: Sequence[ShardOutcome], plan: ExportPlan, store: BlobStore) -> list[str]:
+        num_packs, num_segments = plan.num_packs, sum(outcome.segments for outcome in outcomes)
+        inputs = sum(outcome.tokens for outcome in outcomes) - num_segments
+        capacity = plan.capacity or max(outcome.facts["longest_pack"] for outcome in outcomes)
+        facts = {
+            "dataset_max_seqlen": max(outcome.facts["longest_segment"] for outcome in outcomes),
+            "max_samples_per_bin": max(outcome.facts["most_segments"] for outcome in outcomes),
+            "packing_factor": round(num_segments / num_packs, 2),
+            "packing_efficiency": round(100 * inputs / num_packs / capacity, 2),
+            "pack_size": capacity,
+            "min_packed_seqlen": min(outcome.facts["shortest_pack"] for outcome in outcomes),
+        }
+        store.put_atomic(METADATA, json.dumps([facts], indent=2).encode() + b"\n")
+        return [METADATA]
+
+    def advice(self, directory: str) -> str:
+        return f"packed_train_data_path={directory + '/*.idx.parquet'!r}, packed_metadata_path={f'{directory}/{METADATA}'!r}"
+
+    def read(self, directory: str, outcomes: Sequence[ShardOutcome]) -> Iterator[ReadPack]:
+        import pyarrow.parquet as pq
+
+        for shard in range(len(outcomes)):
+            path = Path(directory) / _name_of_parquet(shard)
+            file = pq.ParquetFile(path)
+            for group in range(file.num_row_groups):
+                for row in file.read_row_group(group).to_pylist():
+                    edges = [*row["seq_start_id"], len(row["input_ids"])]
+                    if edges[0] != 0 or len(row["loss_mask"]) != edges[-1]:
+                        raise CorruptFileError(f"{path}: a row breaks the rules of Megatron-Bridge")
+                    mask = np.array(row["loss_mask"], dtype=bool)
+                    mask = np.concatenate([[False], mask[:-1]]) if len(mask) else mask
+                    yield ReadPack(row["input_ids"], mask.tolist(), edges, row["sample_ids"], row["starts"])
+
+
+def mask_of_labels(loss_mask: LossMask) -> LossMask:
+    """Return the mask of labels: entry i belongs to token i + 1; the first of a segment is never a target.
+
+    >>> mask_of_labels(np.array([False, True, True, False, True])).astype(int).tolist()
+    [1, 1, 0, 1, 0]
+    """
+    shifted_mask = np.zeros_like(loss_mask)
+    shifted_mask[:-1] = loss_mask[1:]
+    return shifted_mask
+
+
+def _name_of_parquet(shard: int) -> str:
+    return f"packs-{shard:06d}.idx.parquet"
+
+
+class JsonLinesLayout(Layout):
+    """One object a line, ``packs_per_shard`` lines a chunk.
+
+    ``input_ids``, ``labels`` (-100 if not a target, not shifted), ``position_ids`` (from 0 in each segment),
+    ``lengths`` of segments, ``pack_length``, ``num_samples``; and ``sample_ids`` and ``starts``.
+    """
+
+    name = "jsonl"
+    summary = "JSON lines of packed rows in chunk_00000.jsonl, …"
+    reader: ClassVar[tuple[str, str]] = ("json", "json")
+
+    def write_shard(self, shard: Shard) -> ShardOutcome:
+        lines = (json.dumps(_row_of_json(pack), separators=(",", ":")).encode() + b"\n" for _, pack in shard)
+        key = _name_of_chunk(shard.number)
+        return shard.outcome({key: write_blob(shard.store, key, lines)})
+
+    def advice(self, directory: str) -> str:
+        return f"dataset {directory}, sharded_lazy and sharded_lazy_pre_packed, of ms-swift's sharded loader"
+
+    def read(self, directory: str, outcomes: Sequence[ShardOutcome]) -> Iterator[ReadPack]:
+        for shard in range(len(outcomes)):
+            with open(Path(directory) / _name_of_chunk(shard), "rb") as file:
+                for line in file:
+                    row = json.loads(line)
+                    yield ReadPack(
+                        input_ids=row["input_ids"],
+                        loss_mask=[label != IGNORE_INDEX for label in row["labels"]],
+                        cu_seqlens=offsets_of(row["lengths"]).tolist(),
+                        sample_ids=row["sample_ids"],
+                        starts=row["starts"],
+                    )
+
+
+def _row_of_json(pack: Pack) -> dict[str, Any]:
+    lengths = np.diff(pack.cu_seqlens)
+    return {
+        "input_ids": pack.input_ids.tolist(),
+        "labels": pack.labels.tolist(),
+        "position_ids": (np.arange(len(pack)) - np.repeat(pack.cu_seqlens[:-1], lengths)).tolist(),
+        "lengths": lengths.tolist(),
+        "pack_length": len(pack),
+        "num_samples": pack.num_segments,
+        "sample_ids": pack.sample_ids.tolist(),
+        "starts": pack.starts.tolist(),
+    }
+
+
+def _name_of_chunk(shard: int) -> str:
+    return f"chunk_{shard:05d}.jsonl"
