@@ -77,4 +77,4 @@ def export(packs: str, output: str | None, to: str | None, check: bool, **option
     )
     outcome = check_export(directory, store, source=source, progress=progress) if check else None
     data = {**vars(summary), "checked_by": None if outcome is None else outcome.reader}
-    show(lambda: data, lambda: [*summary.lines(), *([] if outcome is None else [str(outcome)])], options["as_json"])
+    show(data, lambda: [*summary.lines(), *([] if outcome is None else [str(outcome)])], options["as_json"])

@@ -3,8 +3,10 @@
 import os
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from itertools import count
+from typing import Any
 
 import click
 
@@ -67,22 +69,11 @@ from brimful.store.shards import StreamLog
     value_option("--prometheus-file", "FILE", "Write the numbers to a file for node-exporter's textfile collector."),
 )
 @json_option
-def inspect(
-    path: str,
-    index: int | None,
-    sample: int | None,
-    tokenizer: str | None,
-    media_root: str | None,
-    full: bool,
-    check: bool,
-    every: float | None,
-    updates: int | None,
-    prometheus_file: str | None,
-    as_json: bool,
-) -> None:
+def inspect(path: str, index: int | None, sample: int | None, check: bool, as_json: bool, **options: Any) -> None:
     """Describe PATH, a length table, a plan, a pack store or a growing stream, or one pack or sample of it."""
+    every, updates, prometheus_file = (options[name] for name in ("every", "updates", "prometheus_file"))
     if every is not None or updates is not None or prometheus_file is not None:
-        follow(path, every, updates, prometheus_file, as_json)
+        _follow(path, every, updates, prometheus_file, as_json)
         return
     if not (is_remote(path) or os.path.exists(path)):
         raise SourceNotFoundError(f"{path}: no such file or directory")
@@ -95,20 +86,18 @@ def inspect(
     if kind is None and (sample is not None or not is_store):
         raise NotAPackStoreError(f"{path} was not written by brimful: not a length table, plan or pack store")
     if sample is not None:
-        sample_plan, table = _plan_and_lengths(path, kind)
-        fate = find_sample(sample, plan=sample_plan, table=table)
-        show(lambda: {"kind": "sample", **asdict(fate)}, fate.describe, as_json)
+        fate = find_sample(sample, *_plan_and_lengths(path, kind))
+        show({"kind": "sample", **asdict(fate)}, fate.describe, as_json)
     elif is_store:
-        _show_store(path, index, tokenizer, media_root, full, check, as_json)
+        _show_store(path, index, check, as_json, options)
     elif kind == LENGTHS:
         lengths = LengthTable.open(path)
-        show(lambda: lengths_as_dict(lengths), lambda: describe_lengths(lengths), as_json)
-    else:
+        show(lengths_as_dict(lengths), lambda: describe_lengths(lengths), as_json)
+    elif index is None:
         plan = Plan.open(path)
-        if index is None:
-            show(lambda: plan_as_dict(plan), lambda: describe_plan(plan), as_json)
-        else:
-            _show_planned_pack(plan, index, as_json)
+        show(plan_as_dict(plan), lambda: describe_plan(plan), as_json)
+    else:
+        _show_planned_pack(Plan.open(path), index, as_json)
 
 
 def _plan_and_lengths(path: str, kind: str | None) -> tuple[Plan | None, LengthTable | None]:
@@ -124,27 +113,24 @@ def _plan_and_lengths(path: str, kind: str | None) -> tuple[Plan | None, LengthT
 
 def _show_planned_pack(plan: Plan, index: int, as_json: bool) -> None:
     """Show the segments of one pack of a plan, which has no text."""
-    if not 0 <= index < plan.num_packs:
-        raise SettingsError(f"--pack {index}: the plan has packs 0 … {plan.num_packs - 1}")
+    _check_index(index, plan.num_packs, "plan")
     segments = plan.pack(index)
     total = sum(segment.length for segment in segments)
     data = [{"sample_id": s.sample_id, "start": s.start, "tokens": s.length} for s in segments]
     lines = [f"pack {index}: {total:,} of {plan.capacity:,} tokens, {len(segments)} segments"]
     lines += [f"  sample {s.sample_id:>10}  tokens {s.start:,} … {s.start + s.length - 1:,}" for s in segments]
     pack = {"kind": "pack", "pack": index, "tokens": total, "capacity": plan.capacity, "segments": data}
-    show(lambda: pack, lambda: lines, as_json)
+    show(pack, lambda: lines, as_json)
 
 
-def _show_store(
-    path: str,
-    index: int | None,
-    tokenizer: str | None,
-    media_root: str | None,
-    full: bool,
-    check: bool,
-    as_json: bool,
-) -> None:
+def _check_index(index: int, num_packs: int, noun: str) -> None:
+    if not 0 <= index < num_packs:
+        raise SettingsError(f"--pack {index}: the {noun} has packs 0 … {num_packs - 1}")
+
+
+def _show_store(path: str, index: int | None, check: bool, as_json: bool, options: Mapping[str, Any]) -> None:
     """Show a pack store or one of its packs, and the result of its check."""
+    media_root = options["media_root"]
     try:
         packs = open_packs(path, media_root=media_root)
     except UnfinishedStoreError:
@@ -153,7 +139,7 @@ def _show_store(
         if index is not None or check or has_plan:
             raise
         status = StreamWatch(path).look()
-        show(status.as_dict, lambda: describe_stream(status), as_json)
+        show(status.as_dict(), lambda: describe_stream(status), as_json)
         return
     plan = plan_in(path)
     if index is None:
@@ -177,13 +163,12 @@ def _show_store(
         if is_watched:
             lines += describe_stream(status)
     else:
-        if not 0 <= index < len(packs):
-            raise SettingsError(f"--pack {index}: the store has packs 0 … {len(packs) - 1}")
+        _check_index(index, len(packs), "store")
         # Boundaries are shown even without a tokenizer.
-        decode = decoder_of(tokenizer, packs)
+        decode = decoder_of(options["tokenizer"], packs)
         data, lines = pack_as_dict(packs[index], index, packs.capacity, decode), []
         if not as_json:  # texts are not folded to the terminal
-            click.echo("\n".join(show_pack(packs[index], index, packs.capacity, decode, full)))
+            click.echo("\n".join(show_pack(packs[index], index, packs.capacity, decode, options["full"])))
     if check:
         # A check reads every byte: the description is shown before it starts.
         if not as_json:
@@ -199,10 +184,10 @@ def _show_store(
             f"{result.tokens:,} tokens of {counted(result.samples, 'sample')}"
             f"{f' and {result.media:,} media' if result.media else ''} agree with {reference}"
         ]
-    show(lambda: data, lambda: lines, as_json)
+    show(data, lambda: lines, as_json)
 
 
-def follow(stream: str, every: float | None, updates: int | None, prometheus_file: str | None, as_json: bool) -> None:
+def _follow(stream: str, every: float | None, updates: int | None, prometheus_file: str | None, as_json: bool) -> None:
     """Show a line for each update of a stream's status.
 
     Args:

@@ -88,7 +88,7 @@ def measure(source: tuple[str, ...], output: str | None, **options: Any) -> None
         **{name: options[name] for name in ("targets", "augmentation", "on_mismatch")},
     )
     data = {**lengths_as_dict(table), "account": table.account.as_dict()}
-    show(lambda: data, lambda: [*describe_lengths(table), f"table          {table.path}"], options["as_json"])
+    show(data, lambda: [*describe_lengths(table), f"table          {table.path}"], options["as_json"])
 
 
 @click.command(cls=GroupedCommand)
@@ -124,7 +124,7 @@ def pack(source: tuple[str, ...], output: str | None, groups: str | None, **opti
         sources=job.sources,
         job=job.settings,
     )
-    show(summary.as_dict, summary.lines, options["as_json"])
+    show(summary.as_dict(), summary.lines, options["as_json"])
 
 
 @click.command(cls=GroupedCommand)
@@ -170,4 +170,4 @@ def write(plan_file: str, source: tuple[str, ...], output: str | None, **options
         "fill_ratio": packs.fill_ratio,
         "shards_written": num_written,
     }
-    show(lambda: data, lambda: [f"{packs!r}, {counted(num_written, 'shard')} written now"], options["as_json"])
+    show(data, lambda: [f"{packs!r}, {counted(num_written, 'shard')} written now"], options["as_json"])

@@ -104,7 +104,7 @@ def plan(lengths: tuple[str, ...], output: str | None, groups: str | None, **opt
             "",
             *draw_choices(advice),
         ]
-    show(lambda: data, lambda: lines, options["as_json"])
+    show(data, lambda: lines, options["as_json"])
 
 
 def _what_if_run(options: dict[str, Any], output: str | None) -> TrainingRun | None:

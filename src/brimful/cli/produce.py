@@ -122,4 +122,4 @@ def produce(source: tuple[str, ...], output: str | None, **options: Any) -> None
     finally:
         account.has_ended.set()
         logging.getLogger("brimful").removeHandler(handler)
-    show(lambda: {"directory": directory, **statistics.as_dict()}, lambda: [str(statistics)], options["as_json"])
+    show({"directory": directory, **statistics.as_dict()}, lambda: [str(statistics)], options["as_json"])

@@ -88,7 +88,7 @@ def verify(
         report = verify_packing(
             model, collator, samples, attention=names, gradients=not no_gradients, media_maker=maker
         )
-    show(report.as_dict, str(report).splitlines, as_json)
+    show(report.as_dict(), str(report).splitlines, as_json)
     return 0 if report.ok else 1
 
 

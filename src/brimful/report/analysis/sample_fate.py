@@ -69,7 +69,7 @@ class SampleFate:
         return lines
 
 
-def find_sample(sample_id: int, *, plan: Plan | None, table: LengthTable | None) -> SampleFate:
+def find_sample(sample_id: int, plan: Plan | None, table: LengthTable | None) -> SampleFate:
     """Find a sample in a plan and in the lengths that were planned.
 
     Args:

@@ -1,7 +1,5 @@
 """A report as lines, and its tables."""
 
-from textwrap import wrap
-
 from brimful.base.wording import setting
 from brimful.lengths.table import LengthTable
 from brimful.plan.counts.histogram import Histogram
@@ -37,9 +35,6 @@ def draw_table(table: Table) -> list[str]:
         lines[index] += f"  {remark}" if remark else ""
     return lines
 
-
-_NOTE_WIDTH = 125
-"""Characters of a line of notes, with its topic."""
 
 _BAR_WIDTH = 48
 """Characters of the longest bar."""
@@ -120,12 +115,7 @@ def _changes(advice: Advice) -> str:
 def draw_choices(advice: Advice) -> list[str]:
     """Draw the choices as a table, and list the notes with their sources."""
     lines = [*draw_table(choices_table(advice)), ""]
-    for note in advice.notes:
-        # Only the first line starts with the topic.
-        topic, indent = f"{note.topic:<15}", " " * 15
-        text = f"{note.text} [{note.source}]"
-        lines += wrap(text, _NOTE_WIDTH, initial_indent=topic, subsequent_indent=indent)
-    return lines
+    return lines + [f"{note.topic:<15}{note.text} [{note.source}]" for note in advice.notes]
 
 
 def draw_histogram(table: LengthTable) -> list[str]:
