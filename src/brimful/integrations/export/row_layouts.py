@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from brimful.base.blobs import BlobStore
-from brimful.base.ragged import offsets_of
+from brimful.base.ragged import offsets_of, ranges
 from brimful.base.typing import IGNORE_INDEX, LossMask
 from brimful.errors import CorruptFileError
 from brimful.integrations.export.export_layout import (
@@ -265,7 +265,7 @@ def _row_of_json(pack: Pack) -> dict[str, Any]:
     return {
         "input_ids": pack.input_ids.tolist(),
         "labels": pack.labels.tolist(),
-        "position_ids": (np.arange(len(pack)) - np.repeat(pack.cu_seqlens[:-1], lengths)).tolist(),
+        "position_ids": ranges(np.zeros_like(lengths), lengths).tolist(),
         "lengths": lengths.tolist(),
         "pack_length": len(pack),
         "num_samples": pack.num_segments,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,8 +23,7 @@ from brimful.store.shards import Pack, PackSequence
 __all__ = ["SampleLosses", "evaluate_samples", "one_by_one"]
 
 
-@dataclass(frozen=True, slots=True)
-class SampleLosses:
+class SampleLosses(NamedTuple):
     """Losses of each segment, in the order of the packs; a sample that was split has several segments.
 
     Attributes:
@@ -79,20 +77,15 @@ class SampleLosses:
         names = SourceNames(parts)
         sources = names.of(self.sample_ids)
         return {
-            names.names[number]: SampleLosses(*(column[sources == number] for column in self._columns))
+            names.names[number]: SampleLosses(*(column[sources == number] for column in self))
             for number in np.unique(sources).tolist()
             if number >= 0
         }
 
-    @property
-    def _columns(self) -> tuple[SampleIds, Float64Array, Int64Array, Int64Array]:
-        return self.sample_ids, self.nll_sum, self.num_targets, self.num_correct
-
     @classmethod
     def joined(cls, parts: Sequence[SampleLosses]) -> SampleLosses:
         """Join parts, one after the other."""
-        columns = zip(*(part._columns for part in parts), strict=True)
-        return cls(*map(np.concatenate, columns))
+        return cls(*map(np.concatenate, zip(*parts, strict=True)))
 
     def __repr__(self) -> str:
         return f"SampleLosses({len(self.sample_ids):,} segments, loss {self.loss:.4f}, token_acc {self.token_acc:.4f})"
@@ -173,26 +166,11 @@ def evaluate_samples(
         model.train(was_training)
     if not len(packs):
         raise SettingsError("no packs to evaluate")
-    losses_of_rank = SampleLosses.joined(parts)
-    is_alone = dp_world_size == 1 or not (dist.is_available() and dist.is_initialized())
-    return losses_of_rank if is_alone else _gathered(losses_of_rank, dp_world_size, group, device)
-
-
-def _gathered(losses: SampleLosses, dp_world_size: int, group: Any, device: Any) -> SampleLosses:
-    """Return the losses of all ranks, in the order of the ranks; every rank must call it."""
-    # Float64 is sent as int64 bits, for devices without float64.
-    columns = [column.view(np.int64) for column in losses._columns]
-    table = torch.from_numpy(np.stack(columns)).to(device)
-    sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(dp_world_size)]
-    dist.all_gather(sizes, torch.tensor([table.shape[1]], device=device), group=group)
-    counts = [int(size) for size in sizes]
-    padded_table = torch.nn.functional.pad(table, (0, max(counts) - table.shape[1]))
-    tables = [torch.empty_like(padded_table) for _ in range(dp_world_size)]
-    dist.all_gather(tables, padded_table, group=group)
-    parts = []
-    for rank_table, count in zip(tables, counts, strict=True):
-        ids, nll_bits, targets, correct = rank_table[:, :count].cpu().numpy()
-        parts.append(SampleLosses(ids, nll_bits.copy().view(np.float64), targets, correct))
+    if dp_world_size > 1 and dist.is_available() and dist.is_initialized():
+        # In the order of the ranks; every rank must call it.
+        gathered: list[Any] = [None] * dp_world_size
+        dist.all_gather_object(gathered, SampleLosses.joined(parts), group=group)
+        parts = gathered
     return SampleLosses.joined(parts)
 
 

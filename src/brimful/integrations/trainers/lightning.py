@@ -4,13 +4,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-import numpy.typing as npt
-
 from brimful.base.optional import optional
 from brimful.errors import SettingsError
 from brimful.integrations.trainers.attention import collator_for
 from brimful.integrations.trainers.one_file import packs_of_file
-from brimful.plan.schedule import Tail
 from brimful.serve import PackLoader
 from brimful.store.shards import FingerprintedPacks, Pack
 from brimful.stream import StreamLoader, mark_completed
@@ -34,7 +31,7 @@ class PackDataModule(pl.LightningDataModule):  # type: ignore[misc]  # lightning
         train: a ``PackedDataset`` or ``PackStore``.
         collator: a ``PackCollator``, such as ``collator_for(model)``.
         val: packs for validation, or ``one_by_one`` of packs; all are served, in order.
-        packs_per_micro_batch, seed, tail, costs: as in ``PackLoader``.
+        **order: ``packs_per_micro_batch``, ``seed``, ``tail`` and ``costs``, as in ``PackLoader``.
     """
 
     def __init__(
@@ -43,17 +40,12 @@ class PackDataModule(pl.LightningDataModule):  # type: ignore[misc]  # lightning
         collator: Callable[[list[Pack]], Any],
         *,
         val: FingerprintedPacks | None = None,
-        packs_per_micro_batch: int = 1,
-        seed: int | None = 0,
-        tail: Tail | str = Tail.PAD,
-        costs: npt.ArrayLike | None = None,
+        **order: Any,
     ) -> None:
         super().__init__()
         self._val, self._collator = val, collator
         # Ranks and accumulation are not known here: the trainer sets them after it gets the data module.
-        self._train_loader = partial(
-            PackLoader, train, collator, packs_per_micro_batch=packs_per_micro_batch, seed=seed, tail=tail, costs=costs
-        )
+        self._train_loader = partial(PackLoader, train, collator, **order)
         if val is None:
             # Lightning takes a method as a request to validate, and then complains about the missing loader.
             setattr(self, "val_dataloader", None)  # noqa: B010

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from brimful.base.ragged import ranges
 from brimful.base.typing import IGNORE_INDEX
 from brimful.collate.torch import PackCollator
 from brimful.errors import SettingsError
@@ -130,7 +131,7 @@ def _row(pack: Pack) -> dict[str, Any]:
     return {
         "input_ids": pack.input_ids.tolist(),
         "labels": pack.labels.tolist(),
-        "position_ids": (np.arange(len(pack)) - np.repeat(pack.cu_seqlens[:-1], lengths)).tolist(),
+        "position_ids": ranges(np.zeros_like(lengths), lengths).tolist(),
         "length": len(pack),
     }
 

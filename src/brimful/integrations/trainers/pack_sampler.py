@@ -6,13 +6,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch.utils.data
 
 from brimful.base.checks import position
 from brimful.base.wording import counted
 from brimful.errors import StateError
-from brimful.plan.schedule import DEFAULT_WINDOW_STEPS, Tail
 from brimful.serve import PackLoader
 from brimful.serve.rank_loader import without_loss
 from brimful.store.shards import FingerprintedPacks, Pack
@@ -68,7 +66,8 @@ class PackSampler(torch.utils.data.Sampler[int]):
 
     Args:
         packs: a ``PackedDataset`` or ``PackStore``.
-        dp_world_size, packs_per_micro_batch, micro_batches, seed, tail, costs, window_steps: see ``PackLoader``.
+        dp_world_size, packs_per_micro_batch, micro_batches: see ``PackLoader``.
+        **order: ``seed``, ``tail``, ``costs`` and ``window_steps``, see ``PackLoader``.
 
     >>> from brimful.testing.toys import toy_packs
     >>> list(PackSampler(toy_packs(3), dp_world_size=2, seed=None))
@@ -82,10 +81,7 @@ class PackSampler(torch.utils.data.Sampler[int]):
         dp_world_size: int,
         packs_per_micro_batch: int = 1,
         micro_batches: int = 1,
-        seed: int | None = 0,
-        tail: Tail | str = Tail.PAD,
-        costs: npt.ArrayLike | None = None,
-        window_steps: int = DEFAULT_WINDOW_STEPS,
+        **order: Any,
     ) -> None:
         self._packs = packs
         self._step_size = dp_world_size * packs_per_micro_batch * micro_batches
@@ -94,10 +90,7 @@ class PackSampler(torch.utils.data.Sampler[int]):
             dp_world_size=dp_world_size,
             packs_per_micro_batch=packs_per_micro_batch,
             micro_batches=micro_batches,
-            seed=seed,
-            tail=tail,
-            costs=costs,
-            window_steps=window_steps,
+            **order,
         )
 
     @property

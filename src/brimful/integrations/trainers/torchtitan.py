@@ -3,12 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
-import numpy.typing as npt
 import torch
 
 from brimful.collate.torch import PackCollator
 from brimful.errors import SettingsError
-from brimful.plan.schedule import Tail
 from brimful.serve import PackLoader
 from brimful.store.shards import FingerprintedPacks, Pack
 
@@ -35,7 +33,7 @@ class TorchtitanLoader:
         max_context_length: the longest position plus 1; T if None.
         packs_per_batch: packs per forward pass; n packs of capacity T / n fill a row as well as one of capacity T.
         repeat: continue with the next epoch, in another order. False: torchtitan ends the run after one epoch.
-        seed, tail, costs: as in ``PackLoader``.
+        **order: ``seed``, ``tail`` and ``costs``, as in ``PackLoader``.
 
     Raises:
         SettingsError: as in ``PackLoader``.
@@ -56,9 +54,7 @@ class TorchtitanLoader:
         max_context_length: int | None = None,
         packs_per_batch: int = 1,
         repeat: bool = True,
-        seed: int | None = 0,
-        tail: Tail | str = Tail.PAD,
-        costs: npt.ArrayLike | None = None,
+        **order: Any,
     ) -> None:
         self._context = num_tokens_per_batch if max_context_length is None else max_context_length
         if self._context < 1:
@@ -70,9 +66,7 @@ class TorchtitanLoader:
             dp_rank=dp_rank,
             dp_world_size=dp_world_size,
             packs_per_micro_batch=packs_per_batch,
-            seed=seed,
-            tail=tail,
-            costs=costs,
+            **order,
         )
         self._repeat = repeat
 

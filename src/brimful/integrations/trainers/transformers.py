@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy.typing as npt
 import torch
 import transformers
 
@@ -18,7 +17,6 @@ from brimful.integrations.trainers.one_file import packs_of_file
 from brimful.integrations.trainers.pack_metrics import PackMetrics, log_packing
 from brimful.integrations.trainers.pack_sampler import PackSampler, ServedPacks
 from brimful.integrations.trainers.refused_settings import check_arguments
-from brimful.plan.schedule import DEFAULT_WINDOW_STEPS, Tail
 from brimful.stream import LazyShardedDataset, mark_completed
 
 __all__ = [
@@ -97,14 +95,7 @@ class _Epochs(transformers.TrainerCallback):  # type: ignore[misc]  # transforme
         self._target.set_epoch(int((state.epoch or 0.0) + 1e-6))
 
 
-def follow_schedule(
-    trainer: Any,
-    *,
-    seed: int | None = 0,
-    tail: Tail | str = Tail.PAD,
-    costs: npt.ArrayLike | None = None,
-    window_steps: int = DEFAULT_WINDOW_STEPS,
-) -> PackSampler:
+def follow_schedule(trainer: Any, **order: Any) -> PackSampler:
     """Let a ``Trainer`` serve its packs in the order of ``PackLoader``, with costs balanced over its ranks.
 
     Trainer's own sampler assigns packs at random, so that a step waits for the slowest rank. Here the ranks of each
@@ -113,7 +104,7 @@ def follow_schedule(
 
     Args:
         trainer: with packs as its data set; call it before ``train``.
-        seed, tail, costs, window_steps: see ``PackLoader``.
+        **order: ``seed``, ``tail``, ``costs`` and ``window_steps``, see ``PackLoader``.
 
     Raises:
         SettingsError: the data set has no fingerprint, or the costs do not fit its packs.
@@ -134,10 +125,7 @@ def follow_schedule(
         dp_world_size=dp_world_size,
         packs_per_micro_batch=per_batch,
         micro_batches=args.gradient_accumulation_steps,
-        seed=seed,
-        tail=tail,
-        costs=costs,
-        window_steps=window_steps,
+        **order,
     )
     trainer.train_dataset = ServedPacks(packs)
     trainer._get_train_sampler = lambda train_dataset=None: sampler

@@ -12,7 +12,8 @@ from brimful.base.blobs import open_blob_store
 from brimful.store.shards import ShardRecord
 from brimful.stream.acks import Acks, expired_below
 from brimful.stream.follow import FollowedLog
-from brimful.stream.order import Assignment, StreamOrder, order_of
+from brimful.stream.order import Assignment, order_of
+from brimful.stream.producer.registered import Producers, Registration
 from brimful.stream.producer.registration import Producers, Registration
 
 
@@ -158,13 +159,10 @@ class StreamWatch:
         self._capacity = int(self._log.header["identity"]["capacity"])
         self._producers = Producers(self._store)
         self._registrations: list[Registration] = []
-        self._closed: set[int] = set()
         self._last_records: dict[str, ShardRecord] = {}
         self._cum_bytes = [0]  # of the shards below each number
         self._history: deque[tuple[float, int, int]] = deque()
         self._grown_at: float | None = None
-        self._orders: dict[tuple[Assignment, int], StreamOrder] = {}
-        self._acks: dict[tuple[str, int], tuple[dict[str, Any], dict[str, Any]]] = {}
 
     def look(self) -> StreamStatus:
         """Read new records, and return the status.
@@ -228,10 +226,6 @@ class StreamWatch:
 
     def _producer_statuses(self) -> tuple[ProducerStatus, ...]:
         self._registrations += self._producers.since(len(self._registrations))
-        for producer in self._registrations:
-            # A closed producer stays closed, so its status is not read again.
-            if producer.number not in self._closed and self._producers.is_closed(producer):
-                self._closed.add(producer.number)
         return tuple(map(self._producer_status, self._registrations))
 
     def _producer_status(self, producer: Registration) -> ProducerStatus:
@@ -239,7 +233,7 @@ class StreamWatch:
         counts = dict(record.state["counts"]) if record is not None else {}
         return ProducerStatus(
             name=producer.name,
-            is_closed=producer.number in self._closed,
+            is_closed=self._producers.is_closed(producer),
             **{name: int(counts.get(name, 0)) for name in ("samples_read", "packs", "tokens", "shards")},
             dropped={name: int(counts[name]) for name in ("malformed", "without_target") if counts.get(name)},
         )
@@ -250,16 +244,14 @@ class StreamWatch:
         positions = acks.positions()[-2:]
         if not positions:
             return None
-        for position in positions:
-            if (group, position) not in self._acks:
-                self._acks[group, position] = acks.read_with_notes(position)
-        ack, notes = self._acks[group, positions[-1]]
-        lanes, position = int(ack["lanes"]), positions[-1]
-        order = self._order(Assignment(ack["assign"]), lanes)
+        position = positions[-1]
+        ack, notes = acks.read_with_notes(position)
+        lanes = int(ack["lanes"])
+        order = order_of(Assignment(ack["assign"]), self._log.shards, lanes)
         # While the stream grows, a step that lacks a pack is not there yet; at the end it is, unless the tail is dropped.
         steps_there_are = order.num_steps(is_full=self._log.end is None or ack["tail"] == "drop")
         behind = max(0, steps_there_are - position // lanes)
-        seconds = notes["time"] - self._acks[group, positions[0]][1]["time"]
+        seconds = notes["time"] - acks.read_with_notes(positions[0])[1]["time"]
         rate = (position - positions[0]) / lanes / seconds if seconds > 0 else None
         dry = eta = None
         if rate:
@@ -290,9 +282,3 @@ class StreamWatch:
             eta_seconds=eta,
             dry_seconds=dry,
         )
-
-    def _order(self, assignment: Assignment, lanes: int) -> StreamOrder:
-        """Return the order of steps, which grows with the log."""
-        if (assignment, lanes) not in self._orders:
-            self._orders[assignment, lanes] = order_of(assignment, self._log.shards, lanes)
-        return self._orders[assignment, lanes]
