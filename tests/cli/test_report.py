@@ -117,7 +117,7 @@ def test_sources_are_counted_before_and_after(tmp_path):
     np.save(tmp_path / "s.npy", np.array([0, 0, 1, 1]))
     options = ("--sources", tmp_path / "s.npy", "--source-name", "chats", "--source-name", "books")
     out = shown("report", tmp_path / "l.npy", "--max-length", 10, "--overflow", "drop", *options)
-    begin = out.index("sources") + 1
+    begin = next(i for i, line in enumerate(out) if line.startswith("Sources: ")) + 1
     heads, *rows = (re.split(r" {2,}", line.strip()) for line in out[begin : begin + 3])
     assert (heads[2], heads[5], heads[6]) == ("of samples", "of tokens", "of packed tokens")
     assert [(row[0], row[5], row[6]) for row in rows] == [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from brimful.base.wording import percent, size_of
 from brimful.media.store import MediaCensus
@@ -12,6 +12,7 @@ from brimful.plan.ledger import MUCH_LOST
 from brimful.plan.policies.proportions import SourceDraws
 from brimful.report.analysis.advise import Advice
 from brimful.report.analysis.contents import BudgetFill, SourceShare
+from brimful.report.analysis.facts import Facts
 from brimful.report.analysis.rank_balance import PartBalance, RankBalance
 from brimful.report.analysis.what_if import Alternative, CapacityPoint, PlannedPacks
 
@@ -58,6 +59,53 @@ class Table:
         """Return the table without some of its columns."""
         rows = [{head: row[head] for head in row if head not in heads} for row in self.rows]
         return Table(rows, self.remarks, self.strong)
+
+
+class TitledTable(NamedTuple):
+    """A part of a report that is one table.
+
+    Attributes:
+        name: of the part, unique in a report.
+        title: of the part.
+        words: how to read the table.
+        table: the table.
+    """
+
+    name: str
+    title: str
+    words: str
+    table: Table
+
+
+def titled_tables(facts: Facts) -> list[TitledTable]:
+    """Return the parts of a report that are one table, in their order."""
+    parts = (
+        TitledTable(
+            "budgets",
+            "Budgets",
+            "A pack is full when one of its budgets is: the others may have room left.",
+            budgets_table(facts.budgets),
+        ),
+        TitledTable(
+            "media",
+            "Images, videos and audio",
+            f"Their bytes: {'; '.join(facts.media.places())}.",
+            media_table(facts.media),
+        ),
+        TitledTable(
+            "mixture",
+            "Mixture",
+            "Shares that were requested, and shares in the packs; the remaining samples come in later epochs.",
+            mixture_table(facts.mixed),
+        ),
+        TitledTable(
+            "sources",
+            "Sources",
+            "Share of each source before packing and in the packs: if they differ, dropping and cutting changed the mix.",
+            shares_table(facts.shares or (), facts.has_losses),
+        ),
+    )
+    return [part for part in parts if part.table.rows]
 
 
 def text_of(cell: Cell) -> str:

@@ -36,57 +36,18 @@ def sections_of(facts: Facts) -> list[str]:
         parts.append(lengths_section(facts.length_facts, capacity))
     if plan is not None:
         parts.append(packs_section(plan))
-    if facts.budgets:
-        parts.append(
-            table_section(
-                "budgets",
-                "Budgets",
-                "A pack is full when one of its budgets is: the others may have room left.",
-                tables.budgets_table(facts.budgets),
-            )
-        )
-    if facts.media.kinds:
-        parts.append(
-            table_section(
-                "media",
-                "Images, videos and audio",
-                f"Their bytes: {'; '.join(facts.media.places())}.",
-                tables.media_table(facts.media),
-            )
-        )
     if facts.shown:
         parts.append(shown_packs_section(facts.shown))
     if facts.sweep:
         parts.append(capacity_section(facts))
     if plan is not None:
         parts.append(ledger_section(plan, facts.table, facts.rejects))
-    if facts.mixed:
-        parts.append(
-            table_section(
-                "mixture",
-                "Mixture",
-                "Shares that were requested, and shares in the packs; the remaining samples come in later epochs.",
-                tables.mixture_table(facts.mixed),
-            )
-        )
-    if facts.shares:
-        parts.append(
-            table_section(
-                "sources",
-                "Sources",
-                "Share of each source before packing and in the packs: if they differ, dropping "
-                "and cutting changed the mix.",
-                tables.shares_table(facts.shares, facts.has_losses),
-            )
-        )
+    parts += [
+        section(part.name, part.title, paragraph(part.words), table(part.table)) for part in tables.titled_tables(facts)
+    ]
     if facts.work is not None:
         parts.append(work_section(facts.work, model))
     return parts
-
-
-def table_section(name: str, title: str, words: str, content: Table) -> str:
-    """Return a section that is one table after a paragraph."""
-    return section(name, title, paragraph(words), table(content))
 
 
 def summary_tiles(facts: Facts) -> str:

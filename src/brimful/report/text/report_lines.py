@@ -10,14 +10,13 @@ from brimful.report.table_model import (
     Row,
     Share,
     Table,
-    budgets_table,
     choices_table,
     orders_table,
     parts_table,
     runs_table,
-    shares_table,
     sweep_table,
     text_of,
+    titled_tables,
 )
 from brimful.report.text.artefact_lines import describe_lengths, describe_plan
 
@@ -54,10 +53,8 @@ def describe_facts(facts: Facts) -> list[str]:
             mix = setting("mix", True)
             lines.append(f"               segments of a pack are alike: {mix} exchanges them, at no cost in fill")
     lines += facts.media.lines()
-    if facts.budgets:
-        lines += ["", "budgets", *draw_table(budgets_table(facts.budgets))]
-    if facts.shares:
-        lines += ["", "sources", *draw_table(shares_table(facts.shares, facts.has_losses))]
+    for part in titled_tables(facts):
+        lines += ["", f"{part.title}: {part.words}", *draw_table(part.table)]
     if facts.work is not None:
         lines += [
             "",
