@@ -7,11 +7,11 @@ from functools import partial
 
 import click
 
-from brimful.cli.options import GroupedCommand, grouped, json_option
+from brimful.cli.options import command, grouped, json_option
 from brimful.cli.terminal import show_json
 
 
-@click.command(cls=GroupedCommand)
+@command()
 @grouped(
     "Output",
     click.option("-o", "--output", metavar="DIR", help="Directory for the files; kept (default: a temporary one)."),

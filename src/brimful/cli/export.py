@@ -8,7 +8,7 @@ from brimful.base.arguments import settings_from
 from brimful.base.execute import Execution
 from brimful.cli.arguments import one_or_all, output_directory, progress_of, required
 from brimful.cli.options import (
-    GroupedCommand,
+    command,
     execution_options,
     file_options,
     grouped,
@@ -24,7 +24,7 @@ from brimful.serve import open_packs
 from brimful.sources.settings import SourceSettings
 
 
-@click.command(cls=GroupedCommand)
+@command()
 @click.argument("packs", metavar="PACKS")
 @grouped(
     "Layout",

@@ -26,7 +26,7 @@ from brimful.cli.artefacts import (
     plan_as_dict,
     plan_in,
 )
-from brimful.cli.options import GroupedCommand, grouped, json_option, value_option
+from brimful.cli.options import command, grouped, json_option, value_option
 from brimful.cli.program import in_flags
 from brimful.cli.terminal import show, show_json, show_lines
 from brimful.errors import (
@@ -49,7 +49,7 @@ from brimful.store import check_store
 from brimful.store.shards import StreamLog
 
 
-@click.command(cls=GroupedCommand)
+@command()
 @click.argument("path")
 @grouped(
     "What to show",

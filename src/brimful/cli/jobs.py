@@ -10,9 +10,8 @@ from brimful.base.blobs import open_blob_store
 from brimful.base.wording import counted
 from brimful.cli.arguments import open_job, output_directory, plan_settings
 from brimful.cli.artefacts import PLAN, kind_of, lengths_as_dict, mismatch, numbers_from_npy
-from brimful.cli.config import SourceArgument
 from brimful.cli.options import (
-    GroupedCommand,
+    command,
     config_option,
     encoder_options,
     engine_option,
@@ -24,6 +23,7 @@ from brimful.cli.options import (
     pairs_of,
     plan_options,
     sample_options,
+    source_argument,
     source_options,
     store_options,
     value_option,
@@ -39,8 +39,8 @@ from brimful.store import pack_dataset, write_packs
 from brimful.store.home import JobHome
 
 
-@click.command(cls=GroupedCommand)
-@click.argument("source", nargs=-1, required=True, cls=SourceArgument)
+@command()
+@source_argument
 @source_options
 @sample_options
 @grouped("Source", value_option("--rejects", "FILE", "Where skipped rows are listed (default: next to the table)."))
@@ -91,8 +91,8 @@ def measure(source: tuple[str, ...], output: str | None, **options: Any) -> None
     show(data, lambda: [*describe_lengths(table), f"table          {table.path}"], options["as_json"])
 
 
-@click.command(cls=GroupedCommand)
-@click.argument("source", nargs=-1, required=True, cls=SourceArgument)
+@command()
+@source_argument
 @source_options
 @sample_options
 @encoder_options
@@ -127,7 +127,7 @@ def pack(source: tuple[str, ...], output: str | None, groups: str | None, **opti
     show(summary.as_dict(), summary.lines, options["as_json"])
 
 
-@click.command(cls=GroupedCommand)
+@command()
 @click.argument("plan_file", metavar="PLAN")
 @click.argument("source", nargs=-1, required=True)
 @source_options

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from enum import Enum
+from functools import partial
 from textwrap import shorten
 from types import UnionType
 from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -18,7 +19,8 @@ import click
 
 from brimful.base.arguments import Help
 from brimful.base.execute import Execution
-from brimful.cli.config import apply_file
+from brimful.base.settings import Help
+from brimful.cli.config import SourceArgument, apply_file
 from brimful.cli.mixture import read_mixture
 from brimful.encode.choose import EncoderSettings
 from brimful.errors import SettingsError
@@ -216,6 +218,8 @@ def _record(ctx: click.Context, option: click.Option) -> tuple[str, str] | None:
     return names.replace(", ".join([name, *aliases]), name), f"{text} Also {', '.join(aliases)}."
 
 
+command = partial(click.command, cls=GroupedCommand)
+source_argument = click.argument("source", nargs=-1, required=True, cls=SourceArgument)
 row_options = options_of(SourceSettings, "Source", "format", "fields", "ignore", "prompt")
 media_place_options = options_of(SourceSettings, "Media", "media_dir", "media_outside")
 file_options = grouped(

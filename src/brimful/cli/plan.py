@@ -19,7 +19,7 @@ from brimful.cli.artefacts import (
 )
 from brimful.cli.config import SourceArgument
 from brimful.cli.options import (
-    GroupedCommand,
+    command,
     config_option,
     encoder_options,
     grouped,
@@ -43,7 +43,7 @@ from brimful.report.text.artefact_lines import describe_plan
 from brimful.report.text.report_lines import describe_advice, draw_choices, draw_table
 
 
-@click.command(cls=GroupedCommand)
+@command()
 @click.argument("lengths", nargs=-1, required=True, cls=SourceArgument)
 @plan_options
 @source_options

@@ -11,9 +11,8 @@ from brimful.base.progress import Progress
 from brimful.base.stopping import keeping
 from brimful.base.wording import counted
 from brimful.cli.arguments import CAPACITY, output_directory, progress_of, required
-from brimful.cli.config import SourceArgument
 from brimful.cli.options import (
-    GroupedCommand,
+    command,
     config_option,
     encoder_options,
     grouped,
@@ -21,6 +20,7 @@ from brimful.cli.options import (
     options_of,
     quiet_option,
     row_options,
+    source_argument,
     value_option,
 )
 from brimful.cli.program import in_flags
@@ -78,8 +78,8 @@ class _Warnings(logging.Handler):
         self._progress.say(in_flags(record.getMessage()))
 
 
-@click.command(cls=GroupedCommand)
-@click.argument("source", nargs=-1, required=True, cls=SourceArgument)
+@command()
+@source_argument
 @row_options
 @options_of(ProducerSettings, "Source", "on_bad_sample")
 @encoder_options

@@ -21,7 +21,7 @@ from brimful.cli.artefacts import (
     plan_in,
 )
 from brimful.cli.options import (
-    GroupedCommand,
+    command,
     grouped,
     json_option,
     options_of,
@@ -46,7 +46,7 @@ from brimful.serve import PackStore, open_packs
 from brimful.store.shards import StreamLog
 
 
-@click.command(cls=GroupedCommand)
+@command()
 @click.argument("path")
 @options_of(PlanSettings, "Packing", "capacity", "overflow", "no_target")
 @training_options

@@ -8,12 +8,12 @@ import click
 
 from brimful.base.optional import optional
 from brimful.cli.arguments import imported
-from brimful.cli.options import GroupedCommand, grouped, json_option, value_option
+from brimful.cli.options import command, grouped, json_option, value_option
 from brimful.cli.terminal import show
 from brimful.errors import SettingsError
 
 
-@click.command(cls=GroupedCommand)
+@command()
 @click.argument("store", metavar="[PACKS]", required=False)
 @grouped(
     "Subject",

@@ -6,7 +6,6 @@ them. ``.nv-meta`` names the classes of its trainer, so that its loader takes th
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, ClassVar
 
 from brimful.base.blobs import BlobStore
@@ -15,7 +14,7 @@ from brimful.base.wording import setting
 from brimful.errors import BadSampleError, CorruptFileError, SettingsError, StoreMismatchError
 from brimful.integrations.export.energon import META, write_metadata
 from brimful.integrations.export.export_layout import ExportPlan, Layout, ReadPack, Shard, ShardOutcome, suffix_of
-from brimful.integrations.export.webdataset import shard_name, write_tar
+from brimful.integrations.export.webdataset import read_tars, shard_name, write_tar
 from brimful.integrations.packed_layouts.packed_folders import samples_of
 from brimful.media import BadMediumError, MediaKind, Medium
 from brimful.plan import Overflow
@@ -111,12 +110,9 @@ class PackedChatsLayout(Layout):
         Raises:
             CorruptFileError: a sample differs.
         """
-        import webdataset
-
         samples = source_of_packs(source, packs)
-        tars = [str(Path(directory) / shard_name(shard)) for shard in range(len(outcomes))]
         count = 0
-        for sample in webdataset.WebDataset(tars, shardshuffle=False):
+        for sample in read_tars(directory, len(outcomes)):
             count += 1
             index = int(sample["__key__"].removeprefix("ps_"))
             rows = samples_of(json.loads(sample["json"]), sample)

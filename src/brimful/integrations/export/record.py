@@ -9,15 +9,17 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 from brimful.base.blobs import BlobStore
 from brimful.base.fingerprint import differing_keys
 from brimful.base.wording import setting
 from brimful.errors import CorruptFileError, NotAPackStoreError, StoreMismatchError, UnfinishedStoreError
 from brimful.integrations.export.export_layout import ShardOutcome
+
+Value = TypeVar("Value")
 
 _FOLDER = ".brimful"
 _HEADER = f"{_FOLDER}/export.json"
@@ -57,16 +59,22 @@ class ExportRecords:
             NotAPackStoreError: the directory holds none.
             CorruptFileError: the header cannot be read.
         """
-        try:
-            header = json.loads(self.store.get(_HEADER))
+
+        def parse(header: dict[str, Any]) -> dict[str, Any]:
             if (header["format"], header["version"]) != (_FORMAT, _VERSION):
                 raise ValueError(f"format {header['format']!r} version {header['version']!r}")
-            identity: dict[str, Any] = header["identity"]
+            return dict(header["identity"])
+
+        try:
+            return self._read(_HEADER, parse)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise NotAPackStoreError(f"{self.store.url} holds no export of brimful: {_HEADER} is missing") from error
-        except (ValueError, KeyError, TypeError) as error:
-            raise CorruptFileError(f"{self.store.url}/{_HEADER} cannot be read: {error}") from error
-        return identity
+
+    def _read(self, key: str, parse: Callable[[dict[str, Any]], Value]) -> Value:
+        try:
+            return parse(json.loads(self.store.get(key)))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CorruptFileError(f"{self.store.url}/{key} cannot be read: delete it ({error})") from error
 
     def commit(self, shard: int, outcome: ShardOutcome) -> None:
         """Record a shard whose files are published."""
@@ -77,16 +85,10 @@ class ExportRecords:
         outcomes = {}
         for key in self.store.list(f"{_FOLDER}/"):
             if match := _RECORD.fullmatch(key):
-                outcome = self._read(key)
+                outcome = self._read(key, lambda record: ShardOutcome(**record))
                 if trusts_records or self._are_there(outcome.files):
                     outcomes[int(match[1])] = outcome
         return outcomes
-
-    def _read(self, key: str) -> ShardOutcome:
-        try:
-            return ShardOutcome(**json.loads(self.store.get(key)))
-        except (ValueError, TypeError) as error:
-            raise CorruptFileError(f"{self.store.url}/{key} is not a record of a shard: delete it ({error})") from error
 
     def _are_there(self, files: Mapping[str, int]) -> bool:
         return all(self.store.size(file) == size for file, size in files.items())
@@ -95,10 +97,7 @@ class ExportRecords:
         """Return true if the files next to the shards were written and still exist."""
         if self.store.size(_END) is None:
             return False
-        try:
-            return self._are_there(json.loads(self.store.get(_END))["files"])
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CorruptFileError(f"{self.store.url}/{_END} cannot be read: delete it ({error})") from error
+        return self._read(_END, lambda end: self._are_there(end["files"]))
 
     def end(self, files: Mapping[str, int]) -> None:
         """Mark the export as finished; ``files`` are next to its shards."""

@@ -1,7 +1,7 @@
 """Packs as rows: Parquet for ``datasets`` and TRL, packed Parquet of Megatron-Bridge, and JSON lines of ms-swift."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
@@ -29,18 +29,26 @@ _GROUP_ROWS = 64
 """Packs of a row group: readers fetch a whole group for one of its rows, so it should be a few megabytes."""
 
 
-def _write_parquet(shard: Shard, key: str, schema: Any, row: Callable[[int, Pack], dict[str, Any]]) -> dict[str, int]:
+_PLACES = {"sample_ids": "int64", "starts": "int32"}
+"""Columns of every layout of rows: the sample of each segment, and its first token in it."""
+
+
+def _write_parquet(
+    shard: Shard, key: str, kinds: Mapping[str, str], row: Callable[[int, Pack], dict[str, Any]]
+) -> dict[str, int]:
     """Write one Parquet file with a row for each pack; return its size.
 
     Args:
         shard: to write.
         key: of the file.
-        schema: of Arrow.
+        kinds: Arrow's name of the type of each column; all but ``string`` are of the elements of lists.
         row: function from index and pack to a value for each column.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    types = {name: pa.type_for_alias(kind) for name, kind in kinds.items()}
+    schema = pa.schema({name: kind if kind == pa.string() else pa.list_(kind) for name, kind in types.items()})
     with shard.store.blob(key) as blob:
         sink = pa.PythonFile(blob, mode="w")
         with closing(pq.ParquetWriter(sink, schema, compression="zstd")) as writer:
@@ -72,22 +80,15 @@ class HuggingFaceLayout(Layout):
     reader: ClassVar[tuple[str, str]] = ("datasets", "datasets")
 
     def write_shard(self, shard: Shard) -> ShardOutcome:
-        import pyarrow as pa
-
-        schema = pa.schema(
-            [
-                ("input_ids", pa.list_(pa.int32())),
-                ("labels", pa.list_(pa.int32())),
-                ("seq_lengths", pa.list_(pa.int32())),
-                ("sample_ids", pa.list_(pa.int64())),
-                ("starts", pa.list_(pa.int32())),
-                ("media", pa.string()),
-                ("media_bytes", pa.list_(pa.large_binary())),
-            ]
-        )
+        kinds = {
+            **dict.fromkeys(("input_ids", "labels", "seq_lengths"), "int32"),
+            **_PLACES,
+            "media": "string",
+            "media_bytes": "large_binary",
+        }
         # Named like a split's files on the hub, so that `datasets` finds them.
         key = f"data/train-{shard.number:05d}-of-{shard.plan.num_shards:05d}.parquet"
-        return shard.outcome(_write_parquet(shard, key, schema, _row_of_datasets))
+        return shard.outcome(_write_parquet(shard, key, kinds, _row_of_datasets))
 
     def advice(self, directory: str) -> str:
         return f"datasets.load_dataset({directory!r}, split='train')"
@@ -97,15 +98,13 @@ class HuggingFaceLayout(Layout):
 
         # Streamed: a copy in the cache would double the disk space.
         for row in datasets.load_dataset(directory, split="train", streaming=True):
-            lengths = row["seq_lengths"]
-            yield ReadPack(
-                input_ids=row["input_ids"],
-                loss_mask=[label != IGNORE_INDEX for label in row["labels"]],
-                cu_seqlens=offsets_of(lengths).tolist(),
-                sample_ids=row["sample_ids"],
-                starts=row["starts"],
-                media=[row["media_bytes"][item["part"]] for item in json.loads(row["media"])],
-            )
+            media = [row["media_bytes"][item["part"]] for item in json.loads(row["media"])]
+            yield _read_row(row, row["seq_lengths"], media)
+
+
+def _read_row(row: dict[str, Any], lengths: list[int], media: list[bytes] | None = None) -> ReadPack:
+    mask = [label != IGNORE_INDEX for label in row["labels"]]
+    return ReadPack(row["input_ids"], mask, offsets_of(lengths).tolist(), row["sample_ids"], row["starts"], media)
 
 
 def _row_of_datasets(index: int, pack: Pack) -> dict[str, Any]:
@@ -143,17 +142,6 @@ class BridgeLayout(Layout):
     reader: ClassVar[tuple[str, str]] = ("pyarrow.parquet", "pyarrow")
 
     def write_shard(self, shard: Shard) -> ShardOutcome:
-        import pyarrow as pa
-
-        schema = pa.schema(
-            [
-                ("input_ids", pa.list_(pa.int32())),
-                ("seq_start_id", pa.list_(pa.int32())),
-                ("loss_mask", pa.list_(pa.int8())),
-                ("sample_ids", pa.list_(pa.int64())),
-                ("starts", pa.list_(pa.int32())),
-            ]
-        )
         packs: list[tuple[int, int, int]] = []
 
         def row(index: int, pack: Pack) -> dict[str, Any]:
@@ -168,7 +156,8 @@ class BridgeLayout(Layout):
                 "starts": pack.starts,
             }
 
-        files = _write_parquet(shard, _name_of_parquet(shard.number), schema, row)
+        kinds = {"input_ids": "int32", "seq_start_id": "int32", "loss_mask": "int8", **_PLACES}
+        files = _write_parquet(shard, _name_of_parquet(shard.number), kinds, row)
         segments, counts, tokens = zip(*packs, strict=True)
         facts = {
             "longest_segment": max(segments),
@@ -251,13 +240,7 @@ class JsonLinesLayout(Layout):
             with open(Path(directory) / _name_of_chunk(shard), "rb") as file:
                 for line in file:
                     row = json.loads(line)
-                    yield ReadPack(
-                        input_ids=row["input_ids"],
-                        loss_mask=[label != IGNORE_INDEX for label in row["labels"]],
-                        cu_seqlens=offsets_of(row["lengths"]).tolist(),
-                        sample_ids=row["sample_ids"],
-                        starts=row["starts"],
-                    )
+                    yield _read_row(row, row["lengths"])
 
 
 def _row_of_json(pack: Pack) -> dict[str, Any]:

@@ -38,11 +38,9 @@ class WebDatasetLayout(Layout):
         return f"webdataset.WebDataset(sorted(glob({directory + '/packs-*.tar'!r})), shardshuffle=False)"
 
     def read(self, directory: str, outcomes: Sequence[ShardOutcome]) -> Iterator[ReadPack]:
-        import webdataset
         from webdataset.autodecode import npy_loads
 
-        tars = [str(Path(directory) / shard_name(shard)) for shard in range(len(outcomes))]
-        for sample in webdataset.WebDataset(tars, shardshuffle=False):
+        for sample in read_tars(directory, len(outcomes)):
             facts = json.loads(sample["json"])
             yield ReadPack(
                 input_ids=npy_loads(sample["input_ids.npy"]).tolist(),
@@ -52,6 +50,14 @@ class WebDatasetLayout(Layout):
                 starts=facts["starts"],
                 media=[sample[item["part"]] for item in facts["media"]],
             )
+
+
+def read_tars(directory: str, num_tars: int) -> Iterator[dict[str, Any]]:
+    """Return the samples of the tars of an export, in order, as ``webdataset`` reads them."""
+    import webdataset
+
+    tars = [str(Path(directory) / shard_name(number)) for number in range(num_tars)]
+    return iter(webdataset.WebDataset(tars, shardshuffle=False))
 
 
 def write_pack_tar(shard: Shard, *, kinds_as_endings: bool) -> ShardOutcome:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -13,13 +12,10 @@ from typing import Any
 import torch
 
 from brimful.base.typing import IGNORE_INDEX
-from brimful.collate.extras import PackExtras
 from brimful.collate.loss_torch import packed_loss_sum
-from brimful.collate.padding import Padding
 from brimful.collate.torch import PackCollator
 from brimful.errors import SettingsError
 from brimful.integrations.trainers.model_facts import ModelFacts, facts_of
-from brimful.store.shards import Pack
 
 __all__ = ["AttentionChoice", "Machine", "choose_attention", "collator_for"]
 
@@ -164,12 +160,8 @@ def collator_for(
     *,
     device: str | torch.device | None = None,
     attention: str | None = None,
-    pad_to: int | None = None,
-    padding: Padding | None = None,
-    pad_token_id: int = 0,
-    loss_weights: Any = None,
-    media: Callable[[Pack], PackExtras] | None = None,
     quiet: bool = False,
+    **options: Any,
 ) -> PackCollator:
     """Switch a model to an attention that isolates samples, and return its ``PackCollator``.
 
@@ -181,8 +173,8 @@ def collator_for(
     Args:
         model: a model of Transformers.
         device, attention: as in ``choose_attention``.
-        pad_to, padding, pad_token_id, loss_weights, media: as in ``PackCollator``.
         quiet: print nothing.
+        **options: ``pad_to``, ``padding``, ``pad_token_id``, ``loss_weights`` and ``media``, as in ``PackCollator``.
 
     Raises:
         SettingsError: as in ``choose_attention``.
@@ -199,14 +191,10 @@ def collator_for(
         _tell(f"brimful: {choice}")
     return PackCollator(
         dialect=choice.dialect,
-        pad_to=pad_to,
-        padding=padding,
-        pad_token_id=pad_token_id,
         vocab_size=getattr(model.config.get_text_config(), "vocab_size", None),
-        loss_weights=loss_weights,
         position_start=choice.position_start,
         mrope=choice.mrope,
-        media=media,
+        **options,
     )
 
 

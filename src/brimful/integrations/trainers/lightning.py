@@ -59,7 +59,9 @@ class PackDataModule(pl.LightningDataModule):  # type: ignore[misc]  # lightning
     def val_dataloader(self) -> Any:
         """Return every pack of ``val``; ranks without a pack at the end get one without targets."""
         assert self._val is not None
-        return _ValidationLoader(self._val, self._collator, *self._ranks())
+        rank, num_ranks = self._ranks()
+        loader = PackLoader(self._val, self._collator, dp_rank=rank, dp_world_size=num_ranks, seed=None)
+        return _ValidationBatches(loader, loader.state_dict())
 
     def _ranks(self) -> tuple[int, int]:
         """Return the data-parallel rank and world size, which differ from the trainer's under model parallelism."""
@@ -93,19 +95,23 @@ def packed_for_lightning(
     return PackDataModule(packs_of_file(source, tokenizer, max_length=max_length, **options), collator)
 
 
-class _ValidationLoader:
-    """Validation packs in the same order at every iteration, even if the last one stopped early."""
+class _Batches:
+    """The batches of a loader from one position on at every iteration, without its state, which Lightning would save."""
 
-    def __init__(self, packs: Any, collator: Any, rank: int, num_ranks: int) -> None:
-        self._loader = PackLoader(packs, collator, dp_rank=rank, dp_world_size=num_ranks, seed=None, tail="pad")
+    def __init__(self, loader: Any, begin: dict[str, Any]) -> None:
+        self._loader, self._begin = loader, begin
+
+    def __iter__(self) -> Iterator[Any]:
+        # Otherwise an iteration would continue where sanity checking or an early stop ended the last one.
+        self._loader.load_state_dict(self._begin)
+        return iter(self._loader)
+
+
+class _ValidationBatches(_Batches):
+    """Validation packs in the same order at every iteration."""
 
     def __len__(self) -> int:
         return len(self._loader)
-
-    def __iter__(self) -> Any:
-        # Otherwise an iteration would continue where sanity checking or an early stop ended the last one.
-        self._loader.begin_epoch(0)
-        return iter(self._loader)
 
 
 class StreamDataModule(pl.LightningDataModule):  # type: ignore[misc]
@@ -138,7 +144,7 @@ class StreamDataModule(pl.LightningDataModule):  # type: ignore[misc]
                 f"one step of this run takes {per_step} packs (accumulate_grad_batches "
                 f"{self.trainer.accumulate_grad_batches}) and the stream has lanes={self.stream.lanes}: they must be equal"
             )
-        return _StreamBatches(self.stream, self._begin)
+        return _Batches(self.stream, self._begin)
 
     def state_at(self, step: int) -> dict[str, Any]:
         """Return the state of the stream after ``step`` optimizer steps since its beginning."""
@@ -150,17 +156,6 @@ class StreamDataModule(pl.LightningDataModule):  # type: ignore[misc]
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.stream.load_state_dict(state_dict)
         self._begin = self.stream.state_dict()
-
-
-class _StreamBatches:
-    """The batches of a stream without its state, which Lightning would save too."""
-
-    def __init__(self, stream: StreamLoader, begin: dict[str, Any]) -> None:
-        self._stream, self._begin = stream, begin
-
-    def __iter__(self) -> Iterator[Any]:
-        self._stream.load_state_dict(self._begin)
-        return iter(self._stream)
 
 
 class AckCheckpoints(pl.Callback):  # type: ignore[misc]

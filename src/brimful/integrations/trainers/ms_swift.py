@@ -39,7 +39,7 @@ class SwiftPacks:
         template, dataset: of ms-swift; ``dataset["lengths"]`` holds the lengths that ms-swift measured.
         packing_length: capacity; ``template.max_length`` if None.
         packing_strategy: ``binpack``, ``sequential``, or an algorithm of ``plan_packs``.
-        num_proc, strict, load_from_cache_file, packing_num_proc, multiprocessing_context: without effect here.
+        num_proc, **unused: of ms-swift's own data set, such as ``strict``; without effect here.
 
     Raises:
         OversizedSampleError: a sample is longer than a pack; names the flags to change.
@@ -51,12 +51,9 @@ class SwiftPacks:
         dataset: Any,
         num_proc: int = 1,
         *,
-        strict: bool = False,
-        load_from_cache_file: bool = True,
         packing_length: int | None = None,
-        packing_num_proc: int = 1,
         packing_strategy: str = "binpack",
-        multiprocessing_context: str | None = None,
+        **unused: Any,
     ) -> None:
         template.packing = True
         template.padding_free = True

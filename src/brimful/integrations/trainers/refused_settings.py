@@ -18,7 +18,7 @@ class Refusal:
         value: the wrong value; None if every true value is wrong.
         reason: the consequence.
         way_out: the nearest setting that works.
-        trainers: ``transformers`` (and trainers built on it), or only ``trl``.
+        trainer: the only trainer that it is wrong for; empty for Transformers and all trainers built on it.
         wrong: function of ``(arguments, collator)``, true if they are wrong; None to compare values.
     """
 
@@ -26,7 +26,7 @@ class Refusal:
     value: Any
     reason: str
     way_out: str
-    trainers: tuple[str, ...] = ("transformers", "trl")
+    trainer: str = ""
     wrong: Callable[[Any, Any], bool] | None = None
 
     @property
@@ -59,63 +59,63 @@ REFUSALS = (
         True,
         "TRL would pack packs again and cut them at max_length",
         "packing=False; the packs already exist",
-        ("trl",),
+        "trl",
     ),
     Refusal(
         "eval_packing",
         True,
         "TRL would pack packs again",
         "leave eval_packing out, and give packs, or one_by_one(packs), as eval_dataset",
-        ("trl",),
+        "trl",
     ),
     Refusal(
         "padding_free",
         True,
         "TRL then takes no data_collator",
         "padding_free=False; PackCollator flattens the batch",
-        ("trl",),
+        "trl",
     ),
     Refusal(
         "assistant_only_loss",
         True,
         "TRL looks for conversations, and packs hold tokens",
         "leave it out; only answers of packed samples are targets, unless train_on said otherwise when packing",
-        ("trl",),
+        "trl",
     ),
     Refusal(
         "completion_only_loss",
         True,
         "TRL looks for prompts and completions, and packs hold tokens",
         "leave it out; prompts of packed samples are already excluded from the targets",
-        ("trl",),
+        "trl",
     ),
     Refusal(
         "eos_token",
         None,
         "packs hold tokens from the unchanged tokenizer",
         "leave it out; set tokenizer.eos_token before packing",
-        ("trl",),
+        "trl",
     ),
     Refusal(
         "chat_template_path",
         None,
         "packs hold tokens from the unchanged tokenizer",
         "leave it out; set tokenizer.chat_template before packing",
-        ("trl",),
+        "trl",
     ),
     Refusal(
         "pad_to_multiple_of",
         None,
         "TRL's own collator pads, and packs need PackCollator",
         "PackCollator(padding=Padding(multiple_of=…))",
-        ("trl",),
+        "trl",
     ),
     Refusal(
         "truncation_mode",
         "keep_end",
         "samples are cut at their end when they are packed",
         "leave it out",
-        ("trl",),
+        "trl",
     ),
     Refusal(
         "neftune_noise_alpha",
@@ -178,7 +178,7 @@ def check_arguments(args: Any, collator: Any = None, *, trainer: str = "transfor
     brimful.errors.SettingsError: packing=True does not go with packs: TRL would pack packs again and cut them at max_length. Use packing=False; the packs already exist
     """
     for refusal in REFUSALS:
-        if trainer in refusal.trainers and refusal.refuses(args, collator):
+        if refusal.trainer in ("", trainer) and refusal.refuses(args, collator):
             way_out = refusal.way_out if refusal.way_out.startswith("leave") else f"use {refusal.way_out}"
             raise SettingsError(
                 f"{refusal.setting} does not go with packs: {refusal.reason}. {way_out[0].upper()}{way_out[1:]}"
