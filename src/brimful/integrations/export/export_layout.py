@@ -3,6 +3,7 @@
 import abc
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -82,26 +83,22 @@ class Shard:
         number: of the shard.
         plan: of the export.
         store: the directory.
-        num_media: media so far; a layout that holds more or fewer than the packs corrects it.
+        counts: packs, tokens, segments and media so far; a layout that holds other media than the packs corrects these.
     """
 
     def __init__(self, number: int, plan: ExportPlan, store: BlobStore, packs: Iterable[tuple[int, Pack]]) -> None:
         self.number, self.plan, self.store = number, plan, store
         self._packs = packs
-        self._num_packs = self._num_tokens = self._num_segments = self.num_media = 0
+        self.counts: Counter[str] = Counter()
 
     def __iter__(self) -> Iterator[tuple[int, Pack]]:
         for index, pack in self._packs:
-            self._num_packs += 1
-            self._num_tokens += len(pack)
-            self._num_segments += pack.num_segments
-            self.num_media += len(pack.media)
+            self.counts.update(packs=1, tokens=len(pack), segments=pack.num_segments, media=len(pack.media))
             yield index, pack
 
     def outcome(self, files: Mapping[str, int], facts: Mapping[str, Any] | None = None) -> ShardOutcome:
         """Return the outcome of the finished shard."""
-        counts = (self._num_packs, self._num_tokens, self._num_segments, self.num_media)
-        return ShardOutcome(files, *counts, facts or {})
+        return ShardOutcome(files, **self.counts, facts=facts or {})
 
 
 def write_blob(store: BlobStore, key: str, chunks: Iterable[bytes]) -> int:

@@ -78,7 +78,7 @@ class PackedChatsLayout(Layout):
                 sample_ids = pack.sample_ids.tolist()
                 members = self._members([shard.plan.source[sample_id] for sample_id in sample_ids])
                 # Packs of tokens may name no media; the samples do.
-                shard.num_media += len(members) - 1 - len(pack.media)
+                shard.counts["media"] += len(members) - 1 - len(pack.media)
                 yield f"ps_{index:08d}", members
 
         name = shard_name(shard.number)

@@ -143,11 +143,9 @@ def evaluate_samples(
             # Sharded models gather their weights in each forward pass, so all ranks must run equally many.
             stride = packs_per_batch * dp_world_size
             for first in range(0, len(packs), stride):
-                own_start = first + dp_rank * packs_per_batch
-                is_filler = own_start >= len(packs)
-                start = 0 if is_filler else own_start
-                end = min(start + packs_per_batch, len(packs))
-                (batch,) = collator.rows([packs[index] for index in range(start, end)])
+                start = first + dp_rank * packs_per_batch
+                own = range(start, min(start + packs_per_batch, len(packs)))
+                (batch,) = collator.rows([packs[index] for index in own or (0,)])
                 # Without labels and weights the model computes no loss of its own.
                 inputs = {
                     key: value.to(device) if isinstance(value, torch.Tensor) else value
@@ -157,7 +155,7 @@ def evaluate_samples(
                 output = model(**inputs)
                 logits = getattr(output, "logits", output)
                 labels = torch.from_numpy(batch.labels).to(device)
-                if is_filler:
+                if not own:
                     continue
                 losses = per_sample_loss(logits, labels, batch.cu_seqlens, batch.num_segments)
                 nll_sum, *counts = (column.cpu().numpy() for column in losses)

@@ -96,7 +96,7 @@ class PackMetrics(transformers.TrainerCallback):  # type: ignore[misc]  # transf
         self._reset()
 
     def _reset(self) -> None:
-        self._totals, self._steps, self._seconds = [0, 0, 0, 0, 0], 0, 0.0
+        self._totals, self._steps, self._seconds = torch.zeros(5, dtype=torch.int64), 0, 0.0
 
     def counted(self, compute_loss: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap ``compute_loss`` to take the counts out of the batch; counts of evaluation are discarded."""
@@ -107,7 +107,7 @@ class PackMetrics(transformers.TrainerCallback):  # type: ignore[misc]  # transf
             counts, source_ids = inputs.pop(_COUNTS, None), inputs.pop(SOURCE_IDS, None)
             is_training = counts is not None and model.training
             if is_training:
-                self._totals = [total + int(count) for total, count in zip(self._totals, counts, strict=True)]
+                self._totals += torch.tensor(counts)
             if not is_training or self._losses is None:
                 return compute_loss(model, inputs, return_outputs, *args, **options)
             # Trainer removes the labels if it smooths them.
@@ -144,7 +144,7 @@ class PackMetrics(transformers.TrainerCallback):  # type: ignore[misc]  # transf
         if logs is None or "loss" not in logs or not self._steps:
             return
         # Every rank logs at the same steps, so all ranks reach the collective.
-        totals = torch.tensor(self._totals, dtype=torch.int64, device=self._accelerator.device)
+        totals = self._totals.to(self._accelerator.device)
         tokens, positions, targets, samples, bad = self._accelerator.reduce(totals, reduction="sum").tolist()
         self._without_loss += bad
         numbers = {

@@ -37,8 +37,8 @@ _CHARACTERS = 500
 _SEGMENTS = 24
 """Maximum number of segments shown of a pack; the strip shows all."""
 
-_MAX_BYTES, _MAX_PIXELS, _MAX_SAMPLES = 1 << 26, 50_000_000, 1 << 25
-"""Limits of bytes in a file, pixels of an image or frame, audio samples: larger media are not drawn."""
+_MAX_BYTES, _MAX_PIXELS = 1 << 26, 50_000_000
+"""Limits of bytes in a file, and of pixels of an image or frame, or audio samples: larger media are not drawn."""
 
 _COLUMNS = 480
 """Columns of the strip of a pack."""
@@ -357,8 +357,8 @@ def _drawn(item: PlacedMedium) -> ShownMedium:
         medium = replace(item.medium, data=item.read())
         if medium.kind is MediaKind.AUDIO:
             header = audio_header(medium)
-            if header.num_frames * header.channels > _MAX_SAMPLES:
-                return ShownMedium(facts, note="not drawn: it is too long")
+            if header.num_frames * header.channels > _MAX_PIXELS:
+                return ShownMedium(facts, note="not drawn: it is too large")
             return ShownMedium(facts, peaks=_peaks(load_audio(medium, header.sampling_rate)))
         header_size = image_size(medium) if medium.kind is MediaKind.IMAGE else video_header(medium)
         if header_size.width * header_size.height > _MAX_PIXELS:
