@@ -18,8 +18,8 @@ from compare import SHARED_DATA, describe_machine
 
 from brimful.base.typing import AnyIntArray, Lengths
 from brimful.plan.counts.histogram import Histogram
-from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.fit.any_fit import next_fit
+from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.order.diversity import Variety, measure_variety
 from brimful.plan.order.exchange import exchange_segments
 from brimful.plan.order.shuffle import companion_order, pack_order

@@ -9,8 +9,6 @@ from dataclasses import fields
 
 import click
 import pytest
-from brimful.cli.flags import flag_of, in_flags
-from brimful.plan.settings import PlanSettings
 
 from brimful.base.wording import in_python, setting
 from brimful.cli.program import _brimful, flag_of, in_flags

@@ -8,16 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from brimful import (
-    ChatEncoder,
-    LengthCache,
-    PackedDataset,
-    PlanSettings,
-    measure_lengths,
-    open_source,
-    plan_packs,
-    shared_plan,
-)
+from brimful import ChatEncoder, PackedDataset, PlanSettings, measure_lengths, open_source, plan_packs
 from brimful.base.progress import Progress
 from brimful.errors import AugmentationError, CacheMismatchError, SettingsError, WrongTypeError
 from brimful.measure import LengthCache

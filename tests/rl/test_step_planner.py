@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful import CostModel, LengthTable, plan_step, warm_up
+from brimful import CostModel, LengthTable
 from brimful.base import compiling
 from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError
 from brimful.plan.fit import best_fit_decreasing as module
 from brimful.plan.schedule import imbalance
 from brimful.rl import fill_bins as fill
-from brimful.rl import plan_step
+from brimful.rl import plan_step, warm_up
 from brimful.rl.step_plan import StepPlan
 from brimful.testing.strategies import capacities_and_lengths
 from tests.plan.forms import use

@@ -36,7 +36,7 @@ from brimful.plan.optimal.master_problem import import_solver
 from brimful.report.text.artefact_lines import describe_lengths
 from brimful.serve import open_packs
 from brimful.store import pack_dataset, write_packs
-from brimful.store.home import JobHome
+from brimful.store.claim import JobHome
 
 
 @command()

@@ -19,7 +19,6 @@ import click
 
 from brimful.base.arguments import Help
 from brimful.base.execute import Execution
-from brimful.base.settings import Help
 from brimful.cli.config import SourceArgument, apply_file
 from brimful.cli.mixture import read_mixture
 from brimful.encode.choose import EncoderSettings

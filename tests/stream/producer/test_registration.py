@@ -4,10 +4,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from brimful.stream.producer.begin import check_apart, mode_of_arrivals
-from brimful.stream.producer.registered import Producers
 
-from brimful import PackingProducer, open_packs
+from brimful import open_packs
 from brimful.base.blobs import LocalBlobStore, open_blob_store
 from brimful.encode.choose import EncoderSettings, Mode
 from brimful.errors import (

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import groupby, pairwise
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -58,7 +58,7 @@ class EnergonLayout(Layout):
     name = "energon"
     summary = "Megatron-Energon 5 to 7: tars with index and metadata, tokens and media, with a task encoder"
     takes_media = True
-    reader: ClassVar[tuple[str, str]] = ("megatron.energon", "megatron-energon")
+    reader = ("megatron.energon", "megatron-energon")
 
     def write_shard(self, shard: Shard) -> ShardOutcome:
         return write_pack_tar(shard, kinds_as_endings=True)
@@ -75,7 +75,7 @@ class EnergonLayout(Layout):
             f"{directory}/task_encoder.py"
         )
 
-    def read(self, directory: str, outcomes: Sequence[ShardOutcome]) -> Iterator[ReadPack]:
+    def read(self, directory: str, num_shards: int) -> Iterator[ReadPack]:
         from megatron.energon import WorkerConfig, get_loader, get_val_dataset
 
         from brimful.integrations.export.energon_task_encoder import PackTaskEncoder

@@ -1,6 +1,7 @@
 """Check of an export: the other project's reader returns, pack for pack, what the packs hold."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
@@ -8,10 +9,12 @@ from typing import Any
 from brimful.base.blobs import open_blob_store
 from brimful.base.progress import Progress
 from brimful.errors import CorruptFileError, StoreMismatchError
-from brimful.integrations.export.export_layout import ReadPack, read_medium
+from brimful.integrations.export.export_layout import read_medium
 from brimful.integrations.export.layouts import layout_of
+from brimful.integrations.export.packed_pairs import comparable, source_of_packs
 from brimful.integrations.export.record import ExportRecords
 from brimful.serve import Pack, open_packs
+from brimful.sources import Source
 from brimful.store.shards.pack import FingerprintedPacks
 
 
@@ -65,35 +68,38 @@ def check_export(
         raise StoreMismatchError(f"{records.store.url} was exported from other packs: export again")
     layout = layout_of(identity["layout"])
     num_shards = -(-identity["packs"] // identity["packs_per_shard"])
-    outcomes = records.finished_outcomes(num_shards, trusts_records=layout.joins_shards)
+    records.check_finished(num_shards, trusts_records=layout.joins_shards)
     layout.check_reader()
-    fields: tuple[str, ...] = ()
+    samples = source_of_packs(source, packs) if layout.takes_source else None
+    fields: list[str] = []
     with progress.stage("check", total=len(packs), unit="packs"):
-        if layout.takes_source:
-            fields = layout.compare_texts(str(directory), outcomes, packs, source, progress)
-        else:
-            for index, exported_pack in zip_longest(range(len(packs)), layout.read(str(directory), outcomes)):
-                if index is None or exported_pack is None:
+        for index, exported_pack in zip_longest(range(len(packs)), layout.read(str(directory), num_shards)):
+            if index is None or exported_pack is None:
+                raise CorruptFileError(
+                    f"{records.store.url}: {len(packs):,} packs are due, but it has a different number"
+                )
+            pack = packs[index]
+            parts = {name: values for name, values in vars(exported_pack).items() if values is not None}
+            own_parts = _parts_of(pack, index, list(parts), samples)
+            for name, values in parts.items():
+                if list(values) != own_parts[name]:
                     raise CorruptFileError(
-                        f"{records.store.url}: {len(packs):,} packs are due, but it has a different number"
+                        f"{records.store.url}: pack {index} has other {name} than the {'source' if samples else 'store'}: "
+                        f"delete it and export again"
                     )
-                pack = packs[index]
-                fields = _compare(records.store.url, index, pack, exported_pack)
-                progress.advance(1, tokens=len(pack))
-    return ExportCheck(layout.name, len(packs), fields, layout.reader[1])
+            fields = list(parts)
+            progress.advance(1, tokens=len(pack))
+    return ExportCheck(layout.name, len(packs), tuple(fields), layout.reader[1])
 
 
-def _compare(title: str, index: int, pack: Pack, exported_pack: ReadPack) -> tuple[str, ...]:
-    """Return the parts that were compared."""
-    fields = []
-    for name, values in vars(exported_pack).items():
-        if values is None:
-            continue
-        if name == "media":
-            own_values: list[Any] = [read_medium(pack, index, item) for item in pack.media]
-        else:
-            own_values = getattr(pack, name).tolist()
-        if list(values) != own_values:
-            raise CorruptFileError(f"{title}: pack {index} has other {name} than the store: delete it and export again")
-        fields.append(name)
-    return tuple(fields)
+def _parts_of(pack: Pack, index: int, names: Sequence[str], samples: Source | None) -> dict[str, list[Any]]:
+    """Return parts of a pack as lists; of the samples that it was packed from, if they are given."""
+    if samples is not None:
+        messages, media = zip(*(comparable(samples[number]) for number in pack.sample_ids.tolist()), strict=True)
+        return {"messages": list(messages), "media": list(media)}
+    return {
+        name: [read_medium(pack, index, item) for item in pack.media]
+        if name == "media"
+        else getattr(pack, name).tolist()
+        for name in names
+    }

@@ -10,12 +10,10 @@ from importlib import import_module
 from typing import Any, ClassVar
 
 from brimful.base.blobs import BlobStore
-from brimful.base.progress import Progress
 from brimful.base.typing import Fingerprint
 from brimful.errors import MissingExtraError, StoreError
 from brimful.media import BadMediumError, PlacedMedium
 from brimful.store.shards import Pack
-from brimful.store.shards.pack import FingerprintedPacks
 
 _CHUNK = 1 << 22
 """Bytes copied at a time."""
@@ -123,7 +121,8 @@ class ReadPack:
 
     Attributes:
         input_ids, loss_mask, cu_seqlens, sample_ids, starts: see ``Pack``.
-        media: bytes of each medium.
+        media: bytes of each medium; of a layout of texts, a list for each sample.
+        messages: roles and texts of each sample, of a layout of texts.
     """
 
     input_ids: Sequence[int] | None = None
@@ -131,7 +130,8 @@ class ReadPack:
     cu_seqlens: Sequence[int] | None = None
     sample_ids: Sequence[int] | None = None
     starts: Sequence[int] | None = None
-    media: Sequence[bytes] | None = None
+    media: Sequence[Any] | None = None
+    messages: Sequence[Any] | None = None
 
 
 class Layout(abc.ABC):
@@ -161,19 +161,8 @@ class Layout(abc.ABC):
         return
 
     @abc.abstractmethod
-    def read(self, directory: str, outcomes: Sequence[ShardOutcome]) -> Iterator[ReadPack]:
+    def read(self, directory: str, num_shards: int) -> Iterator[ReadPack]:
         """Yield the packs in order, read by the project that the layout is for."""
-
-    def compare_texts(
-        self,
-        directory: str,
-        outcomes: Sequence[ShardOutcome],
-        packs: FingerprintedPacks,
-        source: Any,
-        progress: Progress,
-    ) -> tuple[str, ...]:
-        """Read an export of texts and compare it with the samples; return the parts that were compared."""
-        raise AssertionError("layouts without texts are read pack by pack")
 
     @abc.abstractmethod
     def advice(self, directory: str) -> str:

@@ -8,7 +8,7 @@ masks: ``packs_loss_mask.bin`` and ``.idx`` hold them, as a data set of ``uint8`
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -43,7 +43,7 @@ class MegatronLayout(Layout):
     name = "megatron"
     summary = "Megatron-Core: packs.bin and packs.idx, one sequence a segment, one document a pack"
     joins_shards = True
-    reader: ClassVar[tuple[str, str]] = ("megatron.core.datasets.indexed_dataset", "megatron-core")
+    reader = ("megatron.core.datasets.indexed_dataset", "megatron-core")
 
     def write_shard(self, shard: Shard) -> ShardOutcome:
         store, keys = shard.store, {name: _part(name, shard.number) for name in _PART_NAMES}
@@ -79,7 +79,7 @@ class MegatronLayout(Layout):
     def advice(self, directory: str) -> str:
         return f"IndexedDataset({directory + '/packs'!r}): get_document_idx() are packs, sequence_lengths segments"
 
-    def read(self, directory: str, outcomes: Sequence[ShardOutcome]) -> Iterator[ReadPack]:
+    def read(self, directory: str, num_shards: int) -> Iterator[ReadPack]:
         from megatron.core.datasets.indexed_dataset import IndexedDataset
 
         tokens, masks = IndexedDataset(f"{directory}/packs"), IndexedDataset(f"{directory}/packs_loss_mask")

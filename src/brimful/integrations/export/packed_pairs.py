@@ -9,9 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from brimful.base.blobs import BlobStore
-from brimful.base.progress import Progress
 from brimful.base.wording import setting
-from brimful.errors import BadSampleError, CorruptFileError, SettingsError, StoreMismatchError
+from brimful.errors import BadSampleError, SettingsError, StoreMismatchError
 from brimful.integrations.export.energon import META, write_metadata
 from brimful.integrations.export.export_layout import ExportPlan, Layout, ReadPack, Shard, ShardOutcome, suffix_of
 from brimful.integrations.export.webdataset import read_tars, shard_name, write_tar
@@ -66,7 +65,7 @@ class PackedChatsLayout(Layout):
     summary = "LLaVA-OneVision-1.5: packs ps_00000000 of conversations with images, or without"
     takes_media = True
     takes_source = True
-    reader: ClassVar[tuple[str, str]] = ("webdataset", "webdataset")
+    reader = ("webdataset", "webdataset")
 
     is_flat: ClassVar[bool] = False
     """True if each sample is one image, one question and one answer."""
@@ -94,35 +93,10 @@ class PackedChatsLayout(Layout):
         # Both on one line without `&`: the first export of `export A=1 & export B=1` runs in another shell.
         return f"export OFFLINE_PACKED_DATA=1 OFFLINE_PACKING_{variable}=1"
 
-    def read(self, directory: str, outcomes: Sequence[ShardOutcome]) -> Iterator[ReadPack]:
-        raise AssertionError("texts are compared with samples, not with packs")
-
-    def compare_texts(
-        self,
-        directory: str,
-        outcomes: Sequence[ShardOutcome],
-        packs: FingerprintedPacks,
-        source: Any,
-        progress: Progress,
-    ) -> tuple[str, ...]:
-        """Read all packs with webdataset, and compare their samples with the source's.
-
-        Raises:
-            CorruptFileError: a sample differs.
-        """
-        samples = source_of_packs(source, packs)
-        count = 0
-        for sample in read_tars(directory, len(outcomes)):
-            count += 1
-            index = int(sample["__key__"].removeprefix("ps_"))
-            rows = samples_of(json.loads(sample["json"]), sample)
-            own_rows = [comparable(samples[sample_id]) for sample_id in packs[index].sample_ids.tolist()]
-            if [_comparable_row(row) for row in rows] != own_rows:
-                raise CorruptFileError(f"{directory}: pack {index} has other samples than the source: export it again")
-            progress.advance(1, tokens=len(packs[index]))
-        if count != len(packs):
-            raise CorruptFileError(f"{directory} has {count:,} packs, and {len(packs):,} are due")
-        return ("messages", "media")
+    def read(self, directory: str, num_shards: int) -> Iterator[ReadPack]:
+        for sample in read_tars(directory, num_shards):
+            rows = [_comparable_row(row) for row in samples_of(json.loads(sample["json"]), sample)]
+            yield ReadPack(messages=[turns for turns, _ in rows], media=[images for _, images in rows])
 
     def _members(self, samples: Sequence[Sample]) -> list[tuple[str, bytes]]:
         """Return ending and content of each member of a pack."""
@@ -215,15 +189,15 @@ def _read(sample: Sample, medium: Medium) -> bytes:
         raise BadSampleError(f"image {medium.name[:200]!r} {error}", sample_id=sample.sample_id) from error
 
 
-def comparable(sample: Sample) -> Any:
+def comparable(sample: Sample) -> tuple[Any, list[bytes]]:
     """Return what the layout keeps of a sample: roles and texts with marks, and the bytes of its images."""
     turns = [(message["role"], _text(message.get("content"), sample)) for message in sample.messages or ()]
     return turns, [medium.read() for medium in sample.media]
 
 
-def _comparable_row(row: Any) -> Any:
+def _comparable_row(row: Any) -> tuple[Any, list[bytes]]:
     if not isinstance(row, Mapping):
-        return str(row)
+        return str(row), []
     turns = [(message["role"], message["content"]) for message in row["messages"]]
     return turns, [image["bytes"] for image in row.get("images", ())]
 

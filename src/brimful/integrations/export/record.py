@@ -103,8 +103,8 @@ class ExportRecords:
         """Mark the export as finished; ``files`` are next to its shards."""
         self.store.put_atomic(_END, _json({"files": dict(files)}))
 
-    def finished_outcomes(self, num_shards: int, *, trusts_records: bool) -> list[ShardOutcome]:
-        """Return all shards of a finished export, in order.
+    def check_finished(self, num_shards: int, *, trusts_records: bool) -> None:
+        """Check that all shards of an export are there.
 
         Raises:
             UnfinishedStoreError: the export is not finished, or files of it are missing.
@@ -114,7 +114,6 @@ class ExportRecords:
             raise UnfinishedStoreError(
                 f"{self.store.url} is not a finished export: run the command that writes it again to resume"
             )
-        return [outcomes[shard] for shard in range(num_shards)]
 
 
 def _key(shard: int) -> str:

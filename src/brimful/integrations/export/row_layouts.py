@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -77,7 +77,7 @@ class HuggingFaceLayout(Layout):
     name = "huggingface"
     summary = "datasets and TRL: a directory of Parquet with input_ids, labels, seq_lengths, and media"
     takes_media = True
-    reader: ClassVar[tuple[str, str]] = ("datasets", "datasets")
+    reader = ("datasets", "datasets")
 
     def write_shard(self, shard: Shard) -> ShardOutcome:
         kinds = {
@@ -93,7 +93,7 @@ class HuggingFaceLayout(Layout):
     def advice(self, directory: str) -> str:
         return f"datasets.load_dataset({directory!r}, split='train')"
 
-    def read(self, directory: str, outcomes: Sequence[ShardOutcome]) -> Iterator[ReadPack]:
+    def read(self, directory: str, num_shards: int) -> Iterator[ReadPack]:
         import datasets
 
         # Streamed: a copy in the cache would double the disk space.
@@ -139,7 +139,7 @@ class BridgeLayout(Layout):
 
     name = "bridge"
     summary = "Megatron-Bridge: packed Parquet (input_ids, seq_start_id, loss_mask)"
-    reader: ClassVar[tuple[str, str]] = ("pyarrow.parquet", "pyarrow")
+    reader = ("pyarrow.parquet", "pyarrow")
 
     def write_shard(self, shard: Shard) -> ShardOutcome:
         packs: list[tuple[int, int, int]] = []
@@ -185,10 +185,10 @@ class BridgeLayout(Layout):
     def advice(self, directory: str) -> str:
         return f"packed_train_data_path={directory + '/*.idx.parquet'!r}, packed_metadata_path={f'{directory}/{METADATA}'!r}"
 
-    def read(self, directory: str, outcomes: Sequence[ShardOutcome]) -> Iterator[ReadPack]:
+    def read(self, directory: str, num_shards: int) -> Iterator[ReadPack]:
         import pyarrow.parquet as pq
 
-        for shard in range(len(outcomes)):
+        for shard in range(num_shards):
             path = Path(directory) / _name_of_parquet(shard)
             file = pq.ParquetFile(path)
             for group in range(file.num_row_groups):
@@ -225,7 +225,7 @@ class JsonLinesLayout(Layout):
 
     name = "jsonl"
     summary = "JSON lines of packed rows in chunk_00000.jsonl, …"
-    reader: ClassVar[tuple[str, str]] = ("json", "json")
+    reader = ("json", "json")
 
     def write_shard(self, shard: Shard) -> ShardOutcome:
         lines = (json.dumps(_row_of_json(pack), separators=(",", ":")).encode() + b"\n" for _, pack in shard)
@@ -235,8 +235,8 @@ class JsonLinesLayout(Layout):
     def advice(self, directory: str) -> str:
         return f"dataset {directory}, sharded_lazy and sharded_lazy_pre_packed, of ms-swift's sharded loader"
 
-    def read(self, directory: str, outcomes: Sequence[ShardOutcome]) -> Iterator[ReadPack]:
-        for shard in range(len(outcomes)):
+    def read(self, directory: str, num_shards: int) -> Iterator[ReadPack]:
+        for shard in range(num_shards):
             with open(Path(directory) / _name_of_chunk(shard), "rb") as file:
                 for line in file:
                     row = json.loads(line)

@@ -3,9 +3,9 @@
 import io
 import json
 import tarfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +29,7 @@ class WebDatasetLayout(Layout):
     name = "webdataset"
     summary = "webdataset: tars with tokens and media, which end as their files do"
     takes_media = True
-    reader: ClassVar[tuple[str, str]] = ("webdataset", "webdataset")
+    reader = ("webdataset", "webdataset")
 
     def write_shard(self, shard: Shard) -> ShardOutcome:
         return write_pack_tar(shard, kinds_as_endings=False)
@@ -37,10 +37,10 @@ class WebDatasetLayout(Layout):
     def advice(self, directory: str) -> str:
         return f"webdataset.WebDataset(sorted(glob({directory + '/packs-*.tar'!r})), shardshuffle=False)"
 
-    def read(self, directory: str, outcomes: Sequence[ShardOutcome]) -> Iterator[ReadPack]:
+    def read(self, directory: str, num_shards: int) -> Iterator[ReadPack]:
         from webdataset.autodecode import npy_loads
 
-        for sample in read_tars(directory, len(outcomes)):
+        for sample in read_tars(directory, num_shards):
             facts = json.loads(sample["json"])
             yield ReadPack(
                 input_ids=npy_loads(sample["input_ids.npy"]).tolist(),

@@ -13,7 +13,6 @@ from brimful.store.shards import ShardRecord
 from brimful.stream.acks import Acks, expired_below
 from brimful.stream.follow import FollowedLog
 from brimful.stream.order import Assignment, order_of
-from brimful.stream.producer.registered import Producers, Registration
 from brimful.stream.producer.registration import Producers, Registration
 
 
