@@ -31,8 +31,7 @@ import pyarrow as pa
 from compare import Row, in_turn, main_of
 
 from brimful.base.execute import available_cores
-from brimful.encode.encoded import EncodedBatch, EncodedSample
-from brimful.encode.token_runs import StoredSamples, write_stored
+from brimful.encode.encoded import EncodedBatch, EncodedSample, StoredSamples, write_stored
 from brimful.plan import Plan, plan_packs
 from brimful.sources import Source, open_source
 from brimful.store import write_packs

@@ -42,10 +42,10 @@ ROOMS: dict[str, tuple[list[str], list[str]]] = {
     "rl": (["rl"], ["rl"]),
     "plan/fit": (["plan/fit"], ["plan/fit", "plan/test_algorithms.py", "plan/test_frozen_plans.py"]),
     "encode/fast/filling": (
-        ["encode/fast/filling.py", "encode/fast/skeleton.py", "encode/fast/opaque.py", "encode/placeholders.py"],
+        ["encode/fast/filling.py", "encode/fast/skeleton.py", "encode/fast/opaque.py", "encode/jinja_templates.py"],
         [
             *("encode/test_filling.py", "encode/test_skeleton.py", "encode/test_opaque.py", "encode/test_turns.py"),
-            *("encode/test_placeholders.py", "encode/test_random_templates.py"),
+            *("encode/test_jinja_templates.py", "encode/test_random_templates.py"),
         ],
     ),
     "store": (

@@ -13,8 +13,7 @@ pytest.importorskip("tokenizers", reason="tokenizers come with brimful[text]")
 
 from brimful.base.ragged import offsets_of
 from brimful.base.tables import Ragged
-from brimful.encode.token_bytes import TokenBytes
-from brimful.encode.token_places import ByteAlignedTexts, aligned_by_offsets
+from brimful.encode.token_places import ByteAlignedTexts, TokenBytes, aligned_by_offsets
 
 PIECES = [
     "a",

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 pytest.importorskip("transformers", reason="tokenizers need the extra brimful[text]")
 pytest.importorskip("fastokens", reason="the fast tokenizer comes with brimful[fast]")
 
-from brimful.encode.fast.fast_tokenizer import FastTokenizer
-from brimful.encode.fast.hard_texts import hard_texts
+from brimful.encode.fast.fast_tokenizer import FastTokenizer, hard_texts
 from brimful.encode.tokenizer import Tokenizer
 from brimful.encode.tokenizer_facts import TokenizerFacts
 from brimful.sources import open_source

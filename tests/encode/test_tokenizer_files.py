@@ -16,10 +16,11 @@ from transformers import AutoTokenizer
 
 from brimful.base.fingerprint import fingerprint_of
 from brimful.encode import tokenizer_files
-from brimful.encode.fast.hard_texts import hard_texts
+from brimful.encode.fast.fast_tokenizer import hard_texts
+from brimful.encode.fast.proofs import RELEASED_PROOFS, knows_transformers, transformers_digest
 from brimful.encode.tokenizer import Tokenizer
 from brimful.encode.tokenizer_facts import TokenizerFacts
-from brimful.encode.tokenizer_files import RELEASED_PROOFS, knows_transformers, read_facts, transformers_digest
+from brimful.encode.tokenizer_files import read_facts
 
 PLAIN = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
 
@@ -90,7 +91,7 @@ def assert_equal(read: TokenizerFacts, expected: TokenizerFacts) -> None:
 def test_the_installed_transformers_was_compared():
     """A release that changes one of its files is read by itself until the tests of this module passed with it.
 
-    Then its digest, which this test shows, belongs into ``known_libraries``."""
+    Then its digest, which this test shows, belongs into ``fast.proofs``."""
     assert knows_transformers(), transformers_digest()
 
 

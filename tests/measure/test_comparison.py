@@ -10,7 +10,7 @@ pytest.importorskip("fastokens", reason="the fast tokenizer comes with brimful[f
 
 from brimful.encode import ChatEncoder
 from brimful.encode.fast.fast_tokenizer import FastTokenizer
-from brimful.encode.fast.hard_texts import remember
+from brimful.encode.fast.proofs import remember
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import CacheMismatchError, EncodersDifferError
 from brimful.measure import LengthTable, comparison, measure_lengths, pending

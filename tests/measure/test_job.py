@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from brimful.base.progress import Progress
-from brimful.encode.token_runs import StoredSamples
+from brimful.encode.encoded import StoredSamples
 from brimful.errors import BadSampleError, CacheMismatchError, SettingsError
 from brimful.measure import LengthTable, block_task, job, measure_lengths
 from brimful.measure.measure_settings import MeasureSettings

@@ -12,7 +12,7 @@ import pytest
 from brimful.errors import SettingsError, SourceError, SourceNotFoundError
 from brimful.sources import open_source
 from brimful.sources.directory_feed import DirectoryFeed, open_feed
-from brimful.sources.reading import RowOptions
+from brimful.sources.settings import RowSettings
 from tests.sources.tools import Put, texts
 
 
@@ -67,7 +67,7 @@ def test_what_jobs_wrote_into_a_directory_is_not_its_data(put: Put, tmp_path: Pa
         put(name, "{}")
     put("rejects.jsonl", '{"text": "b"}\n')  # no lengths beside it: rows
     assert texts(open_source(tmp_path)) == ["a", "b"]
-    feed = DirectoryFeed(tmp_path, RowOptions())
+    feed = DirectoryFeed(tmp_path, RowSettings())
     assert not any(name.startswith("packs/") for name, _ in feed._sizes())
 
 
@@ -79,7 +79,7 @@ def test_a_named_pipe_is_refused_before_it_is_opened(name: str, tmp_path: Path) 
         with pytest.raises(SourceError, match="is a named pipe, not a file: read the rows of a pipe as standard input"):
             open_source(path)
     with pytest.raises(SourceError, match="is a named pipe"):
-        DirectoryFeed(tmp_path, RowOptions()).poll(1, 0)
+        DirectoryFeed(tmp_path, RowSettings()).poll(1, 0)
     with pytest.raises(SourceError, match="is a named pipe"):
         open_feed(tmp_path / name)
 

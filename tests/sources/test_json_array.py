@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.errors import BadSampleError, SourceError
-from brimful.sources import copies, fast_json, json_array, line_index, lines, open_source, rows
-from brimful.sources.json_array import array_elements
+from brimful.sources import copies, json_rows, line_index, lines, open_source, rows
+from brimful.sources.json_rows import array_elements
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
@@ -28,7 +28,7 @@ def _elements(data):
 
 @pytest.fixture
 def _small(monkeypatch):
-    monkeypatch.setattr(json_array, "_CHUNK", 4)
+    monkeypatch.setattr(json_rows, "_CHUNK", 4)
 
 
 @given(
@@ -42,7 +42,7 @@ def test_it_reads_what_json_reads(values, indent, ascii_only, encoding, chunk):
     """Without it an element on the edge of what is read at once would be cut, doubled or refused."""
     data = json.dumps(values, indent=indent, ensure_ascii=ascii_only).encode(encoding, "surrogatepass")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(json_array, "_CHUNK", max(chunk, 4))
+        patched.setattr(json_rows, "_CHUNK", max(chunk, 4))
         assert _elements(data) == values
 
 
@@ -95,7 +95,7 @@ def _peak(work):
 
 def test_a_row_that_unpacks_to_too_much_is_that_rows_fault(put, monkeypatch, tmp_path):
     """Without it two megabytes of somebody else's archive would take all memory, or end a job that skips bad rows."""
-    for module in (fast_json, lines, rows, copies):
+    for module in (json_rows, lines, rows, copies):
         monkeypatch.setattr(module, "MAX_ROW_BYTES", 1 << 20)
     good = b'{"text": "%s"}' % (b"g" * ((1 << 20) - 12))
     assert len(good) == 1 << 20
@@ -137,8 +137,8 @@ def test_blank_lines_take_no_memory(put, tmp_path, monkeypatch):
 
 def test_an_element_that_is_too_long_is_named(monkeypatch):
     """Without it one element of a small archive would take all memory."""
-    monkeypatch.setattr(json_array, "MAX_ROW_BYTES", 50)
-    monkeypatch.setattr(json_array, "_CHUNK", 4)
+    monkeypatch.setattr(json_rows, "MAX_ROW_BYTES", 50)
+    monkeypatch.setattr(json_rows, "_CHUNK", 4)
     read = io.BytesIO(b'["a", "%s"]' % (b"b" * 4000))
     with pytest.raises(BadSampleError) as caught:
         list(array_elements(read, "a.json"))

@@ -154,7 +154,7 @@ def test_a_file_that_became_shorter_is_refused(put):
 def test_a_column_that_stands_twice_in_a_row_is_named(put, monkeypatch, is_fast):
     """Without it a parser keeps the last, and the first chat of the row is lost without a word."""
     if not is_fast:
-        monkeypatch.setattr("brimful.sources.fast_json.fast_json_library", lambda: None)
+        monkeypatch.setattr("brimful.sources.json_rows.fast_json_library", lambda: None)
     chat = '[{"role": "user", "content": "say \\"messages\\""}, {"role": "assistant", "content": "messages"}]'
     good = f'{{"messages": {chat}, "n": {{"messages": 1, "text": "messages"}}}}'
     twice = f'{{"messages": {chat}, "id": 1, "messages" : {chat}}}'

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from brimful.errors import SettingsError, SourceError, SourceNotFoundError
-from brimful.sources import fast_json, open_source, paired_files
+from brimful.sources import json_rows, open_source, paired_files
 from brimful.sources.paired_files import PairRows
 from tests.sources.tools import chat, picture, results
 
@@ -103,7 +103,7 @@ def test_a_file_that_is_no_row_is_one_bad_row(content: bytes, reason: str, photo
 def test_a_row_above_the_most_is_one_bad_row(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without it a file of gigabytes takes the memory of the machine."""
     monkeypatch.setattr(paired_files, "MAX_ROW_BYTES", 500)
-    monkeypatch.setattr(fast_json, "MAX_ROW_BYTES", 500)
+    monkeypatch.setattr(json_rows, "MAX_ROW_BYTES", 500)
     (photos / "a_0.json").write_text(json.dumps(chat("x" * 600)))
     assert results(open_source(photos, media=True))[1].startswith("a row above the maximum")
 

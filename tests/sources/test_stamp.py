@@ -124,9 +124,9 @@ class Overwriting(Letters):
 
 def test_a_job_over_a_changing_source_stops_and_publishes_nothing_of_it(tmp_path, monkeypatch):
     """Without it new lengths would be kept under the name of the old rows, and served for them for ever."""
-    from brimful.measure import block
+    from brimful.measure import block_task
 
-    monkeypatch.setattr(block, "_BATCH_SAMPLES", 2)
+    monkeypatch.setattr(block_task, "_BATCH_SAMPLES", 2)
     monkeypatch.setattr(lines, "_PIECE_ROWS", 2)
     path = tmp_path / "data.jsonl"
     path.write_bytes(_lines(TEXTS))

@@ -15,12 +15,11 @@ from brimful.encode.chat_template import ChatTemplate
 from brimful.encode.completions import BORROWED_REASON, PromptAndOther, has_borrowed
 from brimful.encode.fast.filling import Filling
 from brimful.encode.fast.skeleton import RenderedText, spans_of_turns
-from brimful.encode.placeholders import Span, TextSpans
 from brimful.encode.rendering import RenderingEncoder
-from brimful.encode.swallowed import SwallowedText
 from brimful.encode.text import TextEncoder
+from brimful.encode.token_places import Span, TextSpans
 from brimful.encode.tokenizer import Tokenizer
-from brimful.encode.turns import TurnFinder
+from brimful.encode.turns import SwallowedText, TurnFinder
 from brimful.errors import AssistantTurnsError, BadSampleError, SettingsError
 from brimful.sources.sample import Message, PlainMessages, Sample, unusual_messages
 

@@ -6,12 +6,9 @@ from functools import cached_property
 from typing import Any
 
 from brimful.base.optional import version_of
-from brimful.encode.fast.hard_texts import recall, remember
 from brimful.encode.fast.opaque import proved_text
-from brimful.encode.jinja_templates import compile_template
-from brimful.encode.placeholders import Render
-from brimful.encode.tokenizer_files import knows_transformers
-from brimful.encode.traced import Traced, trace
+from brimful.encode.fast.proofs import knows_transformers, recall, remember
+from brimful.encode.jinja_templates import Render, Traced, compile_template, trace
 from brimful.sources.sample import Message, MixedMessages
 
 _REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")

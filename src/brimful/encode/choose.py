@@ -13,11 +13,9 @@ from brimful.base.checks import choice_of
 from brimful.base.wings import MEDIA_ENCODER
 from brimful.base.wording import setting
 from brimful.encode.chat import ChatEncoder, Reasoning
-from brimful.encode.completion import CompletionEncoder
-from brimful.encode.encoder import Encoder
-from brimful.encode.text import TextEncoder
+from brimful.encode.encoder import Encoder, TokenEncoder
+from brimful.encode.text import CompletionEncoder, TextEncoder
 from brimful.encode.tokenizer import Tokenizer
-from brimful.encode.tokens import TokenEncoder
 from brimful.errors import SettingsError
 from brimful.sources.source import Source
 

@@ -1,9 +1,23 @@
-"""Chat templates compiled by Jinja in a sandbox, as in Transformers, but called without its work around each call."""
+"""Chat templates by Jinja: compiled, given placeholders, and traced.
+
+A template is compiled in a sandbox, as in Transformers, but called without its work around each call. To examine it,
+messages get placeholders for their texts.
+
+Spans of messages in the text are found by a rendering that marks where it writes each of them (``trace``). Templates
+write a conversation in loops. The template is compiled once more with a mark at the beginning of every loop step that
+takes up a message, and one at the end of such a loop. A text between two marks belongs to the message taken up last.
+The marks are not part of the text: without them it must equal the template's text, character for character.
+"""
 
 import datetime
 import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from brimful.encode.token_places import Span
+from brimful.sources.sample import Message
 
 _ATTRIBUTES_OF_DICT = frozenset(dir(dict))
 
@@ -76,3 +90,189 @@ def _namespace_class() -> Any:
             super().__setitem__(name, value)
 
     return SafeNamespace
+
+
+_OPEN, _CLOSE = "\ue015", "\ue016"  # private-use characters that no template looks for
+_MARK = re.compile(rf"{_OPEN}(\d+) (\d*|end){_CLOSE}")
+_STEP, _SET, _END = "brimful_step", "brimful_set", "brimful_end"
+
+
+class Traced(NamedTuple):
+    """A text, and its runs that belong to each message, in order."""
+
+    text: str
+    runs: list[list[Span]]
+
+
+def trace(source: str, variables: Mapping[str, Any], messages: Sequence[Message]) -> Traced:
+    """Render a conversation and find the runs of its messages.
+
+    Args:
+        source: the template.
+        variables: its variables other than the messages.
+        messages: as they are given to the template.
+
+    Raises:
+        Exception: the template cannot be compiled, or it refuses the conversation; of any class.
+
+    >>> trace("{% for m in messages %}<{{ m.content }}>{% endfor %}.", {}, [{"content": "a"}, {"content": "bc"}])
+    Traced(text='<a><bc>.', runs=[[(0, 3)], [(3, 7)]])
+    """
+    messages = [dict(message) for message in messages]  # one object may stand for several turns
+    marks = _Marks(messages)
+    functions = {_STEP: marks.step, _SET: marks.name, _END: marks.end}
+    marked_text: str = _marked_template(source).render(**variables, messages=messages, **functions)
+    return _parse(marked_text, len(messages))
+
+
+class _Marks:
+    """The functions that write marks. A loop is open after one of its steps took up a message."""
+
+    def __init__(self, messages: Sequence[Message]) -> None:
+        self._indices = {id(message): index for index, message in enumerate(messages)}
+        contents = [id(message.get("content")) for message in messages]
+        self._by_content = {key: index for index, key in enumerate(contents) if contents.count(key) == 1}
+        self._open_loops: set[int] = set()
+        self._has_message: dict[int, bool] = {}  # of the current step of each loop
+
+    def _index(self, value: Any) -> int | None:
+        """Return the index of a message, or of the message whose content a template put into a new one."""
+        index = self._indices.get(id(value))
+        if index is None and isinstance(value, dict) and value.get("content"):
+            index = self._by_content.get(id(value["content"]))
+        return index
+
+    def step(self, loop: int, value: Any) -> str:
+        """Mark a step of a loop over messages, or the end of the previous message in another open loop."""
+        index = self._index(value)
+        self._has_message[loop] = index is not None
+        if index is None:
+            return f"{_OPEN}{loop} {_CLOSE}" if loop in self._open_loops else ""
+        return self._mark(loop, index)
+
+    def name(self, loop: int, value: Any) -> str:
+        """Mark the first message that gets a name in a step of another loop, such as a loop over indices."""
+        index = self._index(value)
+        if index is None or self._has_message[loop]:
+            return ""
+        self._has_message[loop] = True
+        return self._mark(loop, index)
+
+    def end(self, loop: int) -> str:
+        """Mark the end of an open loop."""
+        if loop not in self._open_loops:
+            return ""
+        self._open_loops.remove(loop)
+        return f"{_OPEN}{loop} end{_CLOSE}"
+
+    def _mark(self, loop: int, index: int) -> str:
+        self._open_loops.add(loop)
+        return f"{_OPEN}{loop} {index}{_CLOSE}"
+
+
+def _parse(marked_text: str, num_messages: int) -> Traced:
+    """Cut a text at its marks: piece, loop, message, piece, …, piece."""
+    pieces = _MARK.split(marked_text)
+    runs: list[list[Span]] = [[] for _ in range(num_messages)]
+    messages: dict[int, int | None] = {}  # of the open loops, the innermost last
+    position = 0
+    for begin in range(0, len(pieces), 3):
+        if begin:
+            loop, value = int(pieces[begin - 2]), pieces[begin - 1]
+            # A step left open by ``continue`` or ``break`` ends at the next mark of an enclosing loop.
+            if loop in messages:
+                while messages.popitem()[0] != loop:
+                    pass
+            if value != "end":
+                messages[loop] = int(value) if value else None
+        end = position + len(pieces[begin])
+        owner = next((index for index in reversed(messages.values()) if index is not None), None)
+        if owner is not None and end > position:
+            own_runs = runs[owner]
+            # A loop inside the turn may have ended here.
+            start = own_runs.pop()[0] if own_runs and own_runs[-1][1] == position else position
+            own_runs.append((start, end))
+        position = end
+    return Traced("".join(pieces[::3]), runs)
+
+
+@lru_cache(maxsize=8)
+def _marked_template(source: str) -> Any:
+    """Compile a template with calls of the functions that write marks."""
+    from jinja2 import nodes
+    from jinja2.visitor import NodeTransformer
+
+    def call(function: str, loop: int, *values: nodes.Expr) -> nodes.Output:
+        arguments = [nodes.Const(loop), *values]
+        return nodes.Output([nodes.Call(nodes.Name(function, "load"), arguments, [], None, None)])
+
+    def value_of(target: nodes.Node) -> nodes.Expr:
+        return nodes.Name(target.name, "load") if isinstance(target, nodes.Name) else nodes.Const(None)
+
+    class Marking(NodeTransformer):
+        def __init__(self) -> None:
+            self._num_loops = 0
+            self._loops: list[int] = []  # around the node
+
+        def visit_For(self, node: nodes.For) -> list[nodes.Node]:
+            loop = self._num_loops
+            self._num_loops += 1
+            self._loops.append(loop)
+            self.generic_visit(node)
+            self._loops.pop()
+            node.body.insert(0, call(_STEP, loop, value_of(node.target)))
+            return [node, call(_END, loop)]
+
+        def visit_Assign(self, node: nodes.Assign) -> list[nodes.Node]:
+            return [node, *[call(_SET, loop, value_of(node.target)) for loop in self._loops[-1:]]]
+
+    tree = Marking().visit(environment().parse(source))
+    return environment().from_string(tree.set_environment(environment()))
+
+
+Render: TypeAlias = Callable[[Sequence[Message], Any, bool], str]
+"""Function of (messages, tools, add_generation_prompt) that gives the text of one chat template."""
+
+
+Kept = TypeVar("Kept")
+
+_MAX_SHAPES = 4096
+"""Maximum number of shapes whose examination is kept; data sets have few, so more means that shapes do not recur."""
+
+
+def examined(results: dict[Any, Kept], shape: Any, examine: Callable[[], Kept]) -> Kept:
+    """Return the result for a shape of conversations, from ``results`` if it is kept there."""
+    if shape not in results:
+        if len(results) >= _MAX_SHAPES:
+            results.clear()
+        results[shape] = examine()
+    return results[shape]
+
+
+def replace_texts(message: Message, content: str | None, call_fields: Iterable[Mapping[str, Any]] | None) -> Message:
+    """Return a message with other texts.
+
+    Args:
+        message: the original, which stays as it is.
+        content: the new content; None keeps the old.
+        call_fields: for each tool call, the new values of fields of its function, such as ``name``; None keeps the old.
+    """
+    copy = dict(message)
+    if content is not None:
+        copy["content"] = content
+    if call_fields is not None and message.get("tool_calls"):
+        copy["tool_calls"] = calls = []
+        for call, fields in zip(message["tool_calls"], call_fields, strict=True):
+            # OpenAI nests name and arguments under ``function``; some data sets have them in the call itself.
+            function = {**call.get("function", call), **fields}
+            calls.append({**call, "function": function} if "function" in call else function)
+    return copy
+
+
+def excerpt_of(message: Message) -> str:
+    """Return the beginning of a message's text, quoted, for an error."""
+    content = message.get("content")
+    if not isinstance(content, str) or not content.strip():
+        return "tool calls only" if message.get("tool_calls") else "no text"
+    content = content.strip()
+    return repr(content if len(content) <= 40 else f"{content[:40]}…")

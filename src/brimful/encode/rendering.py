@@ -16,11 +16,10 @@ from brimful.base.wording import setting
 from brimful.encode.chat_template import ChatTemplate
 from brimful.encode.completions import PromptAndOther, encode_borrowed, has_borrowed, mark_completions
 from brimful.encode.encoded import EncodedBatch, EncodedSample
-from brimful.encode.encoder import Encoder, Engine, MeasuredLengths, PendingBatch, PendingLengths
+from brimful.encode.encoder import Encoder, Engine, MeasuredLengths, PendingBatch, PendingLengths, TokenEncoder
 from brimful.encode.fast.engines import FastEngine
-from brimful.encode.placeholders import Span, TextSpans
+from brimful.encode.token_places import Span, TextSpans
 from brimful.encode.tokenizer import Tokenizer
-from brimful.encode.tokens import TokenEncoder
 from brimful.errors import BadSampleError
 from brimful.sources.sample import Sample
 

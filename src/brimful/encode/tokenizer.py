@@ -17,8 +17,8 @@ from brimful.base.ragged import offsets_of
 from brimful.base.tables import Ragged
 from brimful.base.typing import Fingerprint, Int64Array
 from brimful.base.wording import setting
-from brimful.encode.fast.fast_tokenizer import FastTokenizer, UnsupportedTokenizerError
-from brimful.encode.fast.hard_texts import hard_texts, recall, remember
+from brimful.encode.fast.fast_tokenizer import FastTokenizer, UnsupportedTokenizerError, hard_texts
+from brimful.encode.fast.proofs import recall, remember
 from brimful.encode.token_places import AlignedTexts, ByteAlignedTexts, aligned_by_counts, aligned_by_offsets
 from brimful.encode.tokenizer_facts import TokenizerFacts, state_path
 from brimful.encode.tokenizer_files import read_facts

@@ -21,7 +21,7 @@ from brimful.base.fingerprint import canonical_json, fingerprint_bytes, fingerpr
 from brimful.base.optional import fast_json_library, version_of
 from brimful.base.tables import open_table, write_table
 from brimful.base.typing import Fingerprint
-from brimful.encode.token_bytes import TokenBytes
+from brimful.encode.token_places import TokenBytes
 from brimful.errors import BrimfulError
 
 _VERSION = 2

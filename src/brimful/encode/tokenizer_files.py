@@ -1,63 +1,18 @@
 """Facts about a tokenizer from its files, without Transformers, if Transformers takes the files as they are.
 
 ``AutoTokenizer`` costs two seconds: it imports PyTorch for the model's configuration, and rebuilds some tokenizers from
-their vocabulary. For the classes here and the versions of Transformers in ``known_libraries``, the result is known from
+their vocabulary. For the classes here and the versions of Transformers in ``fast.proofs``, the result is known from
 ``tokenizer.json`` and ``tokenizer_config.json``. Transformers loads any other tokenizer or version.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import json
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from brimful.base.fingerprint import fingerprint_bytes, fingerprint_of
+from brimful.encode.fast.proofs import knows_transformers
 from brimful.encode.tokenizer_facts import TokenizerFacts, settings_of
-
-_FILES = (
-    *("models/auto/tokenization_auto.py", "models/qwen2/tokenization_qwen2.py", "tokenization_utils_base.py"),
-    *("tokenization_utils_tokenizers.py", "utils/chat_template_utils.py"),
-)
-"""Files of Transformers that load a tokenizer and render a conversation."""
-
-_TRANSFORMERS = {
-    "579029cc85788a78019232db2ae24063": "5.23.0",
-}
-"""Fingerprints of these files, and the newest version that has them.
-
-``tests/encode/test_tokenizer_files.py`` checks whether an installed version belongs here.
-"""
-
-RELEASED_PROOFS = {
-    "99f3ca8dec726038ba7fabfb7d11569e": "Qwen2.5, fastokens 0.3.5, tokenizers 0.23.3",
-}
-"""Tokenizers for which the fast library was found equal to the reference, by the fingerprint of what was compared.
-
-The fingerprint is the one in ``proofs``: of the tokenizer's state and the versions of both libraries.
-"""
-
-
-@cache
-def transformers_digest() -> str:
-    """Return the fingerprint of the installed Transformers' files, without importing it; empty if a file is missing."""
-    spec = importlib.util.find_spec("transformers")
-    if spec is None or spec.origin is None:
-        return ""
-    try:
-        return fingerprint_of([fingerprint_bytes((Path(spec.origin).parent / name).read_bytes()) for name in _FILES])
-    except OSError:
-        return ""
-
-
-def knows_transformers() -> bool:
-    """Return true if the installed Transformers is one that was compared.
-
-    It reads ``tokenizer.json`` as ``tokenizer_files`` does, and gives templates the variables that ``jinja_templates`` gives.
-    """
-    return transformers_digest() in _TRANSFORMERS
-
 
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 """Named special tokens, in the order in which Transformers lists them."""

@@ -8,7 +8,7 @@ import numpy as np
 from brimful.base.ragged import offsets_of
 from brimful.base.tables import Ragged, write_table
 from brimful.base.typing import BoolArray, Lengths, LossMask, TokenIds
-from brimful.encode.token_runs import write_stored
+from brimful.encode.encoded import write_stored
 from brimful.errors import BadSampleError
 from brimful.lengths.table import REJECTED
 from brimful.lengths.targets import Account, runs_of_masks

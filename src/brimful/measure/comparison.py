@@ -21,9 +21,8 @@ from brimful.base.progress import Progress
 from brimful.base.tables import Table, open_table
 from brimful.base.typing import Fingerprint, Int64Array, LossMask
 from brimful.base.wording import setting
-from brimful.encode.encoded import EncodedSample
+from brimful.encode.encoded import EncodedSample, StoredSamples
 from brimful.encode.encoder import MediaReference
-from brimful.encode.token_runs import StoredSamples
 from brimful.errors import BadSampleError, BrimfulError, EncodersDifferError, ProcessorDiffersError, SourceNotFoundError
 from brimful.lengths.targets import mask_of_runs
 from brimful.measure.block import RUNS, measure_block

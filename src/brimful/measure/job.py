@@ -13,8 +13,8 @@ from brimful.base.execute import Resources
 from brimful.base.fingerprint import fingerprint_of
 from brimful.base.wording import setting
 from brimful.encode.choose import as_encoder
+from brimful.encode.encoded import StoredSamples
 from brimful.encode.encoder import Encoder
-from brimful.encode.token_runs import StoredSamples
 from brimful.errors import CacheMismatchError
 from brimful.lengths.table import LengthTable
 from brimful.measure.assembly import (

@@ -12,8 +12,8 @@ from brimful.base.blobs import LocalBlobStore
 from brimful.base.execute import LOCAL, Resources, run_tasks
 from brimful.base.execute.workers import start_server
 from brimful.base.tables import open_table
+from brimful.encode.encoded import is_stored
 from brimful.encode.encoder import Encoder
-from brimful.encode.token_runs import is_stored
 from brimful.errors import BrimfulError
 from brimful.measure.block import RUNS, measure_block
 from brimful.measure.block_task import BlockContext, BlockTask

@@ -35,11 +35,10 @@ __all__ = [
 ]
 
 _NAMES_OF = {
-    "dpo": ("PreferenceCollator", "packed_preference_loss", "train_on_preferences"),
+    "dpo": ("pair_segments", "PreferenceCollator", "packed_preference_loss", "train_on_preferences"),
     "kto": ("KtoCollator", "kl_sums", "packed_kto_loss", "train_on_kto", "with_mismatch_targets"),
     "kto_loss": ("KtoLosses", "UNPAIRED_LOSSES", "kto_loss"),
     "pair_loss": ("PAIR_LOSSES", "PreferenceLosses", "preference_loss"),
-    "pairs": ("pair_segments",),
     "references": ("ReferenceLogps", "compute_references", "model_fingerprint"),
 }
 _MODULE_OF = {name: f"{__name__}.{module}" for module, names in _NAMES_OF.items() for name in names}

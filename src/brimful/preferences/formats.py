@@ -8,10 +8,10 @@ from typing import Any, ClassVar, NamedTuple
 
 from brimful.base.fingerprint import fingerprint_of
 from brimful.base.wording import setting
-from brimful.sources.formats.chat_formats import Alpaca, Messages, PromptCompletion, ShareGPT, as_sharegpt_message
 from brimful.sources.formats.conversation import as_text, as_tools, preview
-from brimful.sources.formats.registry import register, suggested
-from brimful.sources.formats.row_format import RowFormat
+from brimful.sources.formats.messages import Messages, ShareGPT, as_sharegpt_message
+from brimful.sources.formats.row_format import RowFormat, register, suggested
+from brimful.sources.formats.texts import Alpaca, PromptCompletion
 from brimful.sources.rows import Block, RowView
 from brimful.sources.sample import Completion, MalformedRowError, Message, Sample
 

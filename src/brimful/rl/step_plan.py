@@ -226,7 +226,7 @@ class ContextParallelPlan:
         tokens: ``int64[num_micro_batches, world_size]``: tokens of each rank, each share padded to two equal chunks.
         costs: ``float64[num_micro_batches, world_size]``, in the unit of the cost model.
 
-    >>> from brimful import plan_context_parallel
+    >>> from brimful.rl import plan_context_parallel
     >>> plan_context_parallel([16, 4, 4, 3, 1], max_tokens_per_rank=8, world_size=4, slack=0.2)
     ... # doctest: +ELLIPSIS
     ContextParallelPlan(5 samples, 4 ranks, micro-batches 1, at most 8 tokens a rank, degrees 1 to 2, fingerprint ...)
@@ -255,7 +255,7 @@ class ContextParallelPlan:
         A sample is in the list of each of its ranks. This is the structure of Megatron-Core's schedulers; each call
         makes new lists.
 
-        >>> from brimful import plan_context_parallel
+        >>> from brimful.rl import plan_context_parallel
         >>> plan_context_parallel([16, 4, 4, 3, 1], max_tokens_per_rank=8, world_size=4, slack=0.2).sample_id_groups
         [[[0], [0], [1, 3], [2, 4]]]
         """

@@ -4,9 +4,10 @@ A ``Source`` has rows (``rows.py`` and one file per kind of storage) and a forma
 row).
 """
 
-from brimful.sources.opening import TextUnit, open_source
+from brimful.sources.opening import open_source
 from brimful.sources.rows import Block, Rows
 from brimful.sources.sample import Message, Sample
+from brimful.sources.settings import TextUnit
 from brimful.sources.source import Source
 
 __all__ = ["Block", "Message", "Rows", "Sample", "Source", "TextUnit", "open_source"]

@@ -1,4 +1,7 @@
-"""Files of a directory as they arrive: JSON lines that grow, and files that are complete once they have their name."""
+"""Data that is still arriving: ``open_feed``, and files of a directory as they arrive.
+
+JSON lines may grow; other files are complete once they have their name.
+"""
 
 from __future__ import annotations
 
@@ -11,22 +14,23 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from brimful.base.arguments import as_settings
 from brimful.base.fingerprint import fingerprint_bytes, fingerprint_of
 from brimful.base.wings import LINE_MODULES
 from brimful.errors import BadSampleError, SettingsError, SourceError, SourceNotFoundError
 from brimful.sources.copies import begins_like_array
 from brimful.sources.directory import is_pack_store
-from brimful.sources.fast_json import parser_for, row_of_line
-from brimful.sources.feed import Cursor, Feed, numbered, reading_of_arrivals, sample_of
-from brimful.sources.media_places import MediaPlace
-from brimful.sources.opening import STANDARD_INPUT, arrival_of, source_of_file
+from brimful.sources.feed import Cursor, Feed, IteratorFeed, PipeFeed, numbered, reading_of_arrivals, sample_of
+from brimful.sources.json_rows import parser_for, row_of_line
+from brimful.sources.media_places import media_kind
+from brimful.sources.opening import STANDARD_INPUT, arrival_of, row_settings, source_of_file
 from brimful.sources.paired_files import ROW, TRANSCRIPT, row_beside, stem_of
-from brimful.sources.reading import Reading, RowOptions
-from brimful.sources.row_feed import IteratorFeed, PipeFeed
+from brimful.sources.reading import Reading
 from brimful.sources.rows import MAX_ROW_BYTES, oversized
 from brimful.sources.sample import MalformedRowError, Sample
+from brimful.sources.settings import RowSettings
 from brimful.sources.source import Source
-from brimful.sources.stamp import media_kind, require_file
+from brimful.sources.stamp import require_file
 
 _CHECKED_BYTES = 4096
 """Bytes before a position that must be unchanged when reading continues after it."""
@@ -69,7 +73,7 @@ class DirectoryFeed(Feed):
 
     Args:
         directory: searched again whenever everything found so far has been taken.
-        options: of the rows.
+        settings: of the rows.
         only: name of the one file that is read; all if None.
         cache_dir: directory of line indexes and catalogues of whole files.
     """
@@ -77,12 +81,12 @@ class DirectoryFeed(Feed):
     def __init__(
         self,
         directory: str | os.PathLike[str],
-        options: RowOptions,
+        settings: RowSettings,
         *,
         only: str | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
     ) -> None:
-        self._directory, self._options, self._only, self._cache = Path(directory), options, only, cache_dir
+        self._directory, self._settings, self._only, self._cache = Path(directory), settings, only, cache_dir
         self.title = str(self._directory if only is None else self._directory / only)
         self._begin()
 
@@ -173,7 +177,7 @@ class DirectoryFeed(Feed):
         if self._only is not None or not name.endswith((TRANSCRIPT, ROW)):
             return False
         if stem_of(name) not in self._media:
-            return self._options.media is not None and name.endswith(TRANSCRIPT)
+            return self._settings.media_dir is not None and name.endswith(TRANSCRIPT)
         # If media are not taken, it is still a pair, and is refused: words without their audio are a different sample.
         return name.endswith(TRANSCRIPT) or not begins_like_array(str(self._directory / name))
 
@@ -185,9 +189,12 @@ class DirectoryFeed(Feed):
         data = path.read_bytes()
         row = row_beside(path.suffix, data, self._media.get(stem_of(name), []))
         # Media of its name are in the same folder, wherever other rows have theirs.
-        folder, place = str(path.parent), self._options.media
-        options = self._options if place is None else replace(self._options, media=replace(place, directory=folder))
-        reading = None if isinstance(row, MalformedRowError) else reading_of_arrivals(options, [row], str(path), folder)
+        settings, folder = self._settings, str(path.parent)
+        if settings.media_dir is not None:
+            settings = replace(settings, media_dir=folder)
+        reading = (
+            None if isinstance(row, MalformedRowError) else reading_of_arrivals(settings, [row], str(path), folder)
+        )
         progress.rows, progress.bytes, progress.is_done = 1, len(data), True
         progress.format = None if reading is None else reading.format.name
         return [sample_of(row, first_id, reading, str(path))]
@@ -214,7 +221,7 @@ class DirectoryFeed(Feed):
                 check = fingerprint_of([size, fingerprint_bytes(file.read())])
             if progress.check not in ("", check):
                 raise SourceError(f"{path} was changed after its first {progress.rows:,} rows were taken")
-            source = source_of_file(str(path), self._options, self._cache)
+            source = source_of_file(str(path), self._settings, self._cache)
             progress.bytes, progress.check, progress.format = size, check, source.format_name
             self._source = (name, source)
         return self._source[1]
@@ -253,8 +260,8 @@ class DirectoryFeed(Feed):
                 rows += next((samples for samples in packs if samples is not None), [row])
         reading = self._readings.get(name)
         if rows and reading is None:
-            options = replace(self._options, format=self._options.format or progress.format)
-            reading = reading_of_arrivals(options, rows, str(path), str(path.parent))
+            settings = replace(self._settings, format=self._settings.format or progress.format)
+            reading = reading_of_arrivals(settings, rows, str(path), str(path.parent))
             if reading is not None:
                 self._readings[name] = reading
                 progress.format = reading.format.name
@@ -287,15 +294,11 @@ class DirectoryFeed(Feed):
 
 def open_feed(
     data: Any,
+    settings: RowSettings | None = None,
     *,
-    format: str | None = None,
-    fields: Mapping[str, str] | None = None,
-    ignore: Sequence[str] = (),
-    prompt: str | None = None,
     media: bool = False,
-    media_dir: str | os.PathLike[str] | None = None,
-    media_outside: bool = False,
     cache_dir: str | os.PathLike[str] | None = None,
+    **options: Any,
 ) -> Feed:
     """Open data that is still arriving.
 
@@ -309,7 +312,8 @@ def open_feed(
 
     Args:
         data: any of the above; a ``Feed`` is returned as it is.
-        format, fields, ignore, prompt, media, media_dir, media_outside, cache_dir: see ``open_source``.
+        settings, options: a ``RowSettings``, or its fields as keywords.
+        media, cache_dir: see ``open_source``.
 
     Raises:
         SourceNotFoundError: no such file or directory.
@@ -320,20 +324,19 @@ def open_feed(
     """
     if isinstance(data, Feed):
         return data
-    place = MediaPlace(os.fspath(media_dir or ""), media_outside) if media or media_dir is not None else None
-    options = RowOptions(format, fields, (ignore,) if isinstance(ignore, str) else tuple(ignore), prompt, place)
+    settings = row_settings(as_settings(RowSettings, settings, options), media=media)
     if isinstance(data, (str, os.PathLike)):
         path = os.fspath(data)
         if path == STANDARD_INPUT:
-            return PipeFeed(sys.stdin.fileno(), "standard input", options)
+            return PipeFeed(sys.stdin.fileno(), "standard input", settings)
         if os.path.isdir(path):
-            return DirectoryFeed(path, options, cache_dir=cache_dir)
+            return DirectoryFeed(path, settings, cache_dir=cache_dir)
         require_file(path)
         if not os.path.isfile(path):
             raise SourceNotFoundError(f"{path}: no such file or directory; a feed follows local files only")
         if arrival_of(path) is None:
             raise SettingsError(f"{path} is not JSON lines, JSON, Parquet, a tar or text")
-        return DirectoryFeed(os.path.dirname(path) or ".", options, only=os.path.basename(path), cache_dir=cache_dir)
+        return DirectoryFeed(os.path.dirname(path) or ".", settings, only=os.path.basename(path), cache_dir=cache_dir)
     if isinstance(data, Iterable) and not isinstance(data, (bytes, bytearray, Mapping)):
-        return IteratorFeed(data, options)
+        return IteratorFeed(data, settings)
     raise SettingsError(f"a feed is opened from a path, '-' or an iterable of rows, not {type(data).__name__}")

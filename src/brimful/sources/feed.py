@@ -1,15 +1,26 @@
-"""Rows in the order of their arrival: the contract between growing data and its reader."""
+"""Rows in the order of their arrival: the contract between growing data and its reader, and rows without a file.
+
+Rows of an iterator or of standard input come one after the other and cannot be requested again. A restarted run is
+given them from the beginning, and skips the rows that are committed.
+"""
 
 from __future__ import annotations
 
 import abc
+import os
+import select
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from brimful.errors import BadSampleError, SettingsError
-from brimful.sources.reading import Reading, RowOptions
-from brimful.sources.sample import Sample
+from brimful.base.fingerprint import fingerprint_of
+from brimful.base.typing import Fingerprint
+from brimful.errors import BadSampleError, SettingsError, SourceError
+from brimful.sources.json_rows import rows_of_lines
+from brimful.sources.reading import Reading
+from brimful.sources.rows import MAX_ROW_BYTES, oversized
+from brimful.sources.sample import MalformedRowError, Sample
+from brimful.sources.settings import RowSettings
 
 Cursor: TypeAlias = Mapping[str, Any]
 """Position of a feed as JSON: the change since the last settled position."""
@@ -57,14 +68,14 @@ class Feed(abc.ABC):
         """
 
 
-def reading_of_arrivals(options: RowOptions, rows: Iterable[Any], title: str, directory: str) -> Reading | None:
+def reading_of_arrivals(settings: RowSettings, rows: Iterable[Any], title: str, directory: str) -> Reading | None:
     """Return the reading of arriving rows by the first of them; None while none of them can be read.
 
     Raises:
         UnknownFormatError: they have no format that brimful knows.
         SettingsError: each row is several samples.
     """
-    row_format = options.format_of(rows, title)
+    row_format = settings.format_of(rows, title)
     if row_format is None:
         return None
     if row_format.view is not None:
@@ -72,7 +83,7 @@ def reading_of_arrivals(options: RowOptions, rows: Iterable[Any], title: str, di
             f"{title} has rows of format {row_format.name}: a stream packs single samples, and both samples of a row "
             f"stay in one pack. Pack the finished file with brimful pack"
         )
-    return options.reading(row_format, directory)
+    return settings.reading(row_format, directory)
 
 
 def sample_of(row: Any, sample_id: int, reading: Reading | None, where: str) -> Sample | BadSampleError:
@@ -90,3 +101,172 @@ def numbered(sample: Sample | BadSampleError, sample_id: int) -> Sample | BadSam
     if isinstance(sample, Sample):
         return replace(sample, sample_id=sample_id)
     return sample.of_sample(sample_id).located(sample.where)
+
+
+_PIECE_BYTES = 1 << 20
+"""Maximum bytes of one read from a pipe."""
+
+
+class RowFeed(Feed):
+    """Rows in one sequence; rows after the last settled position are kept, so that the feed can go back there."""
+
+    def __init__(self, title: str, settings: RowSettings) -> None:
+        self.title, self._settings = title, settings
+        self._rows: list[Any] = []  # from row number `_first` on
+        self._first = self._position = 0
+        self._reading: Reading | None = None
+        self._check: Fingerprint | None = None  # of the row before `_first`, if it is known
+        self._expected_check: Fingerprint | None = None
+        self._format: str | None = None
+        self._is_exhausted = False
+
+    @abc.abstractmethod
+    def _read(self, most: int) -> list[Any]:
+        """Return about ``most`` rows that have come; none if none has come, or at the end, which is recorded."""
+
+    def poll(self, most: int, first_id: int, *, is_last: bool = False) -> list[Sample | BadSampleError]:
+        if not self._pass_committed(most):
+            return []
+        self._read_until(self._position + most)
+        begin = self._position - self._first
+        rows = self._rows[begin : begin + most]
+        if not rows:
+            self.is_ended = self._is_exhausted
+            return []
+        # The first rows decide the format: a cursor names it, so that it stays the same.
+        if self._reading is None and not all(isinstance(row, Sample) for row in rows):
+            self._set_reading(rows)
+            self._format = None if self._reading is None else self._reading.format.name
+        self._position += len(rows)
+        return [
+            sample_of(row, first_id + index, self._reading, f"{self.title}: row {self._first + begin + index}")
+            for index, row in enumerate(rows)
+        ]
+
+    def _set_reading(self, rows: Sequence[Any]) -> None:
+        settings = replace(self._settings, format=self._settings.format or self._format)
+        self._reading = reading_of_arrivals(settings, rows, self.title, "")
+
+    def _read_until(self, end: int) -> None:
+        while self._first + len(self._rows) < end and not self._is_exhausted:
+            rows = self._read(end - self._first - len(self._rows))
+            if not rows:
+                return
+            self._rows += rows
+
+    def _pass_committed(self, most: int) -> bool:
+        """Skip the rows that are already committed; return false until all of them have come."""
+        while self._first < self._position and self._expected_check is not None:
+            if not self._rows:
+                self._read_until(self._first + most)
+            if not self._rows and not self._is_exhausted:
+                return False
+            count = min(len(self._rows), self._position - self._first)
+            if count:
+                self._check = _check_of(self._rows[count - 1])
+            self._first += count
+            del self._rows[:count]
+            if self._first < self._position and self._is_exhausted and not self._rows:
+                raise SourceError(
+                    f"{self.title} has {self._first:,} rows and {self._position:,} of them are committed: give it from "
+                    f"its beginning again"
+                )
+        if self._expected_check not in (None, "", self._check):
+            raise SourceError(
+                f"{self.title}: row {self._position - 1} is not the committed one: give the same rows again, from "
+                f"their beginning"
+            )
+        self._expected_check = None
+        return True
+
+    def cursor(self) -> Cursor:
+        count = self._position - self._first
+        # Until the rows up to the position have come again, only the committed position is known.
+        check = self._expected_check
+        if check is None:
+            check = _check_of(self._rows[count - 1]) if count else self._check
+        return {"rows": self._position, "check": check or "", "format": self._format}
+
+    def settle(self) -> None:
+        if self._expected_check is not None:
+            return
+        self._check = self.cursor()["check"] or None
+        del self._rows[: self._position - self._first]
+        self._first = self._position
+
+    def seek(self, cursors: Sequence[Cursor]) -> None:
+        last: Cursor = cursors[-1] if cursors else {"rows": 0, "check": "", "format": None}
+        if last["rows"] < self._first:
+            raise SourceError(f"{self.title} cannot go back to row {last['rows']:,}: give it from its beginning again")
+        self._position, self._format = int(last["rows"]), last["format"]
+        if self._format is not None:
+            self._set_reading([])
+        self._expected_check, self.is_ended = str(last["check"]), False
+
+
+def _check_of(row: Any) -> Fingerprint | None:
+    """Return the fingerprint by which a row is recognized; None for a value that JSON cannot hold."""
+    try:
+        return fingerprint_of(str(row) if isinstance(row, (Sample, MalformedRowError)) else row)
+    except (TypeError, ValueError):
+        return None
+
+
+class IteratorFeed(RowFeed):
+    """Rows of an iterable, each an object, a text or a ``Sample``; None says that no row is ready yet.
+
+    >>> feed = IteratorFeed([{"text": "a"}, None, {"text": "b"}], RowSettings())
+    >>> [[sample.text for sample in feed.poll(9, 0)] for _ in range(3)], feed.is_ended
+    ([['a'], ['b'], []], True)
+    """
+
+    def __init__(self, rows: Iterable[Any], settings: RowSettings) -> None:
+        super().__init__(f"{type(rows).__name__} of rows", settings)
+        self._iterator = iter(rows)
+
+    def _read(self, most: int) -> list[Any]:
+        rows: list[Any] = []
+        while len(rows) < most:
+            try:
+                row = next(self._iterator)
+            except StopIteration:
+                self._is_exhausted = True
+                break
+            if row is None:
+                # The rows before it are taken now, the rows after it at the next call.
+                break
+            rows.append(row)
+        return rows
+
+    def _read_until(self, end: int) -> None:
+        # One read, not several: after None, the next poll tries the iterator again.
+        if self._first + len(self._rows) < end and not self._is_exhausted:
+            self._rows += self._read(end - self._first - len(self._rows))
+
+
+class PipeFeed(RowFeed):
+    """JSON lines from a pipe as they come; never blocks.
+
+    Args:
+        descriptor: file descriptor of the pipe, such as standard input.
+        title: name for messages.
+        settings: of the rows.
+    """
+
+    def __init__(self, descriptor: int, title: str, settings: RowSettings) -> None:
+        super().__init__(title, settings)
+        self._descriptor, self._rest = descriptor, b""
+
+    def _read(self, most: int) -> list[Any]:
+        if not select.select([self._descriptor], [], [], 0)[0]:
+            return []
+        data = os.read(self._descriptor, _PIECE_BYTES)
+        self._is_exhausted = not data
+        whole = self._rest + data
+        *lines, self._rest = whole.split(b"\n")
+        if self._is_exhausted:
+            # The last line needs no end.
+            lines, self._rest = [*lines, self._rest], b""
+        elif len(self._rest) > MAX_ROW_BYTES:
+            raise SourceError(f"{self.title}: {oversized()}")
+        return [*rows_of_lines([line for line in lines if line.strip()], whole)]

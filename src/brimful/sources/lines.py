@@ -17,7 +17,7 @@ from brimful.base.cache import cache_dir
 from brimful.base.fingerprint import fingerprint_of
 from brimful.base.typing import Fingerprint
 from brimful.errors import SourceError, SourceNotFoundError
-from brimful.sources.fast_json import row_of_line, rows_of_lines
+from brimful.sources.json_rows import row_of_line, rows_of_lines
 from brimful.sources.line_index import LineIndex, index_of_lines, load_line_index, open_line_index
 from brimful.sources.rows import MAX_ROW_BYTES, Block, Rows
 from brimful.sources.stamp import Stamp, changed

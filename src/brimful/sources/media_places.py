@@ -17,13 +17,37 @@ import base64
 import binascii
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from brimful.base.wording import counted, setting
 from brimful.media import MediaKind, Medium
 from brimful.sources.sample import MalformedRowError, Message
+
+MEDIA_ENDINGS: Mapping[str, MediaKind] = {
+    **dict.fromkeys(
+        ("jpg", "jpeg", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm", "jp2", "heic", "avif"),
+        MediaKind.IMAGE,
+    ),
+    **dict.fromkeys(("mp4", "m4v", "mov", "avi", "mkv", "webm", "mpg", "mpeg", "flv", "wmv"), MediaKind.VIDEO),
+    **dict.fromkeys(("wav", "flac", "mp3", "ogg", "opus", "m4a", "aac", "wma"), MediaKind.AUDIO),
+}
+"""Kind of medium by the ending of a file's name, in lower case. A fixed table: that of a machine may differ."""
+
+COLUMN_OF_KIND: Mapping[MediaKind, str] = {kind: f"{kind.value}s" for kind in MediaKind}
+"""Column that rows get for media that have their name and that they do not name themselves."""
+
+
+def media_kind(name: str) -> MediaKind | None:
+    """Return the kind of medium in a file, judged by its name; None for other files.
+
+    >>> media_kind("a.b.JPG"), media_kind("a.json") is None, media_kind("jpg") is None
+    (<MediaKind.IMAGE: 'image'>, True, True)
+    """
+    stem, dot, ending = name.rpartition(".")
+    return MEDIA_ENDINGS.get(ending.lower()) if stem and dot else None
+
 
 _ENDINGS = ("", "s", "_path", "_paths", "_url", "_urls", "_file", "_files")
 MEDIA_COLUMNS: Mapping[str, MediaKind] = {
@@ -68,10 +92,6 @@ class MediaPlace:
 
     directory: str = ""
     allow_outside: bool = False
-
-    def with_default(self, directory: str) -> "MediaPlace":
-        """Return this place, with the given directory unless it already names one."""
-        return self if self.directory else replace(self, directory=directory)
 
     def find(self, name: str) -> str:
         """Return the absolute path of a file from its name in a row, without checking that it exists."""
@@ -231,3 +251,47 @@ def _from_base64(text: str, origin: str) -> bytes:
         return base64.b64decode(text, validate=False)
     except (binascii.Error, ValueError) as error:
         raise MalformedRowError(f"{origin} holds Base64 that cannot be read: {error}") from error
+
+
+_TURNS = ("messages", "conversations", "prompt", "completion")
+"""Columns of turns, whose contents may hold parts that are media."""
+
+
+def media_values(row: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield the values of a row that name or hold media, from columns and from parts of its messages."""
+    values: list[Any] = []
+    map_media(row, values.append)
+    yield from values
+
+
+def has_media_of_its_own(row: Mapping[str, Any]) -> bool:
+    """Return true if a row itself says which media it has, even if it says that it has none.
+
+    >>> has_media_of_its_own({"messages": [], "images": []}), has_media_of_its_own({"messages": [], "image": None})
+    (True, False)
+    """
+    columns = (value for name, value in row.items() if name in MEDIA_COLUMNS)
+    return any(value is not None and value != "" for value in columns) or any(True for _ in media_values(row))
+
+
+def map_media(row: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+    """Return a row with every value that names or holds a medium changed, in columns and in parts of messages."""
+    result = dict(row)
+    for name, value in row.items():
+        if name in MEDIA_COLUMNS and value not in (None, "", []):
+            result[name] = [change(item) for item in value] if isinstance(value, list) else change(value)
+        elif name in _TURNS and isinstance(value, list):
+            result[name] = [_with_parts(turn, change) for turn in value]
+    return result
+
+
+def _with_parts(turn: Any, change: Callable[[Any], Any]) -> Any:
+    """Return a turn with the media of its parts changed."""
+    if not isinstance(turn, Mapping) or not isinstance(turn.get("content"), list):
+        return turn
+    parts = []
+    for part in turn["content"]:
+        if is_media_part(part):
+            part = {**part, **{key: change(part[key]) for key in media_keys(part) if part[key] is not None}}
+        parts.append(part)
+    return {**turn, "content": parts}

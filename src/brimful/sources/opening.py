@@ -6,10 +6,12 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeVar
 
-from brimful.base.checks import check_type, path_of
+from brimful.base.arguments import as_settings, settings_from, understands
+from brimful.base.checks import path_of
 from brimful.base.file_systems import is_remote
 from brimful.base.hub import looks_like_hub_id
 from brimful.base.wings import READER_MODULES
@@ -22,21 +24,19 @@ from brimful.sources.copies import (
     unpacked_json_array,
     unpacked_lines,
 )
-from brimful.sources.directory import data_files, require_split
+from brimful.sources.directory import TextFiles, data_files, require_split
 from brimful.sources.huggingface import HuggingFaceRows
 from brimful.sources.lines import JsonArray, JsonLines, TextLines
-from brimful.sources.media_places import MediaPlace
 from brimful.sources.memory import DatasetRows, MemoryRows, TableRows, is_table
 from brimful.sources.paired_files import pair_folders, pair_rows
 from brimful.sources.parquet import ParquetRows
-from brimful.sources.reading import RowOptions
 from brimful.sources.rows import FEW_FILES, ChainedRows, FirstRows, Rows
+from brimful.sources.settings import RowSettings, SourceSettings
 from brimful.sources.source import Source
 from brimful.sources.stamp import require_file
 from brimful.sources.tars import TarRows
-from brimful.sources.text_files import TextFiles
 
-TextUnit: TypeAlias = Literal["file", "line"]
+_Settings = TypeVar("_Settings", bound=RowSettings)
 
 STANDARD_INPUT = "-"
 """Path that means standard input."""
@@ -57,33 +57,14 @@ _KINDS = {
 _SAVED_FILES = ("dataset_info.json", "dataset_dict.json")
 
 
-@dataclass(frozen=True)
-class _Options:
-    """Options of ``open_source`` that decide how files are opened."""
-
-    text_unit: TextUnit
-    split: str | None
-    config: str | None
-    cache: Path | None
-    media_outside: bool = False
-    is_one_of_many: bool = False
-
-
+@understands({}, SourceSettings)
 def open_source(
     data: Any,
+    settings: SourceSettings | None = None,
     *,
-    format: str | None = None,
-    fields: Mapping[str, str] | None = None,
-    ignore: Sequence[str] = (),
-    prompt: str | None = None,
-    text_unit: TextUnit = "file",
-    split: str | None = None,
-    config: str | None = None,
-    max_samples: int | None = None,
     media: bool = False,
-    media_dir: str | os.PathLike[str] | None = None,
-    media_outside: bool = False,
     cache_dir: str | os.PathLike[str] | None = None,
+    **options: Any,
 ) -> Source:
     """Open a data set by index.
 
@@ -110,6 +91,7 @@ def open_source(
 
     Args:
         data: any of the above; a path may be a URL that fsspec opens.
+        settings, options: a ``SourceSettings``, or its fields as keywords, which are explained below.
         format: name of the rows' format (``brimful.sources.formats.FORMATS``); detected for each file if None.
         fields: keys of the rows, by the format's field names: ``{"messages": "dialogue"}``.
         ignore: columns that may be left out although they change what a sample means (``images``, ``label``), and marks
@@ -136,35 +118,30 @@ def open_source(
     >>> open_source([{"prompt": "1+1?", "completion": "2"}]).format_name
     'prompt_completion'
     """
-    check_type("fields", fields, (Mapping, type(None)), "a mapping such as {'messages': 'dialogue'}")
+    settings = row_settings(as_settings(SourceSettings, settings, options), media=media)
     if cache_dir is not None:
         path_of("cache_dir", cache_dir, "the path of a directory")
-    if text_unit not in ("file", "line"):
-        raise SettingsError(f"{setting('text_unit')} {text_unit!r} is unknown: use file or line")
-    if max_samples is not None and max_samples < 1:
-        raise SettingsError(f"{setting('max_samples')} must be at least 1 and is {max_samples}")
-    if isinstance(ignore, str):
-        ignore = [ignore]
     sources = data if isinstance(data, (list, tuple)) else [data]
     if sources and all(isinstance(source, Source) for source in sources):
-        if format is not None or fields is not None or ignore or prompt is not None or max_samples is not None:
+        names = ("format", "fields", "ignore", "prompt", "max_samples")
+        if any(getattr(settings, name) not in (None, ()) for name in names):
             raise SettingsError("open sources take no further options: give them where each is opened")
         return sources[0] if len(sources) == 1 else Source.chained(sources, "several sources")
-    rows = _rows(
-        data, _Options(text_unit, split, config, Path(cache_dir) if cache_dir is not None else None, media_outside)
-    )
-    if max_samples is not None:
-        rows = _first_rows(rows, max_samples)
-    place = MediaPlace(os.fspath(media_dir or ""), media_outside) if media or media_dir is not None else None
-    return Source(rows, RowOptions(format, fields, ignore, prompt, place))
+    rows = _Opening(settings, None if cache_dir is None else Path(cache_dir)).rows(data)
+    if settings.max_samples is not None:
+        rows = _first_rows(rows, settings.max_samples)
+    return Source(rows, settings)
 
 
-def source_of_file(path: str, options: RowOptions, cache: str | os.PathLike[str] | None) -> Source:
-    """Open one file whose rows are read with these options."""
-    media_outside = options.media is not None and options.media.allow_outside
-    return Source(
-        _from_path(path, _Options("file", None, None, None if cache is None else Path(cache), media_outside)), options
-    )
+def row_settings(settings: _Settings, *, media: bool) -> _Settings:
+    """Return settings with which rows with media are taken, if ``media`` or a directory of theirs says so."""
+    return replace(settings, media_dir="") if media and settings.media_dir is None else settings
+
+
+def source_of_file(path: str, settings: RowSettings, cache: str | os.PathLike[str] | None) -> Source:
+    """Open one file whose rows are read with these settings."""
+    opening = _Opening(settings_from(SourceSettings, vars(settings)), None if cache is None else Path(cache))
+    return Source(opening.from_path(path), settings)
 
 
 def _first_rows(rows: Rows, count: int) -> Rows:
@@ -177,47 +154,137 @@ def _first_rows(rows: Rows, count: int) -> Rows:
     return ChainedRows([_first_rows(part, count - start) for part, start in pairs if start < count], rows.title)
 
 
-def _rows(data: Any, options: _Options) -> Rows:
-    """Open anything that is not a source. The order matters: a path is also a sequence, a data set also iterable."""
-    if isinstance(data, Rows):
-        return data
-    if isinstance(data, (str, os.PathLike)):
-        return _from_path(os.fspath(data), options)
-    if isinstance(data, Sequence) and not isinstance(data, (bytes, bytearray)):
-        return _from_list(data, options)
-    if is_table(data):
-        return TableRows.of(data)
-    if hasattr(data, "with_format") and hasattr(data, "column_names"):
-        if isinstance(data, Mapping):
-            split = require_split(data, options.split, title=f"a {type(data).__name__}", subject="it has")
-            return _rows(data[split], options)
-        # A streamed data set has no length: it is an iterable like any other.
-        if hasattr(data, "__len__"):
-            return HuggingFaceRows(data)
-    if isinstance(data, Iterable) and not isinstance(data, (bytes, bytearray, Mapping)):
-        return rows_of_iterable(data, f"{type(data).__name__} in memory", options.cache)
-    if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, (bytes, bytearray, Mapping)):
-        return DatasetRows(data, type(data).__name__)
-    raise SettingsError(
-        f"a source is a path, a list of rows, a DataFrame or a data set of datasets, not {type(data).__name__}"
-    )
+@dataclass(frozen=True)
+class _Opening:
+    """The way from data to rows, with these settings.
 
+    Attributes:
+        settings: of the source.
+        cache: directory of line indexes and copies; None for the default.
+        is_one_of_many: the file that is opened is one of many.
+    """
 
-def _from_list(data: Sequence[Any], options: _Options) -> Rows:
-    """Open a list of rows or of paths: texts are paths if all of them are names of files."""
-    if not any(map(_is_path, data[:_ITEMS_CHECKED_AS_PATHS])):
-        return MemoryRows(data)
-    documents = [item for item in data if not _is_path(item)]
-    if documents:
-        text = str(documents[0])[:200]
-        raise SourceNotFoundError(f"{text!r} of the list is not a file, and others are: give paths or texts")
-    # Chains are flattened: each file is a part with its own format.
-    parts: list[Rows] = []
-    options = replace(options, is_one_of_many=len(data) > FEW_FILES)
-    for item in data:
-        rows = _from_path(os.fspath(item), options)
-        parts += rows.parts if isinstance(rows, ChainedRows) else [rows]
-    return ChainedRows(parts, "several files")
+    settings: SourceSettings
+    cache: Path | None
+    is_one_of_many: bool = False
+
+    def rows(self, data: Any) -> Rows:
+        """Open anything that is not a source. The order matters: a path is also a sequence, a data set also iterable."""
+        if isinstance(data, Rows):
+            return data
+        if isinstance(data, (str, os.PathLike)):
+            return self.from_path(os.fspath(data))
+        if isinstance(data, Sequence) and not isinstance(data, (bytes, bytearray)):
+            return self._from_list(data)
+        if is_table(data):
+            return TableRows.of(data)
+        if hasattr(data, "with_format") and hasattr(data, "column_names"):
+            if isinstance(data, Mapping):
+                split = require_split(data, self.settings.split, title=f"a {type(data).__name__}", subject="it has")
+                return self.rows(data[split])
+            # A streamed data set has no length: it is an iterable like any other.
+            if hasattr(data, "__len__"):
+                return HuggingFaceRows(data)
+        if isinstance(data, Iterable) and not isinstance(data, (bytes, bytearray, Mapping)):
+            return rows_of_iterable(data, f"{type(data).__name__} in memory", self.cache)
+        if (
+            hasattr(data, "__getitem__")
+            and hasattr(data, "__len__")
+            and not isinstance(data, (bytes, bytearray, Mapping))
+        ):
+            return DatasetRows(data, type(data).__name__)
+        raise SettingsError(
+            f"a source is a path, a list of rows, a DataFrame or a data set of datasets, not {type(data).__name__}"
+        )
+
+    def _from_list(self, data: Sequence[Any]) -> Rows:
+        """Open a list of rows or of paths: texts are paths if all of them are names of files."""
+        if not any(map(_is_path, data[:_ITEMS_CHECKED_AS_PATHS])):
+            return MemoryRows(data)
+        documents = [item for item in data if not _is_path(item)]
+        if documents:
+            text = str(documents[0])[:200]
+            raise SourceNotFoundError(f"{text!r} of the list is not a file, and others are: give paths or texts")
+        # Chains are flattened: each file is a part with its own format.
+        opening = replace(self, is_one_of_many=len(data) > FEW_FILES)
+        opened = [opening.from_path(os.fspath(item)) for item in data]
+        parts = [rows.parts if isinstance(rows, ChainedRows) else [rows] for rows in opened]
+        return ChainedRows([*chain.from_iterable(parts)], "several files")
+
+    def from_path(self, path: str) -> Rows:
+        """Open a file, a directory, a pattern, or a data set of the hub."""
+        split, config = self.settings.split, self.settings.config
+        if path == STANDARD_INPUT:
+            return rows_of_pipe(sys.stdin.buffer, self.cache)
+        if any(os.path.isfile(os.path.join(path, name)) for name in _SAVED_FILES):
+            return HuggingFaceRows.from_directory(path, split=split)
+        if os.path.isdir(path):
+            rows = self._in_layout(path)
+            if rows is not None:
+                return rows
+            folders = pair_folders(path)
+            if folders:
+                return pair_rows(path, folders, split=split, config=config, cache=self.cache)
+            return self._from_files(data_files(path, _kind, split=split, config=config), path)
+        if is_remote(path) or os.path.exists(path):
+            return ChainedRows([self._from_file(path)], path)
+        if glob.has_magic(path):
+            paths = sorted(match for match in glob.glob(path, recursive=True) if os.path.isfile(match))
+            if not paths:
+                raise SourceNotFoundError(f"{path}: no file matches")
+            return self._from_files(paths, path)
+        # A name with a file ending is a missing file, not a data set of the hub.
+        is_hub_id = looks_like_hub_id(path) and _kind(path) is None
+        if is_hub_id and split is not None:
+            return HuggingFaceRows.from_hub(path, split=split, config=config)
+        hint = f" (a data set of the hub is opened with {setting('split', 'train')})" if is_hub_id else ""
+        raise SourceNotFoundError(f"{path}: no such file or directory{hint}")
+
+    def _in_layout(self, path: str) -> Rows | None:
+        """Return the rows of a path in the layout of another project; None if it is in none of them."""
+        readers = (import_module(module).open_rows(path, self.cache) for module in READER_MODULES)
+        return next((rows for rows in readers if rows is not None), None)
+
+    def _from_files(self, paths: Sequence[str], title: str) -> Rows:
+        """Open several files as one; files of one document each share blocks, since there may be millions."""
+        if self.settings.text_unit == "file" and all(_kind(path) == "text" for path in paths):
+            for path in paths:
+                require_file(path)
+            return TextFiles([self._plain(path) for path in paths], title, titles=paths)
+        opening = replace(self, is_one_of_many=self.is_one_of_many or len(paths) > FEW_FILES)
+        return ChainedRows([opening._from_file(path) for path in paths], title)
+
+    def _plain(self, path: str) -> str:
+        """Return the path of the file, or of an unpacked copy of it."""
+        needs_copy = is_remote(path) or path.lower().endswith(_COMPRESSED)
+        return unpacked_lines(path, self.cache) if needs_copy else path
+
+    def _from_file(self, path: str) -> Rows:
+        require_file(path)
+        kind = _kind(path)
+        if kind in ("parquet", "tar") and is_remote(path):
+            name = "Parquet" if kind == "parquet" else "a tar"
+            raise SourceError(f"{path}: {name} is read in place and must be a local file: copy it here first")
+        if path.lower().endswith(_PACKED_TARS):
+            raise SourceError(
+                f"{path}: a tar is read in place, and a compressed one cannot be: unpack it to .tar first"
+            )
+        if kind == "parquet":
+            return ParquetRows(path)
+        rows = None if is_remote(path) else self._in_layout(path)
+        if rows is not None:
+            return rows
+        if kind == "tar":
+            return TarRows.of(path, self.cache, allow_outside=self.settings.media_outside)
+        if kind == "text" and self.settings.text_unit == "file":
+            return TextFiles([self._plain(path)], path, titles=[path])
+        lines: type[JsonLines | TextLines] = TextLines if kind == "text" else JsonLines
+        if kind == "array" and begins_like_array(path):
+            plain, lines = unpacked_json_array(path, self.cache), JsonArray
+        else:
+            plain = self._plain(path)
+        original = path if is_remote(path) else os.path.realpath(path)
+        return lines(plain, cache=self.cache, title=path, original=original, is_one_of_many=self.is_one_of_many)
 
 
 def _is_path(item: Any) -> bool:
@@ -225,50 +292,6 @@ def _is_path(item: Any) -> bool:
     if not isinstance(item, str):
         return isinstance(item, os.PathLike)
     return len(item) < 4096 and "\n" not in item and "\0" not in item and os.path.exists(item)
-
-
-def _from_path(path: str, options: _Options) -> Rows:
-    if path == STANDARD_INPUT:
-        return rows_of_pipe(sys.stdin.buffer, options.cache)
-    if any(os.path.isfile(os.path.join(path, name)) for name in _SAVED_FILES):
-        return HuggingFaceRows.from_directory(path, split=options.split)
-    if os.path.isdir(path):
-        rows = _in_layout(path, options)
-        if rows is not None:
-            return rows
-        folders = pair_folders(path)
-        if folders:
-            return pair_rows(path, folders, split=options.split, config=options.config, cache=options.cache)
-        return _from_files(data_files(path, _kind, split=options.split, config=options.config), path, options)
-    if is_remote(path) or os.path.exists(path):
-        return ChainedRows([_from_file(path, options)], path)
-    if glob.has_magic(path):
-        paths = sorted(match for match in glob.glob(path, recursive=True) if os.path.isfile(match))
-        if not paths:
-            raise SourceNotFoundError(f"{path}: no file matches")
-        return _from_files(paths, path, options)
-    # A name with a file ending is a missing file, not a data set of the hub.
-    is_hub_id = looks_like_hub_id(path) and _kind(path) is None
-    if is_hub_id and options.split is not None:
-        return HuggingFaceRows.from_hub(path, split=options.split, config=options.config)
-    hint = f" (a data set of the hub is opened with {setting('split', 'train')})" if is_hub_id else ""
-    raise SourceNotFoundError(f"{path}: no such file or directory{hint}")
-
-
-def _in_layout(path: str, options: _Options) -> Rows | None:
-    """Return the rows of a path in the layout of another project; None if it is in none of them."""
-    readers = (import_module(module).open_rows(path, options.cache) for module in READER_MODULES)
-    return next((rows for rows in readers if rows is not None), None)
-
-
-def _from_files(paths: Sequence[str], title: str, options: _Options) -> Rows:
-    """Open several files as one; files of one document each share blocks, since there may be millions."""
-    if options.text_unit == "file" and all(_kind(path) == "text" for path in paths):
-        for path in paths:
-            require_file(path)
-        return TextFiles([_plain(path, options) for path in paths], title, titles=paths)
-    options = replace(options, is_one_of_many=options.is_one_of_many or len(paths) > FEW_FILES)
-    return ChainedRows([_from_file(path, options) for path in paths], title)
 
 
 def _kind(name: str) -> str | None:
@@ -291,37 +314,3 @@ def arrival_of(name: str) -> Literal["lines", "whole"] | None:
     if kind is None or name.lower().endswith(_PACKED_TARS):
         return None
     return "lines" if kind == "lines" and not name.lower().endswith(_COMPRESSED) else "whole"
-
-
-def _plain(path: str, options: _Options) -> str:
-    """Return the path of the file, or of an unpacked copy of it."""
-    needs_copy = is_remote(path) or path.lower().endswith(_COMPRESSED)
-    return unpacked_lines(path, options.cache) if needs_copy else path
-
-
-def _from_file(path: str, options: _Options) -> Rows:
-    require_file(path)
-    kind = _kind(path)
-    if kind in ("parquet", "tar") and is_remote(path):
-        name = "Parquet" if kind == "parquet" else "a tar"
-        raise SourceError(f"{path}: {name} is read in place and must be a local file: copy it here first")
-    if path.lower().endswith(_PACKED_TARS):
-        raise SourceError(f"{path}: a tar is read in place, and a compressed one cannot be: unpack it to .tar first")
-    if kind == "parquet":
-        return ParquetRows(path)
-    rows = None if is_remote(path) else _in_layout(path, options)
-    if rows is not None:
-        return rows
-    if kind == "tar":
-        return TarRows.of(path, options.cache, allow_outside=options.media_outside)
-    original = path if is_remote(path) else os.path.realpath(path)
-    if kind == "array" and begins_like_array(path):
-        copy = unpacked_json_array(path, options.cache)
-        return JsonArray(
-            copy, cache=options.cache, title=path, original=original, is_one_of_many=options.is_one_of_many
-        )
-    if kind == "text" and options.text_unit == "file":
-        return TextFiles([_plain(path, options)], path, titles=[path])
-    lines = TextLines if kind == "text" else JsonLines
-    plain = _plain(path, options)
-    return lines(plain, cache=options.cache, title=path, original=original, is_one_of_many=options.is_one_of_many)

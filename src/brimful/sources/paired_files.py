@@ -9,7 +9,7 @@ mention media has the media of its name. Names are compared as a whole and never
 Of data that is still arriving, ``a.txt`` next to ``a.wav`` holds the words, ``a.json`` a row of any format
 (``row_beside``). The medium is written first: once the text exists, both have arrived.
 
-The JSON files are read once and copied into the cache (``brimful.sources.catalogue``). Opening the folder again checks
+The JSON files are read once and copied into the cache (``brimful.sources.copies``). Opening the folder again checks
 only names, sizes and times, and reads what is new.
 """
 
@@ -27,13 +27,13 @@ import xxhash
 from brimful.base.tables import open_table, write_table
 from brimful.base.wording import setting
 from brimful.errors import BrimfulError, SourceNotFoundError
-from brimful.sources.catalogue import CatalogueRows, has_media_of_its_own, line_of, media_values, shown
-from brimful.sources.copies import kept_copy
+from brimful.sources.copies import CatalogueRows, kept_copy, line_of, shown
 from brimful.sources.directory import ALL_SPLITS, DESCRIPTIONS, refuse_several_splits, split_of_file, walk_data
-from brimful.sources.fast_json import object_of, text_of
+from brimful.sources.json_rows import object_of, text_of
+from brimful.sources.media_places import COLUMN_OF_KIND, has_media_of_its_own, media_kind, media_values
 from brimful.sources.rows import MAX_ROW_BYTES, ChainedRows
 from brimful.sources.sample import MalformedRowError
-from brimful.sources.stamp import COLUMN_OF_KIND, changed, media_kind, require_file
+from brimful.sources.stamp import changed, require_file
 
 _ENDING = ".json"
 TRANSCRIPT, ROW = ".txt", _ENDING

@@ -23,8 +23,8 @@ from typing import Any
 from brimful.base.wording import setting
 from brimful.errors import BadSampleError
 from brimful.media import MediaKind
-from brimful.sources.formats import RowFormat, format_named, suggested
-from brimful.sources.formats.registry import REFUSED_COLUMNS, detect_rows
+from brimful.sources.formats import RowFormat, suggested
+from brimful.sources.formats.row_format import REFUSED_COLUMNS
 from brimful.sources.media_places import MEDIA_COLUMNS, MediaPlace, place_media
 from brimful.sources.sample import MalformedRowError, Message, PlainMessages, Sample, unusual_messages
 
@@ -47,42 +47,6 @@ _OBJECTS = {dict}
 
 _ROWS_AT_ONCE = 64
 """Number of rows that are converted together: few enough to hold both rows and samples in memory."""
-
-
-@dataclass(frozen=True)
-class RowOptions:
-    """Options of ``open_source`` that decide how rows are read.
-
-    Attributes:
-        format: name of the format of all rows; detected for each file if None.
-        fields: keys of the rows, by the format's field names.
-        ignore: columns, and marks such as ``<image>``, that may be left out although they carry meaning.
-        prompt: turn of the user for formats that write one (``RowFormat.default_prompt``); None for the default of
-            each.
-        media: place of the images, videos and audio of rows; the directory of each file if it names none. None refuses
-            rows with media.
-    """
-
-    format: str | None = None
-    fields: Mapping[str, str] | None = None
-    ignore: Sequence[str] = ()
-    prompt: str | None = None
-    media: MediaPlace | None = None
-
-    def format_of(self, rows: Iterable[Any], title: str) -> RowFormat | None:
-        """Return the format of rows by the first of them; None if none of them can be read.
-
-        Raises:
-            UnknownFormatError: they have no format that brimful knows.
-        """
-        if self.format is not None:
-            return format_named(self.format, self.fields, self.prompt)
-        return detect_rows(rows, title, fields=self.fields, ignore=self.ignore, prompt=self.prompt)
-
-    def reading(self, row_format: RowFormat, directory: str) -> Reading:
-        """Return the reading of the rows of a file in a directory."""
-        place = None if self.media is None else self.media.with_default(directory)
-        return Reading(row_format, frozenset(self.ignore), place)
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,22 @@
-"""Settings of a source, with their help."""
+"""Settings of a source, with their help, and the reading of rows that they describe."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
 
 from brimful.base.arguments import option
-from brimful.sources.formats import FORMATS
-from brimful.sources.opening import TextUnit
+from brimful.base.checks import check_type
+from brimful.base.wording import setting
+from brimful.errors import SettingsError
+from brimful.sources.formats import FORMATS, RowFormat, format_named
+from brimful.sources.formats.row_format import detect_rows
+from brimful.sources.media_places import MediaPlace
+from brimful.sources.reading import Reading
+
+TextUnit: TypeAlias = Literal["file", "line"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,10 +40,33 @@ class RowSettings:
     prompt: str | None = option(
         None, "The user's turn for captions, boxes and transcripts, whose rows do not contain it.", "TEXT"
     )
+    # Empty for the directory of the rows; None refuses rows with media.
     media_dir: str | os.PathLike[str] | None = option(
         None, "Directory of the media that rows name (default: the rows' directory).", "DIR"
     )
     media_outside: bool = option(False, "Rows may name media outside that directory.")
+
+    def __post_init__(self) -> None:
+        check_type("fields", self.fields, (Mapping, type(None)), "a mapping such as {'messages': 'dialogue'}")
+        if isinstance(self.ignore, str):
+            vars(self)["ignore"] = (self.ignore,)
+
+    def format_of(self, rows: Iterable[Any], title: str) -> RowFormat | None:
+        """Return the format of rows by the first of them; None if none of them can be read.
+
+        Raises:
+            UnknownFormatError: they have no format that brimful knows.
+        """
+        if self.format is not None:
+            return format_named(self.format, self.fields, self.prompt)
+        return detect_rows(rows, title, fields=self.fields, ignore=self.ignore, prompt=self.prompt)
+
+    def reading(self, row_format: RowFormat, directory: str) -> Reading:
+        """Return the reading of the rows of a file in a directory, which has their media unless another is named."""
+        place = None
+        if self.media_dir is not None:
+            place = MediaPlace(os.fspath(self.media_dir) or directory, self.media_outside)
+        return Reading(row_format, frozenset(self.ignore), place)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,3 +77,10 @@ class SourceSettings(RowSettings):
     split: str | None = option(None, "Split of a data set with several (all: every split in a directory).", "NAME")
     config: str | None = option(None, "Configuration (subset) of a data set with several.", "NAME", "--subset")
     max_samples: int | None = option(None, "Take the first N samples: a trial run.", "N")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.text_unit not in ("file", "line"):
+            raise SettingsError(f"{setting('text_unit')} {self.text_unit!r} is unknown: use file or line")
+        if self.max_samples is not None and self.max_samples < 1:
+            raise SettingsError(f"{setting('max_samples')} must be at least 1 and is {self.max_samples}")

@@ -18,11 +18,12 @@ from brimful.base.wording import counted, setting
 from brimful.errors import BadSampleError, SettingsError, SourceError
 from brimful.sources.augmented import Augmentation, Transform, as_transforms
 from brimful.sources.formats import FORMATS, RowFormat
-from brimful.sources.reading import Reading, RowOptions
+from brimful.sources.reading import Reading
 from brimful.sources.rows import FEW_FILES, Block, ChainedRows, Rows, joined
 from brimful.sources.sample import Sample
+from brimful.sources.settings import RowSettings
 
-_DEFAULTS = RowOptions()
+_DEFAULTS = RowSettings()
 
 
 class Source:
@@ -35,7 +36,7 @@ class Source:
 
     Args:
         rows: of one file, table or list, or several chained.
-        options: decide how the rows are read.
+        settings: decide how the rows are read.
 
     >>> from brimful.sources.memory import MemoryRows
     >>> source = Source(MemoryRows([{"question": "1+1?", "answer": "2"}]))
@@ -43,12 +44,12 @@ class Source:
     (1, 'question_answer', '2')
     """
 
-    def __init__(self, rows: Rows, options: RowOptions = _DEFAULTS) -> None:
+    def __init__(self, rows: Rows, settings: RowSettings = _DEFAULTS) -> None:
         parts = rows.parts if isinstance(rows, ChainedRows) else [rows]
         if len(rows) == 0:
             raise SourceError(f"{rows.title} is empty: it has no sample to pack")
-        formats = _formats_of(parts, options)
-        if options.prompt is not None and not any(row_format.default_prompt for row_format in formats):
+        formats = _formats_of(parts, settings)
+        if settings.prompt is not None and not any(row_format.default_prompt for row_format in formats):
             names = " and ".join(dict.fromkeys(row_format.name for row_format in formats))
             prompted = ", ".join(name for name, row_format in FORMATS.items() if row_format.default_prompt)
             raise SettingsError(f"{setting('prompt')} has no effect on rows of format {names}: it is for {prompted}")
@@ -56,10 +57,10 @@ class Source:
         sized_readings: list[tuple[int, Reading]] = []
         for part, row_format in zip(parts, formats, strict=True):
             views.append(part if row_format.view is None else row_format.view(part))
-            sized_readings.append((len(views[-1]), options.reading(row_format, part.directory)))
+            sized_readings.append((len(views[-1]), settings.reading(row_format, part.directory)))
         rows = ChainedRows(views, rows.title) if isinstance(rows, ChainedRows) else views[0]
         self._set_rows(rows, sized_readings)
-        self.detected = options.format is None
+        self.detected = settings.format is None
 
     @classmethod
     def chained(cls, sources: Sequence[Source], title: str) -> Source:
@@ -279,9 +280,9 @@ def _ends_block(file: Block) -> bool:
     return file.fingerprint.endswith("00")
 
 
-def _formats_of(parts: Sequence[Rows], options: RowOptions) -> list[RowFormat]:
+def _formats_of(parts: Sequence[Rows], settings: RowSettings) -> list[RowFormat]:
     """Return the format of each part; a part without a readable row gets the format of the previous (or next) part."""
-    formats = [options.format_of(part.read(0, len(part)), part.title) for part in parts]
+    formats = [settings.format_of(part.read(0, len(part)), part.title) for part in parts]
     first = next((row_format for row_format in formats if row_format is not None), None)
     if first is None:
         # No row of any part can be read: the first row tells why.

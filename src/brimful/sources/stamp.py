@@ -1,14 +1,17 @@
-"""State of files: size, times and inode, by which a change is seen; files of media in a folder."""
+"""The state of a file on disk, which shows that it is still the file that was fingerprinted.
+
+A source is named by its content, and a job reads the content again and again while it runs. A file that is overwritten
+meanwhile would give old and new rows under the old name. So every reader checks the file's stamp *after* it reads bytes
+and before it passes them on: all bytes passed on come from the file that was fingerprinted.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from brimful.base.checks import special_file
 from brimful.errors import SourceError
-from brimful.media import MediaKind
 
 
 def changed(title: str, event: str = "changed") -> SourceError:
@@ -75,27 +78,3 @@ def require_file(path: str | os.PathLike[str], status: os.stat_result | None = N
     if kind:
         name = os.fspath(path)
         raise SourceError(f"{name} is {kind}, not a file: read the rows of a pipe as standard input (- < {name})")
-
-
-MEDIA_ENDINGS: Mapping[str, MediaKind] = {
-    **dict.fromkeys(
-        ("jpg", "jpeg", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm", "jp2", "heic", "avif"),
-        MediaKind.IMAGE,
-    ),
-    **dict.fromkeys(("mp4", "m4v", "mov", "avi", "mkv", "webm", "mpg", "mpeg", "flv", "wmv"), MediaKind.VIDEO),
-    **dict.fromkeys(("wav", "flac", "mp3", "ogg", "opus", "m4a", "aac", "wma"), MediaKind.AUDIO),
-}
-"""Kind of medium by the ending of a file's name, in lower case. A fixed table: that of a machine may differ."""
-
-COLUMN_OF_KIND: Mapping[MediaKind, str] = {kind: f"{kind.value}s" for kind in MediaKind}
-"""Column that rows get for media that have their name and that they do not name themselves."""
-
-
-def media_kind(name: str) -> MediaKind | None:
-    """Return the kind of medium in a file, judged by its name; None for other files.
-
-    >>> media_kind("a.b.JPG"), media_kind("a.json") is None, media_kind("jpg") is None
-    (<MediaKind.IMAGE: 'image'>, True, True)
-    """
-    stem, dot, ending = name.rpartition(".")
-    return MEDIA_ENDINGS.get(ending.lower()) if stem and dot else None

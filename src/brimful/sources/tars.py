@@ -1,7 +1,7 @@
 """Tars in WebDataset's layout, read in place: members of one key are one row, and media stay in the tar.
 
 The headers of a tar are read once; the texts of its rows, and the offset and size of their media, are then kept in the
-cache (``brimful.sources.catalogue``). A medium is a part of the tar (``Medium`` with ``offset`` and ``size``): nothing
+cache (``brimful.sources.copies``). A medium is a part of the tar (``Medium`` with ``offset`` and ``size``): nothing
 is unpacked, and a name in a tar never becomes the name of a file.
 
 The key of a member is its name up to the first dot after the last slash, and members of one key are adjacent, as in
@@ -29,12 +29,12 @@ from typing import IO, Any, TypeVar
 from brimful.base.wording import setting
 from brimful.errors import SourceError
 from brimful.media import MediaKind, Medium
-from brimful.sources.catalogue import CatalogueRows, has_media_of_its_own, line_of, map_media, shown
-from brimful.sources.copies import kept_copy
-from brimful.sources.fast_json import object_of, text_of
+from brimful.sources.copies import CatalogueRows, kept_copy, line_of, shown
+from brimful.sources.json_rows import object_of, text_of
+from brimful.sources.media_places import COLUMN_OF_KIND, has_media_of_its_own, map_media, media_kind
 from brimful.sources.rows import MAX_ROW_BYTES
 from brimful.sources.sample import MalformedRowError
-from brimful.sources.stamp import COLUMN_OF_KIND, Stamp, media_kind
+from brimful.sources.stamp import Stamp
 
 _Content = TypeVar("_Content")
 _VERSION = 1

@@ -35,9 +35,9 @@ from brimful.plan.planner import plan_with
 from brimful.plan.policies.budgets import DERIVED
 from brimful.plan.policies.groups import as_groups
 from brimful.sources.augmented import Transform
+from brimful.sources.directory import TextFiles
 from brimful.sources.opening import open_source
 from brimful.sources.source import Source
-from brimful.sources.text_files import TextFiles
 from brimful.store.claim import JobHome, PackJob
 from brimful.store.settings import JobSettings
 from brimful.store.shards import StreamLog

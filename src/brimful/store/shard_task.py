@@ -13,8 +13,8 @@ from brimful.base.blobs import BlobGroup, BlobStore, crash_points, open_blob_sto
 from brimful.base.fingerprint import short
 from brimful.base.typing import Fingerprint, Int64Array
 from brimful.encode import EncodedSample
+from brimful.encode.encoded import StoredSamples
 from brimful.encode.encoded_samples import EncodedSamples
-from brimful.encode.token_runs import StoredSamples
 from brimful.errors import PlanMismatchError
 from brimful.plan import Plan
 from brimful.store.shards import (

@@ -14,8 +14,8 @@ from brimful.base.blobs import BlobStore, LocalBlobStore
 from brimful.base.checks import check_type
 from brimful.base.execute import run_tasks
 from brimful.base.typing import BoolArray
+from brimful.encode.encoded import StoredSamples
 from brimful.encode.encoder import Encoder
-from brimful.encode.token_runs import StoredSamples
 from brimful.errors import PlanMismatchError
 from brimful.plan import Plan
 from brimful.sources.source import Source

@@ -14,8 +14,7 @@ pytest.importorskip("transformers", reason="templates need the extra brimful[tex
 import brimful.encode.fast.filling as filling
 from brimful.encode import ChatEncoder
 from brimful.encode.chat_template import HARD_CONTENT
-from brimful.encode.fast.filling import open_shape_of
-from brimful.encode.fast.skeleton import spans_of_turns
+from brimful.encode.fast.skeleton import open_shape_of, spans_of_turns
 from brimful.sources import Sample, Source
 from brimful.sources.memory import MemoryRows
 from tests.encode.templates import STYLES, tokenizer_of

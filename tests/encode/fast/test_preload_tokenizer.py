@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from brimful.encode.fast.engines import TOKENIZER
-from brimful.encode.fast.hard_texts import remember
+from brimful.encode.fast.proofs import remember
 
 SERVER = """
 import os, sys

@@ -18,14 +18,12 @@ import os
 import re
 import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 from brimful.errors import SourceNotFoundError
-from brimful.integrations.packed_layouts.packed_rows import PackedRows
+from brimful.integrations.packed_layouts.packed_lines import PackedRows
 from brimful.sources.media_places import MARK
 from brimful.sources.sample import MalformedRowError, exchange
 from brimful.sources.stamp import Stamp, changed, require_file
@@ -36,21 +34,16 @@ _IMAGE_NAME = re.compile(r"img(\d+)(?:_(?:sub)?(\d+))?\.\w+")
 _KEY = re.compile(r"ps_\d+")
 
 
-@dataclass(frozen=True)
-class _Place:
-    """Place of a pack: in a tar, from its first header to its end; in a directory, only the file of its JSON.
+ImageValue: TypeAlias = Callable[[int, int, str], Any]
+"""Function from sample, number of the image in it, and name to the value in a row."""
 
-    Attributes:
-        path: of the tar, or of the JSON.
-        begin, end: first byte of the pack, and the byte after its last; 0 for a file.
-        json_begin, json_size: of its JSON in the tar.
-    """
+
+class _Place(NamedTuple):
+    """Place of a pack: a tar, the first byte of the pack and the byte after its last; or its JSON file alone."""
 
     path: str
     begin: int = 0
     end: int = 0
-    json_begin: int = 0
-    json_size: int | None = None
 
 
 class PackedPairs(PackedRows):
@@ -68,12 +61,18 @@ class PackedPairs(PackedRows):
     block_rows = 256
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        title = os.fspath(path)
-        self._places = [place for file in _files(Path(path)) for place in _places(file)]
-        if not self._places:
+        title, files = os.fspath(path), _files(Path(path))
+        self._stamps = {str(file): Stamp.of(file) for file in files}
+        self._places: list[_Place] = []
+        counts: list[int] = []
+        for place, text in chain.from_iterable(map(_packs_of, files)):
+            pack = _parsed(text)
+            self._places.append(place)
+            # A pack that cannot be read counts as one malformed row.
+            counts.append(1 if isinstance(pack, MalformedRowError) else len(pack["captions"]))
+        if not counts:
             raise SourceNotFoundError(f"{title} holds no packs: neither ps_00000000.json nor tars with them")
-        self._stamps = {place.path: Stamp.of(place.path) for place in self._places}
-        super().__init__(title, [_num_samples(_json(place)) for place in self._places])
+        super().__init__(title, counts)
 
     @property
     def directory(self) -> str:
@@ -83,7 +82,7 @@ class PackedPairs(PackedRows):
     def _packs(self, first: int, last: int) -> Iterator[Sequence[Any]]:
         for place in self._places[first:last]:
             try:
-                rows = list(rows_of_pack(*_open(place)))
+                rows = list(rows_of_pack(*_read(place)))
             except (OSError, tarfile.TarError) as error:
                 raise changed(place.path) from error
             # Checked after the read: the bytes come from the file that was counted and fingerprinted.
@@ -94,11 +93,16 @@ class PackedPairs(PackedRows):
         return f"{self._places[pack].path}: pack {pack}"
 
     def _content(self, row: dict[str, Any]) -> dict[str, Any]:
-        images = [
-            image if isinstance(image, Mapping) else _bytes_or_name(os.path.join(self.directory, image))
-            for image in row.get("images", ())
-        ]
+        images = [image if isinstance(image, Mapping) else self._bytes(image) for image in row.get("images", ())]
         return {**row, "images": images}
+
+    def _bytes(self, image: str) -> bytes | str:
+        """Return the bytes of an image in the directory; its path if it cannot be read."""
+        path = Path(self.directory, image)
+        try:
+            return path.read_bytes()
+        except OSError:
+            return str(path)
 
 
 def open_rows(path: str, cache: Path | None) -> PackedPairs | None:
@@ -132,12 +136,12 @@ def _is_tar_of_packs(path: str | os.PathLike[str]) -> bool:
     return first is not None and _KEY.fullmatch(first.name.partition(".")[0]) is not None
 
 
-def rows_of_pack(pack: Any, image_value: Callable[[int, int, str], Any]) -> Iterator[Any]:
+def rows_of_pack(pack: Any, image_value: ImageValue) -> Iterator[Any]:
     """Yield the samples of a pack as rows of messages; a malformed sample as its error.
 
     Args:
         pack: its JSON; or an error.
-        image_value: function from sample, number of the image in it, and name to the value in a row.
+        image_value: gives the images of its samples.
 
     >>> pack = {"images": [["img000.jpg"], []], "prompt": [["what"], ["hi"]], "captions": [["cat"], ["hello"]]}
     >>> for row in rows_of_pack(pack, lambda sample, number, name: name):
@@ -156,7 +160,7 @@ def rows_of_pack(pack: Any, image_value: Callable[[int, int, str], Any]) -> Iter
             yield error
 
 
-def _row(position: int, images: Any, prompts: Any, captions: Any, image_value: Callable[[int, int, str], Any]) -> Any:
+def _row(position: int, images: Any, prompts: Any, captions: Any, image_value: ImageValue) -> Any:
     questions, answers, names = _as_list(prompts), _as_list(captions), [name for name in _as_list(images) if name]
     if len(questions) != len(answers) or not all(isinstance(text, str) for text in (*questions, *answers, *names)):
         raise MalformedRowError(f"it has {len(questions):,} prompts and {len(answers):,} captions: each needs one text")
@@ -176,11 +180,6 @@ def _as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list) else [] if value is None else [value]
 
 
-def _num_samples(pack: Any) -> int:
-    """Return the number of samples in a pack; a pack that cannot be read counts as one malformed row."""
-    return 1 if isinstance(pack, MalformedRowError) else len(pack["captions"])
-
-
 def _files(path: Path) -> list[Path]:
     if path.is_dir():
         files = sorted([*path.glob("*.tar"), *path.glob("ps_*.json")])
@@ -192,9 +191,10 @@ def _files(path: Path) -> list[Path]:
     raise SourceNotFoundError(f"{path}: no such file or directory")
 
 
-def _places(file: Path) -> Iterator[_Place]:
+def _packs_of(file: Path) -> Iterator[tuple[_Place, bytes]]:
+    """Yield the place and the JSON of each pack of a file, without its images."""
     if file.suffix == ".json":
-        yield _Place(str(file))
+        yield _Place(str(file)), file.read_bytes()
         return
     with tarfile.open(file, "r:") as tar:
         for key, group in groupby(_headers(tar), key=lambda member: member.name.partition(".")[0]):
@@ -202,9 +202,8 @@ def _places(file: Path) -> Iterator[_Place]:
                 members = list(group)
                 last = members[-1]
                 end = last.offset_data + -(-last.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
-                facts = next((member for member in members if member.name == f"{key}.json"), None)
-                place = (facts.offset_data, facts.size) if facts is not None else (0, 0)
-                yield _Place(str(file), members[0].offset, end, *place)
+                facts = next((tar.extractfile(member) for member in members if member.name == f"{key}.json"), None)
+                yield _Place(str(file), members[0].offset, end), b"" if facts is None else facts.read()
 
 
 def _headers(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
@@ -214,30 +213,21 @@ def _headers(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
         yield member
 
 
-def _json(place: _Place) -> Any:
-    """Return the JSON of a pack, without its images; an error if it cannot be read."""
-    with open(place.path, "rb") as file:
-        file.seek(place.json_begin)
-        return _parsed(file.read() if place.json_size is None else file.read(place.json_size))
-
-
-def _open(place: _Place) -> tuple[Any, Callable[[int, int, str], Any]]:
+def _read(place: _Place) -> tuple[Any, ImageValue]:
     """Return the JSON of a pack, and the function that finds its images."""
-    pack = _json(place)
-    return (pack, _InTar(_members(place))) if place.end else (pack, _BesideJson(Path(place.path)))
-
-
-def _members(place: _Place) -> dict[str, bytes]:
-    """Return the members of one pack of a tar, without its key."""
+    if not place.end:
+        return _parsed(Path(place.path).read_bytes()), _images_beside(Path(place.path))
     with open(place.path, "rb") as file:
         file.seek(place.begin)
         content = io.BytesIO(file.read(place.end - place.begin))
     with tarfile.open(fileobj=content, mode="r:") as tar:
         files = ((member.name.partition(".")[2], tar.extractfile(member)) for member in tar)
-        return {name: file.read() for name, file in files if file is not None}
+        members = {name: file.read() for name, file in files if file is not None}
+    return _parsed(members.get("json", b"")), _images_among(members)
 
 
 def _parsed(text: bytes) -> Any:
+    """Return the JSON of a pack; an error if it is not one."""
     try:
         pack = json.loads(text)
     except ValueError as error:
@@ -250,46 +240,36 @@ def _parsed(text: bytes) -> Any:
     return pack
 
 
-@dataclass(frozen=True)
-class _BesideJson:
-    """Images as files next to the JSON of their pack."""
+def _images_beside(json_file: Path) -> ImageValue:
+    """Return the names of images as files next to the JSON of their pack."""
 
-    json_file: Path
+    def image_value(sample: int, number: int, name: str) -> str:
+        own_name = f"{json_file.stem}.{name}"
+        return own_name if (json_file.parent / own_name).exists() else name
 
-    def __call__(self, sample: int, number: int, name: str) -> str:
-        own_name = f"{self.json_file.stem}.{name}"
-        return own_name if (self.json_file.parent / own_name).exists() else name
+    return image_value
 
 
-@dataclass(frozen=True)
-class _InTar:
-    """Images as members of the tar that holds their pack."""
+def _images_among(members: Mapping[str, bytes]) -> ImageValue:
+    """Return the images among the members of the tar that holds their pack."""
+    names = {_position(name): name for name in members}
 
-    members: Mapping[str, bytes]
-
-    @cached_property
-    def by_position(self) -> dict[tuple[int, int], str]:
-        """Member of each image, by sample and number."""
-        found = ((name, _IMAGE_NAME.fullmatch(name)) for name in self.members)
-        return {(int(match[1]), int(match[2] or 0)): name for name, match in found if match}
-
-    def __call__(self, sample: int, number: int, name: str) -> dict[str, Any]:
+    def image_value(sample: int, number: int, name: str) -> dict[str, Any]:
         # Writers disagree on zeros in names, and some keep the original path: then the position decides.
-        match = _IMAGE_NAME.fullmatch(name)
-        position = (int(match[1]), int(match[2] or 0)) if match else (sample, number)
-        member = name if name in self.members else self.by_position.get(position)
+        member = name if name in members else names.get(_position(name) or (sample, number))
         if member is None:
             raise MalformedRowError(f"its image {name!r} is not a member of its pack")
-        return {"bytes": self.members[member], "path": name}
+        return {"bytes": members[member], "path": name}
+
+    return image_value
 
 
-def _bytes_or_name(path: str) -> Any:
-    try:
-        return Path(path).read_bytes()
-    except OSError:
-        return path
+def _position(name: str) -> tuple[int, int] | None:
+    """Return the sample and the number of an image that its name gives."""
+    match = _IMAGE_NAME.fullmatch(name)
+    return (int(match[1]), int(match[2] or 0)) if match else None
 
 
 def samples_of(pack: Mapping[str, Any], members: Mapping[str, bytes]) -> Sequence[Any]:
     """Return the rows of one pack read elsewhere, given its JSON and its members, whose names lack the pack's key."""
-    return list(rows_of_pack(pack, _InTar(members)))
+    return list(rows_of_pack(pack, _images_among(members)))

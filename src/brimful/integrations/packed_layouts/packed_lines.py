@@ -1,8 +1,9 @@
-"""Samples of packed rows as ms-swift's sharded loader reads them: ``chunk_00000.jsonl``, one pack a line.
+"""Rows of packs that another project wrote, and packs as ms-swift's sharded loader reads them, one a line.
 
 ::
 
-    {"input_ids": [ … ], "labels": [ … ], "position_ids": [0, 1, 2, 0, 1], "lengths": [3, 2], "pack_length": 5, "num_samples": 2}
+    chunk_00000.jsonl
+    {"input_ids": [ … ], "labels": [ … ], "position_ids": [0, 1, 2, 0, 1], "lengths": [3, 2], "pack_length": 5}
 
 Each of ``lengths`` becomes a separate row here: if the line were taken for one sample, its samples would attend to each
 other.
@@ -10,6 +11,7 @@ other.
 
 from __future__ import annotations
 
+import abc
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,24 +19,69 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
-from brimful.integrations.packed_layouts.packed_rows import PackedRows
+import numpy as np
+
+from brimful.base.fingerprint import canonical_json, fingerprint_bytes
+from brimful.base.typing import Fingerprint
 from brimful.sources.lines import JsonLines
+from brimful.sources.rows import UniformBlockRows
 from brimful.sources.sample import MalformedRowError
+
+
+class PackedRows(UniformBlockRows):
+    """Rows of packs; a subclass reads the packs.
+
+    Args:
+        title: name for messages.
+        counts: number of samples of each pack.
+    """
+
+    unit = "one sample of a pack a row"
+
+    def __init__(self, title: str, counts: Sequence[int]) -> None:
+        self.title = title
+        self._first_rows = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+    @abc.abstractmethod
+    def _packs(self, first: int, last: int) -> Iterator[Sequence[Any]]:
+        """Yield the rows of each of the packs ``first … last-1``."""
+
+    @abc.abstractmethod
+    def _place(self, pack: int) -> str:
+        """Return the place of a pack, for messages."""
+
+    def _content(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Return all that a row holds or refers to, for fingerprints."""
+        return row
+
+    def __len__(self) -> int:
+        return int(self._first_rows[-1])
+
+    def _pack_of(self, index: int) -> int:
+        return int(np.searchsorted(self._first_rows, index, side="right")) - 1
+
+    def read(self, start: int, stop: int) -> Iterator[Any]:
+        stop = min(stop, len(self))
+        if start >= stop:
+            return
+        first = self._pack_of(start)
+        for pack, rows in enumerate(self._packs(first, self._pack_of(stop - 1) + 1), first):
+            begin = int(self._first_rows[pack])
+            yield from rows[max(0, start - begin) : stop - begin]
+
+    def where(self, index: int) -> str:
+        pack = self._pack_of(index)
+        return f"{self._place(pack)}: sample {index - int(self._first_rows[pack])} of the pack"
+
+    def block_fingerprint(self, start: int, stop: int) -> Fingerprint:
+        rows = [
+            str(row) if isinstance(row, MalformedRowError) else self._content(row) for row in self.read(start, stop)
+        ]
+        return fingerprint_bytes(canonical_json(rows))
+
 
 CHUNK_NAME = re.compile(r"chunk_\d+\.jsonl")
 _MARK = b'"pack_length"'
-
-
-def holds_packed_chunk(path: str) -> bool:
-    """Return true for a file with the name of a chunk whose first line is a pack.
-
-    >>> holds_packed_chunk("chunk_0.json")
-    False
-    """
-    if not CHUNK_NAME.fullmatch(os.path.basename(path)) or not os.path.isfile(path):
-        return False
-    with open(path, "rb") as file:
-        return _MARK in file.readline()
 
 
 class PackedChunk(PackedRows):
@@ -59,8 +106,15 @@ class PackedChunk(PackedRows):
 
 
 def open_rows(path: str, cache: Path | None) -> PackedChunk | None:
-    """Return the rows of a chunk; None for another path."""
-    return PackedChunk(path, cache=cache) if holds_packed_chunk(path) else None
+    """Return the rows of a chunk: a file with its name whose first line is a pack; None for another path.
+
+    >>> open_rows("chunk_0.json", None) is None
+    True
+    """
+    if not CHUNK_NAME.fullmatch(os.path.basename(path)) or not os.path.isfile(path):
+        return None
+    with open(path, "rb") as file:
+        return PackedChunk(path, cache=cache) if _MARK in file.readline() else None
 
 
 def rows_of_line(name: str, row: Any) -> list[Any] | None:

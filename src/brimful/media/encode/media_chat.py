@@ -14,7 +14,7 @@ from brimful.base.wording import setting
 from brimful.encode.chat import ChatEncoder
 from brimful.encode.encoded import EncodedBatch
 from brimful.encode.encoder import PendingBatch, PendingLengths
-from brimful.encode.placeholders import examined
+from brimful.encode.jinja_templates import examined
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import BadSampleError, SettingsError
 from brimful.media import BadMediumError, MediaKind, Medium, PlacedMedium

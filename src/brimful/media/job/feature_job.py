@@ -11,9 +11,9 @@ from brimful.base.attachment import AttachmentStorage
 from brimful.base.execute import Resources, run_tasks
 from brimful.base.typing import Int64Array
 from brimful.base.wording import setting
+from brimful.encode.encoded import StoredSamples
 from brimful.encode.encoded_samples import EncodedSamples
 from brimful.encode.encoder import Encoder
-from brimful.encode.token_runs import StoredSamples
 from brimful.errors import SettingsError
 from brimful.media.encode.media_chat import MediaChatEncoder
 from brimful.media.features import FeatureMaker

@@ -18,8 +18,8 @@ from brimful.base.checks import choice_of
 from brimful.base.progress import Progress
 from brimful.base.typing import BoolArray
 from brimful.base.wording import counted, setting, size_of
+from brimful.encode.encoded import StoredSamples
 from brimful.encode.encoder import Encoder
-from brimful.encode.token_runs import StoredSamples
 from brimful.errors import (
     BadSampleError,
     BrimfulError,

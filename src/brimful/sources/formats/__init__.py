@@ -1,4 +1,4 @@
-"""Formats of rows: one format per file.
+"""Formats of rows: chats, questions with answers, media with texts, and documents.
 
 A format says by the keys of a row whether it is its own (``matches``) and turns it into a chat, a text or tokens
 (``convert``). Its ``fields`` are the keys it reads; a mapping such as ``{"messages": "dialogue"}`` renames them for
@@ -11,18 +11,10 @@ data with other keys.
 from importlib import import_module
 
 from brimful.base.wings import FORMAT_MODULES
-from brimful.sources.formats.chat_formats import (
-    Alpaca,
-    Messages,
-    PromptCompletion,
-    QuestionAnswer,
-    ShareGPT,
-    Transcript,
-)
-from brimful.sources.formats.detection import Detection
-from brimful.sources.formats.registry import FORMATS, detect, format_named, register, suggested
-from brimful.sources.formats.row_format import RowFormat
-from brimful.sources.formats.text_formats import Caption, Text, Tokens
+from brimful.sources.formats.captions import Caption, Detection, Transcript
+from brimful.sources.formats.messages import Messages, ShareGPT
+from brimful.sources.formats.row_format import FORMATS, RowFormat, detect, format_named, register, suggested
+from brimful.sources.formats.texts import Alpaca, PromptCompletion, QuestionAnswer, Text, Tokens
 
 __all__ = ["FORMATS", "RowFormat", "detect", "format_named", "register", "suggested"]
 

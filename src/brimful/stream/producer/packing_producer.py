@@ -7,10 +7,10 @@ import os
 import socket
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
-from brimful.base.arguments import CAPACITY_NAMES, as_settings, understands
+from brimful.base.arguments import CAPACITY_NAMES, as_settings, settings_from, understands
 from brimful.base.attachment import attachment_jobs
 from brimful.base.blobs import BlobGroup, crash_points, open_blob_store
 from brimful.base.checks import path_of
@@ -106,8 +106,8 @@ class PackingProducer:
         self._encoder = encoder if isinstance(encoder, Encoder) else None
         takes_media = encoder_options.media is not None if self._encoder is None else self._encoder.takes_media
         self._carried_media = attachment_jobs().CarriedMedia(self._store) if takes_media else None
-        rows = {item.name: getattr(self._settings, item.name) for item in fields(RowSettings)}
-        self._feed: Feed = open_feed(source, **rows, media=takes_media, cache_dir=self._settings.cache_dir)
+        rows = settings_from(RowSettings, vars(self._settings))
+        self._feed: Feed = open_feed(source, rows, media=takes_media, cache_dir=self._settings.cache_dir)
         check_apart(source, self.directory)
         self.name = self._settings.producer
         self._notes = dict(notes or {})

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from brimful.base import tables
-from brimful.encode import EncodedSample, token_runs
-from brimful.encode.encoded import EncodedBatch
-from brimful.encode.token_runs import StoredSamples, is_stored, write_stored
+from brimful.encode import EncodedSample, encoded
+from brimful.encode.encoded import EncodedBatch, StoredSamples, is_stored, write_stored
 from brimful.errors import BadSampleError, CorruptFileError
 from brimful.media import MediaKind, Medium, PlacedMedium
 
@@ -43,7 +42,7 @@ def test_stored_samples_come_back_by_id(tmp_path):
 
 def test_more_files_than_may_be_open(tmp_path, monkeypatch):
     """Without it a data set of many blocks would run out of file handles."""
-    monkeypatch.setattr("brimful.encode.token_runs._MAX_OPEN_FILES", 2)
+    monkeypatch.setattr("brimful.encode.encoded._MAX_OPEN_FILES", 2)
     parts = [(number, str(tmp_path / f"{number}.arrow")) for number in range(5)]
     for number, path in parts:
         _store(path, [_encoded([number], [True])])
@@ -75,7 +74,7 @@ def test_every_flipped_byte_of_stored_tokens_is_found_or_changes_nothing(tmp_pat
 
 def test_stored_tokens_are_checked_once_in_a_process(tmp_path, monkeypatch):
     """Without it a data set of more files than stay open would be read whole for every sample."""
-    monkeypatch.setattr(token_runs, "_MAX_OPEN_FILES", 1)
+    monkeypatch.setattr(encoded, "_MAX_OPEN_FILES", 1)
     parts = []
     for number in range(3):
         _store(tmp_path / f"{number}.arrow", [_encoded([number], [True])])

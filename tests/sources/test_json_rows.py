@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 pytest.importorskip("orjson", reason="orjson comes with brimful[fast]")
 
-from brimful.sources import fast_json
-from brimful.sources.fast_json import parser_for
+from brimful.sources import json_rows
+from brimful.sources.json_rows import parser_for
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -48,5 +48,5 @@ def test_errors_are_those_of_the_standard_library(line):
 
 def test_without_the_library(monkeypatch):
     """It is an extra."""
-    monkeypatch.setattr(fast_json, "fast_json_library", lambda: None)
+    monkeypatch.setattr(json_rows, "fast_json_library", lambda: None)
     assert parser_for(b"[1]") is json.loads

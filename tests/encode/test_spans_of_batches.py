@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("transformers", reason="templates need the extra brimful[text]")
 
 from brimful.encode import ChatEncoder
-from brimful.encode.placeholders import TextSpans
+from brimful.encode.token_places import TextSpans
 from tests.encode.templates import STYLES, chat, tokenizer_of
 
 
