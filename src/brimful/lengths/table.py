@@ -54,17 +54,17 @@ class LengthTable:
     ) -> None:
         if "tokens" not in budgets:
             raise SettingsError(f"a length table needs the budget 'tokens' and has {sorted(budgets)}")
-        sizes = {name: len(column) for name, column in budgets.items()}
-        if len(set(sizes.values())) != 1:
-            raise InvalidLengthsError(f"the budgets have different numbers of samples: {sizes}")
         self.budgets: dict[str, Lengths] = {
             name: as_lengths(column, "lengths" if name == "tokens" else name) for name, column in budgets.items()
         }
+        if len(set(map(len, self.budgets.values()))) != 1:
+            sizes = {name: len(column) for name, column in self.budgets.items()}
+            raise InvalidLengthsError(f"the budgets have different numbers of samples: {sizes}")
         self.tokens = self.budgets["tokens"]
         self.provenance: dict[str, Any] = dict(provenance or {})
         self.group_size = int(self.provenance.get("group_size", 1))
         self.joins_rows = bool(self.provenance.get("has_mismatches", False))
-        self.rejects = [list(reject) for reject in rejects]
+        self.rejects = list(map(list, rejects))
         self.targets = targets
         self.media_states = media_states
         self.path = path
@@ -197,4 +197,4 @@ LengthsLike: TypeAlias = LengthTable | IntArrayLike
 
 def as_table(lengths: LengthsLike) -> LengthTable:
     """Return the table of these lengths: the table itself, or one of tokens alone, from ``as_lengths``."""
-    return lengths if isinstance(lengths, LengthTable) else LengthTable({"tokens": as_lengths(lengths)})
+    return lengths if isinstance(lengths, LengthTable) else LengthTable({"tokens": lengths})

@@ -153,8 +153,7 @@ def prepare_items(
         elif settings.budgets:
             items = _of_budgets(table, settings)
         else:
-            has_rejected = shortest < 0 or len(left_out) > 0
-            segments = _segments(table, settings, has_rejected=has_rejected)
+            segments = _segments(table, settings)
             # No matrix, and no copy unless something is cut or aligned.
             sizes: AnyIntArray = segments.lengths
             if settings.row_alignment.segment > 1:
@@ -175,18 +174,14 @@ def prepare_items(
     return replace(items, segments=segments, dropped_by={**dropped_by, "no_target": len(left_out)})
 
 
-def _segments(table: LengthTable, settings: PlanSettings, *, has_rejected: bool | None = None) -> Segments:
+def _segments(table: LengthTable, settings: PlanSettings) -> Segments:
     """Apply the overflow policy; in the stream of ``concat_split``, ``split`` keeps every token of every sample."""
-    policy = settings.overflow_policy
+    tokens, policy = table.tokens, settings.overflow_policy
     if settings.algorithm == "concat_split":
-        return cut_stream(table.tokens, capacity=settings.capacity, policy=policy)
-    return apply_overflow(
-        table.tokens,
-        capacity=settings.usable,
-        policy=policy,
-        unit=settings.row_alignment.total,
-        has_rejected=has_rejected,
-    )
+        return cut_stream(tokens, capacity=settings.capacity, policy=policy)
+    if int(tokens.min()) > 0 and int(tokens.max()) <= settings.usable:
+        return Segments(tokens, None, None, NO_SAMPLES)
+    return apply_overflow(tokens, capacity=settings.usable, policy=policy, unit=settings.row_alignment.total)
 
 
 def _of_budgets(table: LengthTable, settings: PlanSettings) -> Items:

@@ -64,9 +64,7 @@ class Segments:
         return np.arange(len(self.lengths)) if self.sample_ids is None else self.sample_ids
 
 
-def apply_overflow(
-    lengths: Lengths, *, capacity: int, policy: Overflow, unit: int = 1, has_rejected: bool | None = None
-) -> Segments:
+def apply_overflow(lengths: Lengths, *, capacity: int, policy: Overflow, unit: int = 1) -> Segments:
     """Turn samples into segments of at most ``capacity``. Samples of negative length (rejected) are left out.
 
     Args:
@@ -74,7 +72,6 @@ def apply_overflow(
         capacity: maximum tokens of a segment.
         policy: policy for longer samples.
         unit: capacities are multiples of this number; for the advice in the error.
-        has_rejected: whether some lengths are negative; None to check.
 
     Pure: no I/O.
 
@@ -85,10 +82,6 @@ def apply_overflow(
     Raises:
         OversizedSampleError: the policy is ``error`` and a length exceeds the capacity; names the first ten.
     """
-    if has_rejected is None:
-        has_rejected = int(lengths.min(initial=0)) < 0
-    if not has_rejected and int(lengths.max(initial=0)) <= capacity:
-        return Segments(lengths, None, None, NO_SAMPLES)
     oversized = lengths > capacity
     oversized_ids = np.flatnonzero(oversized)
     if policy is Overflow.ERROR and len(oversized_ids):
@@ -96,7 +89,7 @@ def apply_overflow(
     if policy in (Overflow.ERROR, Overflow.DROP):
         ids = np.flatnonzero((lengths > 0) & ~oversized)
         return Segments(lengths[ids], ids, None, oversized_ids)
-    ids = np.flatnonzero(lengths > 0) if has_rejected else np.arange(len(lengths))
+    ids = np.flatnonzero(lengths > 0)
     sample_lengths = lengths[ids]
     if policy is Overflow.SPLIT:
         parts = -(-sample_lengths.astype(np.int64) // capacity)
@@ -105,7 +98,7 @@ def apply_overflow(
         return Segments(segment_lengths, np.repeat(ids, parts), starts, NO_SAMPLES)
     segment_lengths = np.minimum(sample_lengths, np.int32(capacity))
     left_starts = (sample_lengths - segment_lengths).astype(np.int32) if policy is Overflow.TRUNCATE_LEFT else None
-    return Segments(segment_lengths, ids if has_rejected else None, left_starts, NO_SAMPLES)
+    return Segments(segment_lengths, ids if len(ids) < len(lengths) else None, left_starts, NO_SAMPLES)
 
 
 def _oversized_message(lengths: AnyIntArray, oversized_ids: AnyIntArray, capacity: int, unit: int) -> str:
