@@ -116,7 +116,6 @@ def test_values_of_predictions_move_to_the_token_that_is_predicted():
     ({"input_ids": [[1, 2], []]}, "sample 1 of the step has no tokens"),
     ({"loss_masks": [[1, 1], [1]]}, "sample 1: its loss mask has the shape"),
     ({"columns": [SampleColumn("x", [[0.0], [0.0] * 3])]}, "sample 0: column 'x' has the shape"),
-    ({"columns": [SampleColumn("x", [[0.0, 1], [[0.0]] * 3])]}, "column 'x' has values of different shapes"),
     ({"columns": [SampleColumn("x", [[0.0, 1]])]}, "column 'x' must have one entry for each of the 2 samples"),
 ])  # fmt: skip
 def test_other_samples_than_were_planned(arguments, words):

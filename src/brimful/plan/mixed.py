@@ -21,7 +21,7 @@ from brimful.plan.items import Items
 from brimful.plan.ledger import Ledger, ledger_of, targets_of
 from brimful.plan.packing import Packing, PackResult
 from brimful.plan.plan_settings import PlanSettings
-from brimful.plan.policies.mixture_draw import Elements, MixedSamples, MixtureDraw
+from brimful.plan.policies.mixture_draw import Elements, MixedSamples, MixtureDraw, draw
 from brimful.plan.policies.mixture_request import MixOrder, Mixture, Weighting
 from brimful.plan.policies.proportions import mixture_record
 
@@ -123,14 +123,14 @@ class _Mixing:
         mixture, epoch = self.mixture, self.settings.epoch
         for number in range(num_epochs_before):
             if mixture.num_packs is None:
-                samples = samples.after(samples.draw(mixture, seed=self.seed, epoch=number))
+                samples = samples.after(draw(samples, mixture, seed=self.seed, epoch=number))
             else:
                 result, _ = replace(self, settings=replace(self.settings, epoch=number)).draw_samples(samples)
                 samples = replace(samples, uses=samples.uses + samples.draws_of(result.packs.items))
 
         def drawn(num_tokens: int | None) -> _Drawn:
-            draws = samples.draw(mixture, seed=self.seed, epoch=epoch, num_tokens=num_tokens)
-            return self.packs_of(samples.rows(samples.numbers(draws))), draws
+            draws = draw(samples, mixture, seed=self.seed, epoch=epoch, num_tokens=num_tokens)
+            return self.packs_of(samples.rows(draws.elements)), draws
 
         if mixture.num_packs is None:
             return drawn(None)
@@ -174,9 +174,9 @@ class _Mixing:
         if mixture.num_packs is not None:
             mixture = replace(mixture, num_packs=None, num_samples=mixture.num_packs)
         for number in range(num_epochs_before):
-            elements = elements.after(elements.draw(mixture, seed=self.seed, epoch=number))
-        draws = elements.draw(mixture, seed=self.seed, epoch=self.settings.epoch)
-        return PackResult(packs.take(elements.numbers(draws)), 0, outcomes[0]), draws
+            elements = elements.after(draw(elements, mixture, seed=self.seed, epoch=number))
+        draws = draw(elements, mixture, seed=self.seed, epoch=self.settings.epoch)
+        return PackResult(packs.take(draws.elements), 0, outcomes[0]), draws
 
 
 def members_of(table: LengthTable, mixture: Mixture, sources: Mapping[str, int] | None) -> tuple[list[str], Offsets]:

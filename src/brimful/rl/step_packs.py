@@ -61,12 +61,6 @@ class SampleColumn:
                         f"sample {sample}: column {self.name!r} has the shape {array.shape} and the sample {length:,} tokens: "
                         f"give one value for each token, answers with {self.fill:g} before them for the prompt"
                     )
-            shapes = {(array.shape[1:], array.dtype) for array in arrays}
-            if len(shapes) > 1:
-                raise CollateError(
-                    f"samples {samples[0]}, {samples[1]}…: column {self.name!r} has values of different shapes or types: "
-                    f"{' and '.join(sorted(f'{dtype}{list(shape)}' for shape, dtype in shapes))}"
-                )
             values = np.concatenate(arrays)
         if values.dtype == np.float64:
             values = values.astype(np.float32)  # Python numbers; no trainer computes these in double precision

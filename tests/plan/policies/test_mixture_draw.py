@@ -7,23 +7,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from brimful.base.ragged import offsets_of
 from brimful.errors import InvalidLengthsError
 from brimful.plan import Mixture, plan_packs
-from brimful.plan.policies.mixture_draw import Pool, Queue, draw
+from brimful.plan.policies.mixture_draw import Elements, Queue, draw
 
 
 def pools(**sizes):
     """Sources of so many samples; a list gives their tokens, which count."""
-    result = []
-    for name, size in sizes.items():
-        tokens = np.ones(size, np.int64) if isinstance(size, int) else np.array(size)
-        result.append(Pool(name, tokens, tokens, np.zeros(len(tokens), np.int64)))
-    return result
+    parts = [np.ones(size, np.int64) if isinstance(size, int) else np.array(size) for size in sizes.values()]
+    tokens = np.concatenate(parts)
+    return Elements(list(sizes), offsets_of([len(part) for part in parts]), tokens, np.zeros_like(tokens))
 
 
 def counts(sources, **options):
-    result = draw(sources, Mixture(**options), seed=0, epoch=0)
-    return np.bincount(result.sources, minlength=len(sources)).tolist(), result
+    result = draw(sources, Mixture(unit="tokens", **options), seed=0, epoch=0)
+    return np.bincount(result.sources, minlength=len(sources.names)).tolist(), result
 
 
 @pytest.mark.parametrize(
@@ -99,10 +98,7 @@ def test_four_times_the_sources_take_four_times_as_long(options):
 
 
 def queue_of(uses, *, count, replacement=False, allowance=None, epoch=0, name="a"):
-    ones = np.ones(len(uses), dtype=np.int64)
-    queue = Queue(
-        Pool(name, ones, ones, np.array(uses)), seed=0, epoch=epoch, replacement=replacement, allowance=allowance
-    )
+    queue = Queue(name, np.array(uses), seed=0, epoch=epoch, replacement=replacement, allowance=allowance)
     queue.grow(count)
     return queue.elements
 

@@ -77,16 +77,7 @@ def _validate_samples(plan: PlannedPacks, tokens: Lengths) -> None:
             f"a segment of sample {int(ids[row])} ends at {int(ends[row]):,}, "
             f"and the sample has {int(tokens[ids[row]]):,} tokens"
         )
-    # In order of (sample, start), each segment of a sample begins where the previous one ended.
-    order = np.lexsort((plan.starts, ids))
-    is_same_sample = ids[order][1:] == ids[order][:-1]
-    if plan.ledger.draws_repeated:
-        _validate_repeats(plan, ids, ends)
-    else:
-        is_gap = is_same_sample & (plan.starts[order][1:] != ends[order][:-1])
-        if is_gap.any():
-            row = int(order[1:][is_gap][0])
-            raise PlanMismatchError(f"the segments of sample {int(ids[row])} overlap or leave tokens out")
+    _validate_copies(plan, ids, ends)
     # Every sample is packed or dropped, and not both.
     is_planned = np.zeros(len(tokens), dtype=bool)
     is_planned[ids] = True
@@ -107,8 +98,8 @@ def _validate_samples(plan: PlannedPacks, tokens: Lengths) -> None:
         raise PlanMismatchError("the packed tokens do not add up to the plan's account")
 
 
-def _validate_repeats(plan: PlannedPacks, ids: Int64Array, ends: Int64Array) -> None:
-    """Compare a plan with repeats with its account: each sample is packed a whole number of times.
+def _validate_copies(plan: PlannedPacks, ids: Int64Array, ends: Int64Array) -> None:
+    """Compare the segments with the account of repeats: each sample is packed a whole number of times.
 
     For every position in a sample except its two ends, as many of its segments begin there as end there. So the
     segments add up to several copies of the sample, without a gap.
@@ -118,18 +109,15 @@ def _validate_repeats(plan: PlannedPacks, ids: Int64Array, ends: Int64Array) -> 
     steps = np.repeat(np.array([1, -1], dtype=np.int64), len(ids))
     order = np.lexsort((places, owners))
     owners, places, steps = owners[order], places[order], steps[order]
-    edges = np.flatnonzero(np.r_[True, (owners[1:] != owners[:-1]) | (places[1:] != places[:-1])])
+    edges = np.flatnonzero((np.diff(owners, prepend=-1) != 0) | (np.diff(places, prepend=-1) != 0))
     balance, owners = np.add.reduceat(steps, edges), owners[edges]
     owners, balance = owners[balance != 0], balance[balance != 0]
-    # The remaining positions are pairs: as many draws begin at the first as end at the second.
-    is_pair = len(owners) % 2 == 0 and bool(
-        np.array_equal(owners[::2], owners[1::2])
-        and np.array_equal(balance[::2], -balance[1::2])
-        and (np.diff(owners[::2]) > 0).all()
-    )
-    if not is_pair:
-        raise PlanMismatchError("the segments of a sample that is packed several times overlap or leave tokens out")
-    num_repeats = int((balance[::2] - 1).sum())
+    # The remaining positions of a sample are a pair: as many copies begin at the first as end at the second.
+    samples, first_rows, counts = np.unique(owners, return_index=True, return_counts=True)
+    if (counts != 2).any():
+        sample = int(samples[np.argmax(counts != 2)])
+        raise PlanMismatchError(f"the segments of sample {sample} overlap or leave tokens out")
+    num_repeats = int((balance[first_rows] - 1).sum())
     if num_repeats != plan.ledger.draws_repeated:
         raise PlanMismatchError(
             f"{num_repeats:,} draws are repeats, and the plan's account says {plan.ledger.draws_repeated:,}"
