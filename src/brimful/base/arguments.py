@@ -64,7 +64,6 @@ def understands(
     def decorate(function: Function) -> Function:
         signature = _signature(function, settings)
         title = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
-        positional, required, all_names = _plain_parameters(signature)
         alias_names = [alias for aliases in names.values() for alias in aliases]
 
         @functools.wraps(function)
@@ -77,16 +76,18 @@ def understands(
                     )
                 if used_names:
                     kwargs[argument] = kwargs.pop(used_names[0])
-            # Bound before the call: a TypeError from inside the function is not a mistake of this call. A call that
-            # clearly fits is not bound: binding takes as long as planning a hundred samples.
-            taken = positional[: len(args)]
-            given = kwargs.keys()
-            fits = len(taken) == len(args) and given <= all_names and required <= given | set(taken)
-            if not fits or not given.isdisjoint(taken):
-                try:
-                    signature.bind(*args, **kwargs)
-                except TypeError as error:
-                    raise _misfit(title, signature, alias_names, kwargs, elsewhere or {}, error) from None
+            try:
+                # Binding takes as long as planning a hundred samples: only a call that Python refuses is bound.
+                if not settings:
+                    return function(*args, **kwargs)
+            except TypeError as error:
+                # A TypeError from inside the function has a longer traceback, and is not a mistake of this call.
+                if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+                    raise
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError as error:
+                raise _misfit(title, signature, alias_names, kwargs, elsewhere or {}, error) from None
             return function(*args, **kwargs)
 
         call.__signature__ = signature  # type: ignore[attr-defined]
@@ -115,17 +116,6 @@ def _signature(function: Callable[..., Any], settings: Sequence[type[Any]]) -> i
         if item.init and item.name not in signature.parameters
     ]
     return signature.replace(parameters=own_parameters + of_fields)
-
-
-def _plain_parameters(signature: inspect.Signature) -> tuple[list[str], frozenset[str], frozenset[str]]:
-    """Return the names allowed by position, the required names and all names; no call fits if one is variadic."""
-    plain = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    parameters = [parameter for parameter in signature.parameters.values() if parameter.kind in plain]
-    by_position = [parameter.name for parameter in parameters if parameter.kind is plain[0]]
-    if len(parameters) < len(signature.parameters):
-        return [], frozenset({"*"}), frozenset()  # no call clearly fits: all are bound
-    required = frozenset(parameter.name for parameter in parameters if parameter.default is parameter.empty)
-    return by_position, required, frozenset(parameter.name for parameter in parameters)
 
 
 def _misfit(

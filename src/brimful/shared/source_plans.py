@@ -14,13 +14,12 @@ from brimful.base.cache import exclusive
 from brimful.base.fingerprint import fingerprint_array, fingerprint_of
 from brimful.base.progress import Progress
 from brimful.base.typing import AnyIntArray
-from brimful.base.wording import setting
 from brimful.encode.choose import as_encoder
 from brimful.encode.encoder import Encoder
-from brimful.errors import BrimfulError, SettingsError
+from brimful.errors import BrimfulError
 from brimful.measure import LengthCache, LengthTable, measure_lengths
 from brimful.plan import Plan, PlanSettings, plan_with
-from brimful.plan.policies.budgets import DERIVED
+from brimful.plan.policies.budgets import measured_budgets
 from brimful.shared.domains import Domains, group_of_packs, save_groups
 from brimful.shared.epoch_plans import BuiltPlan
 from brimful.shared.equal_arguments import Arguments, arguments_of
@@ -29,8 +28,6 @@ from brimful.sources.source import Source
 
 _VERSION = 1
 """Version in the name of every plan: plans that another version of brimful might make differently are not found."""
-
-_LOSS_TOKENS = "loss_tokens"
 
 
 @dataclass(eq=False)
@@ -100,16 +97,9 @@ class SourcePlans:
 
     def _measure(self, progress: Progress) -> LengthTable:
         source, encoder = self.samples
-        budgets = self.settings.budgets or {}
-        known_budgets = (_LOSS_TOKENS, *DERIVED, *encoder.budgets)
-        for name in budgets:
-            if name not in known_budgets:
-                raise SettingsError(
-                    f"{setting('budgets')}: {name!r} is unknown: packing can measure {', '.join(known_budgets)}"
-                )
-        measurement = ("tokens", _LOSS_TOKENS) if _LOSS_TOKENS in budgets else ("tokens",)
+        budgets = measured_budgets(self.settings.budgets or (), encoder.budgets)
         measure = self.lengths.lengths if isinstance(self.lengths, LengthCache) else measure_lengths
-        return measure(source, encoder, budgets=measurement, progress=progress, **self.measure_options)
+        return measure(source, encoder, budgets=budgets, progress=progress, **self.measure_options)
 
 
 def _kept(path: Path, settings: PlanSettings) -> Plan | None:

@@ -32,7 +32,7 @@ from brimful.measure.job import measure_and_keep
 from brimful.measure.measure_settings import MeasureSettings
 from brimful.plan import Plan, PlanSettings
 from brimful.plan.planner import plan_with
-from brimful.plan.policies.budgets import DERIVED
+from brimful.plan.policies.budgets import measured_budgets
 from brimful.plan.policies.groups import as_groups
 from brimful.sources.augmented import Transform
 from brimful.sources.directory import TextFiles
@@ -43,9 +43,6 @@ from brimful.store.settings import JobSettings
 from brimful.store.shards import StreamLog
 from brimful.store.summary import PackSummary, write_dropped
 from brimful.store.writing import write_plan
-
-_LOSS_TOKENS = "loss_tokens"
-"""Only column that measuring can add to the table; other budgets must follow from lengths."""
 
 
 @understands({}, PlanSettings, JobSettings, capacity=CAPACITY_NAMES)
@@ -99,7 +96,7 @@ def pack_dataset(
     source, encoder, store, log = pack_job.source, pack_job.encoder, pack_job.store, pack_job.log
     progress = pack_job.resources.progress
     home = JobHome(store, job.cache_dir)
-    _check_budgets(settings, encoder)
+    budgets = measured_budgets(settings.budgets or (), encoder.budgets)
     # The header holds the requested options; results of a search enter it through the plan's fingerprint.
     is_finished = _check_claim(pack_job, settings, groups)
     judges = as_filters(job.filters)
@@ -116,7 +113,7 @@ def pack_dataset(
             settings_from(
                 MeasureSettings,
                 {**vars(job), "progress": progress},
-                budgets=("tokens", _LOSS_TOKENS) if _LOSS_TOKENS in (settings.budgets or {}) else ("tokens",),
+                budgets=budgets,
                 path=home.path("lengths.arrow"),
                 rejects_path=home.path("rejects.jsonl"),
                 on_mismatch="rebuild",  # lengths of another job in a directory that is not claimed by packs yet
@@ -177,17 +174,6 @@ def pack_dataset(
         )
         store.put_atomic("summary.json", json.dumps(summary.as_dict(), indent=1).encode())
     return summary
-
-
-def _check_budgets(settings: PlanSettings, encoder: Encoder) -> None:
-    """Refuse a budget that packing cannot measure."""
-    known_budgets = (_LOSS_TOKENS, *DERIVED, *encoder.budgets)
-    for name in settings.budgets or ():
-        if name not in known_budgets:
-            raise SettingsError(
-                f"{setting('budgets', name, python=f'budgets {name!r}')} is unknown: packing can measure "
-                f"{', '.join(known_budgets)}"
-            )
 
 
 def _chained(named: Mapping[str, Any], cache_dir: str | os.PathLike[str] | None) -> tuple[Source, dict[str, int]]:

@@ -17,7 +17,7 @@ import os
 import time
 import weakref
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import xxhash
@@ -211,24 +211,12 @@ class LocalCopies:
             raise CorruptFileError(
                 f"{self.store.url}/{key} {state} and was committed with {size:,} bytes: write it again"
             )
-        if size <= _PART_BYTES:
-            yield self.store.get_range(key, 0, size)
-            return
-        starts = iter(range(0, size, _PART_BYTES))
 
-        def submit() -> None:
-            for start in starts:
-                waiting_items.append(threads.submit(self.store.get_range, key, start, min(start + _PART_BYTES, size)))
-                return
+        def part(start: int) -> bytes:
+            return self.store.get_range(key, start, min(start + _PART_BYTES, size))
 
         with ThreadPoolExecutor(_REQUESTS_AT_ONCE) as threads:
-            waiting_items: list[Future[bytes]] = []
-            for _ in range(_REQUESTS_AT_ONCE):
-                submit()
-            while waiting_items:
-                piece = waiting_items.pop(0).result()
-                submit()
-                yield piece
+            yield from threads.map(part, range(0, size, _PART_BYTES))
 
     def _make_room(self, part: int, path: Path, size: int) -> None:
         """Remove unused copies until this one fits, and reserve its bytes by extending its file."""

@@ -50,27 +50,25 @@ class FsspecBlobStore(BlobStore):
     Args:
         url: of the prefix.
         filesystem, root: an open file system of fsspec and the prefix in it; opened from the URL if None.
-        storage_options: of the file system, in addition to its own configuration and environment.
 
     Attributes:
         retries: repeater of failed requests.
     """
 
-    def __init__(self, url: str, *, filesystem: Any = None, root: str = "", **storage_options: Any) -> None:
+    def __init__(self, url: str, *, filesystem: Any = None, root: str = "") -> None:
         self.url = url.rstrip("/")
         self.retries = Retries(self.url)
-        self._storage_options = storage_options
         self._given = filesystem
         self._opened: tuple[int, Any] | None = None
         self._root = self._open()[1] if filesystem is None else root
         self._probed = False
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _reopened, (self.url, self._storage_options)
+        return FsspecBlobStore, (self.url,)  # a file system is not pickled, but opened in the other process
 
     def _open(self) -> tuple[Any, str]:
         # Listings are not cached: other writers add keys, and sizes would come from stale listings.
-        filesystem, root = filesystem_of(self.url, use_listings_cache=False, **self._storage_options)
+        filesystem, root = filesystem_of(self.url, use_listings_cache=False)
         self._opened = os.getpid(), filesystem
         return filesystem, root.rstrip("/")
 
@@ -216,11 +214,6 @@ class FsspecBlobStore(BlobStore):
     def delete(self, key: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             self.retries.call(f"delete {key}", lambda: self._fs.rm_file(self._path(key)))
-
-
-def _reopened(url: str, storage_options: dict[str, Any]) -> FsspecBlobStore:
-    """Return the store of another process: a file system is not pickled, but opened there."""
-    return FsspecBlobStore(url, **storage_options)
 
 
 class _MemoryBlob(Blob):

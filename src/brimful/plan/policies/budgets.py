@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,10 +19,36 @@ DERIVED: Mapping[str, Callable[[Int64Array], Int64Array]] = {
 }
 """Budgets that follow from the tokens of a segment: 1 per segment, and length², the cost of attention."""
 
+LOSS_TOKENS = "loss_tokens"
+"""Only budget of texts that has to be measured in addition to their tokens."""
+
 _MAX_CAPACITY = 2**52
 """Largest capacity of a budget: sums up to it are exact in float64, in which the scores of packing are computed."""
 
 _WITH_LOSS_TOKENS = setting("budgets", "loss_tokens", python='budgets=["tokens", "loss_tokens"]')
+
+
+def measured_budgets(budgets: Collection[str], of_encoder: Sequence[str]) -> tuple[str, ...]:
+    """Return what has to be measured of samples for a plan with these budgets.
+
+    Args:
+        budgets: of the plan, by name.
+        of_encoder: those that the encoder of the samples measures.
+
+    Raises:
+        SettingsError: a budget that packing cannot measure.
+
+    >>> measured_budgets(["squares", "loss_tokens"], ())
+    ('tokens', 'loss_tokens')
+    """
+    known_budgets = (LOSS_TOKENS, *DERIVED, *of_encoder)
+    for name in budgets:
+        if name not in known_budgets:
+            raise SettingsError(
+                f"{setting('budgets', name, python=f'budgets {name!r}')} is unknown: packing can measure "
+                f"{', '.join(known_budgets)}"
+            )
+    return ("tokens", LOSS_TOKENS) if LOSS_TOKENS in budgets else ("tokens",)
 
 
 @dataclass(frozen=True)
