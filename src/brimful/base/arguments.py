@@ -183,8 +183,7 @@ def option(default: Any, text: str, form: str | None = None, *flags: str, **fact
 
 def settings_from(kind: type[Settings], values: Mapping[str, Any], **further_values: Any) -> Settings:
     """Return the settings that values give by the names of their fields; other values are left out."""
-    names = [item.name for item in fields(kind) if item.init and item.name in values]  # type: ignore[arg-type]
-    return kind(**{name: values[name] for name in names}, **further_values)
+    return as_settings(kind, None, {**values, **further_values})
 
 
 def as_settings(kind: type[Settings], settings: Settings | None, options: Mapping[str, Any]) -> Settings:

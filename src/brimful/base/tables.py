@@ -259,7 +259,7 @@ def open_table(path: str | os.PathLike[str]) -> Table:
         if reader.num_record_batches != 1:
             raise CorruptFileError(f"{name} holds {reader.num_record_batches} record batches where one is due")
         # Column names are compared too: the checksum of a renamed column would never be looked up.
-        checksums = _read_checksums(metadata)
+        checksums: dict[str, Fingerprint] = json.loads(metadata.get(_CHECKSUMS_KEY, b"{}"))
         is_same = checksums.pop(_DESCRIPTION, None) == fingerprint_bytes(metadata[_DESCRIPTION_KEY])
         if not is_same or sorted(checksums) != sorted(reader.schema.names):
             raise CorruptFileError(f"{name} is damaged: its description is not the one that was written")
@@ -273,13 +273,6 @@ def open_table(path: str | os.PathLike[str]) -> Table:
         raise SourceNotFoundError(f"{name}: no such file") from error
     except (pa.ArrowException, MemoryError, ValueError, OSError) as error:
         raise CorruptFileError(f"{name} cannot be read as a table of brimful: {_first_line(error)}") from error
-
-
-def _read_checksums(metadata: Mapping[bytes, bytes]) -> dict[str, Fingerprint]:
-    """Return the checksums by column name."""
-    checksums: Any = json.loads(metadata.get(_CHECKSUMS_KEY, b"null"))
-    # Metadata without checksums is damaged: an empty mapping matches no description, so the file is refused.
-    return checksums if isinstance(checksums, dict) else {}
 
 
 def _first_line(error: BaseException) -> str:

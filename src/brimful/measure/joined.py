@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from brimful.base.fingerprint import differing_keys, fingerprint_of
+from brimful.base.fingerprint import fingerprint_of
 from brimful.errors import CacheMismatchError, SettingsError
 from brimful.lengths.table import LengthTable
 from brimful.lengths.targets import Account, Targets, joined_rows
 from brimful.measure.assembly import MAX_REJECTS
 from brimful.measure.filters import Duplicates
+from brimful.measure.provenance import differing_settings
 from brimful.measure.shares import measure_command
 
 
@@ -110,18 +111,9 @@ def _provenance(tables: Sequence[LengthTable]) -> dict[str, Any]:
 def _differences(first: LengthTable, table: LengthTable) -> list[str]:
     """Return the names of the settings in which two tables differ and on which lengths or plans depend."""
 
-    def settings(of: LengthTable, name: str) -> dict[str, Any]:
-        return {key: value for key, value in of.provenance.get(name, {}).items() if not key.startswith("row ")}
-
     # Settings of reading rows may differ from file to file, as in one call.
-    names = [
-        *differing_keys(settings(first, "settings"), settings(table, "settings")),
-        *differing_keys(settings(first, "labels"), settings(table, "labels")),
-        *(
-            f"augmentation {name}"
-            for name in differing_keys(settings(first, "augmentation"), settings(table, "augmentation"))
-        ),
-    ]
+    names = differing_settings(first.provenance, table.provenance)
+    names = [name for name in names if not name.startswith("row ")]
     if list(first.budgets) != list(table.budgets):
         names.append(f"budgets ({', '.join(first.budgets)} and {', '.join(table.budgets)})")
     if first.group_size != table.group_size:

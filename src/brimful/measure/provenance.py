@@ -14,6 +14,9 @@ from brimful.measure.filters import as_filters
 from brimful.measure.measure_settings import MeasureSettings
 from brimful.sources.source import Source
 
+_COMPARED = ("settings", "labels", "augmentation")
+"""Parts of a provenance that are compared by their keys."""
+
 
 def provenance_of(
     source: Source,
@@ -43,6 +46,15 @@ def provenance_of(
     }
 
 
+def differing_settings(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+    """Return the names of the settings, labels and settings of augmentation in which two provenances differ."""
+    return [
+        f"augmentation {name}" if part == "augmentation" else name
+        for part in _COMPARED
+        for name in differing_keys(first.get(part, {}), second.get(part, {}))
+    ]
+
+
 def open_earlier(
     target: Path, provenance: dict[str, Any], source: Source, encoder: Encoder
 ) -> tuple[LengthTable | None, str]:
@@ -61,20 +73,16 @@ def open_earlier(
             f"{setting('on_mismatch', 'rebuild')}"
         )
     # The content is compared last: the fingerprint of a file's first rows may require reading the file.
-    differences = differing_keys(table.provenance.get("settings", {}), provenance["settings"])
-    if "labels" in provenance and "labels" in table.provenance:
-        differences += differing_keys(table.provenance["labels"], provenance["labels"])
-    # A job without augmentation accepts any.
-    if "augmentation" in provenance:
-        earlier_augmentation = table.provenance.get("augmentation", {})
-        names = differing_keys(earlier_augmentation, provenance["augmentation"])
-        differences += [f"augmentation {name}" for name in names]
-    if not all(map(encoder.engine.trusts, table.provenance.get("engines", ()))):
+    earlier = table.provenance
+    # Targets count if both have them, and a job without augmentation accepts any.
+    names = [name for name in _COMPARED if name in provenance and (name != "labels" or name in earlier)]
+    differences = differing_settings({name: earlier.get(name, {}) for name in names}, {n: provenance[n] for n in names})
+    if not all(map(encoder.engine.trusts, earlier.get("engines", ()))):
         differences.append("libraries that encoded it, which were later found to give other tokens than the reference")
     if not differences and len(table) > len(source):
         differences = [f"source ({len(table):,} samples there, {len(source):,} here)"]
-    if not differences and not source.begins_with(len(table), table.provenance["source_fingerprint"]):
-        fingerprint = table.provenance["source_fingerprint"]
+    if not differences and not source.begins_with(len(table), earlier["source_fingerprint"]):
+        fingerprint = earlier["source_fingerprint"]
         differences = [f"source content ({short(fingerprint)} there, {short(source.fingerprint)} here)"]
     if not differences:
         return table, ""
