@@ -46,8 +46,8 @@ _ZERO_KEYS = {"token_type_ids", TOKEN_TYPES}
 _TOKENIZER_KEYS = {"special_tokens_mask", "offset_mapping", "overflow_to_sample_mapping", "length"}
 """Keys of numbers about the text that tokenizers add; causal models do not take them."""
 
-_DESCRIPTIVE_TYPES = (str, bytes, bool, int, float, Decimal, date, time, timedelta, PurePath)
-"""Types of values that can only describe the sample and are never inputs of the model."""
+_DESCRIPTIVE_TYPES = (str, bytes, Decimal, date, time, timedelta, PurePath)
+"""Types of values that, besides numbers, can only describe the sample and are never inputs of the model."""
 
 _ARRAYS = ("input_ids", "loss_mask", "cu_seqlens", "places", "positions", "loss_weights", "source_ids")
 """Attributes of ``TokenizedSample`` that are one array or None."""
@@ -280,10 +280,9 @@ class _Row:
     def input_ids(self) -> npt.NDArray[Any]:
         if "input_ids" not in self._sample:
             raise self._error(f"has no 'input_ids' (found {sorted(map(str, self._sample))})")
-        ids = self._array("input_ids")
+        ids = self._integers("input_ids")
         if ids.ndim != 1 or len(ids) == 0:
             raise self._error(f"has 'input_ids' of shape {ids.shape}: they must be one row of at least 1 token")
-        self._check_integers(ids, "input_ids")
         self._size = len(ids)
         outside = (ids > _INT32.max) | (ids < _INT32.min)
         if outside.any():
@@ -358,12 +357,11 @@ class _Row:
                 return np.ones(len(ids[token_indices]), dtype=bool)
             mask = np.logical_and.reduce(list(masks.values()))
             return self._without_padding(next(iter(masks)), mask, token_indices)
-        labels = self._array("labels")
+        labels = self._integers("labels")
         if labels.shape != ids.shape:
             raise self._error(
                 f"has 'input_ids' {ids.shape} and 'labels' {labels.shape}: they must be rows of one length"
             )
-        self._check_integers(labels, "labels")
         mask = labels != IGNORE_INDEX
         if bool((mask & (labels != ids)).any()):
             raise self._error("has a label that is not its own token; labels must not be shifted")
@@ -395,16 +393,12 @@ class _Row:
         return {key: row for key, row in rows.items() if key != TOKEN_TYPES or row.any()}
 
     def weights(self, token_indices: _Indices) -> Float32Array | None:
-        key = self._one_of(_WEIGHT_KEYS)
-        if key is None:
-            return None
-        row = self._per_token(key)
-        assert row is not None
-        return np.asarray(row[token_indices], dtype=np.float32)
+        row = self._per_token(self._one_of(_WEIGHT_KEYS))
+        return None if row is None else np.asarray(row[token_indices], dtype=np.float32)
 
     def sources(self, num_segments: int) -> Int32Array | None:
         key = self._one_of(_SOURCE_KEYS)
-        if key is None:
+        if self._sample.get(key) is None:
             return None
         ids = np.atleast_1d(self._integers(key))
         if ids.shape not in ((1,), (num_segments,)):
@@ -413,11 +407,12 @@ class _Row:
             )
         return np.broadcast_to(ids, (num_segments,)).astype(np.int32)
 
-    def _one_of(self, synonyms: Sequence[str]) -> str | None:
+    def _one_of(self, synonyms: Sequence[str]) -> str:
+        """Return the key among synonyms that the sample has; the first one if it has none."""
         keys = [key for key in synonyms if self._sample.get(key) is not None]
         if len(keys) > 1:
             raise self._error(f"has {keys[0]!r} and {keys[1]!r}, which mean the same: give one of them")
-        return keys[0] if keys else None
+        return [*keys, *synonyms][0]
 
     def _starts_of_lengths(self, num_tokens: int) -> Int64Array:
         lengths = self._integers("seq_lengths")
@@ -482,12 +477,9 @@ class _Row:
 
     def _integers(self, key: str) -> npt.NDArray[Any]:
         array = self._array(key)
-        self._check_integers(array, key)
-        return array
-
-    def _check_integers(self, array: npt.NDArray[Any], key: str) -> None:
-        if array.dtype.kind not in "iu":
+        if array.size and array.dtype.kind not in "iu":
             raise self._error(f"has {key!r} of {array.dtype}, which must hold whole numbers")
+        return array
 
     def _error(self, problem: str) -> CollateError:
         return CollateError(f"{self._name} {problem}")
@@ -495,25 +487,18 @@ class _Row:
 
 def _may_be_for_the_model(value: Any) -> bool:
     """Return true for rows of numbers and for objects. Text, single numbers and records describe the sample."""
+    is_row = isinstance(value, (list, tuple))
+    while isinstance(value, (list, tuple)):
+        # The first element stands for all: rows of a data set have one type.
+        value = next((inner for inner in value if inner is not None), "")
+    if isinstance(value, Mapping):
+        return not is_row and any(getattr(inner, "shape", ()) != () for inner in value.values())
     if isinstance(value, _DESCRIPTIVE_TYPES):
         return False
-    if isinstance(value, Mapping):
-        return any(getattr(inner, "shape", ()) != () for inner in value.values())
-    if isinstance(value, (list, tuple)):
-        # The first element stands for all: rows of a data set have one type.
-        element = next((inner for inner in value if inner is not None), "")
-        if isinstance(element, (bool, int, float)) or _is_number_of_a_library(element):
-            return True
-        return not isinstance(element, Mapping) and _may_be_for_the_model(element)
-    shape = getattr(value, "shape", None)
+    if isinstance(value, (bool, int, float)) or getattr(value, "shape", None) == ():
+        return is_row
     # Only NumPy has arrays of text. Dtypes of other libraries, such as torch, have no kind.
-    kind = getattr(getattr(value, "dtype", None), "kind", None)
-    return shape is None or (len(shape) > 0 and kind not in ("U", "S"))
-
-
-def _is_number_of_a_library(value: Any) -> bool:
-    """Return true for a number of NumPy or torch, which has the shape ``()``; NumPy text is not a number."""
-    return getattr(value, "shape", None) == () and not isinstance(value, _DESCRIPTIVE_TYPES)
+    return getattr(getattr(value, "dtype", None), "kind", None) not in ("U", "S")
 
 
 def _few(numbers: npt.NDArray[Any]) -> str:

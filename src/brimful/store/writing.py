@@ -1,8 +1,6 @@
 """Writer of the packs of a finished plan. Every shard is a task that is safe to run twice."""
 
 import os
-import socket
-import uuid
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from typing import Any
@@ -22,7 +20,7 @@ from brimful.sources.source import Source
 from brimful.store.claim import PackJob
 from brimful.store.settings import JobSettings
 from brimful.store.shard_task import ShardContext, ShardTasks, write_shard
-from brimful.store.shards import EndRecord, ShardRecord, StreamLog
+from brimful.store.shards import EndRecord, ShardRecord, StreamLog, new_producer_id
 
 _IN_PROCESS_TOKENS = 30_000_000
 """Tokens below which one process copies a job faster than several processes start."""
@@ -122,7 +120,7 @@ def write_plan(job: PackJob, plan: Plan, encoded: StoredSamples | None) -> int:
             directory=job.directory,
             packs_per_shard=per_shard,
             cum_tokens=np.cumsum(plan.pack_tokens)[edges[1:] - 1].tolist(),
-            producer_id=f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}",
+            producer_id=new_producer_id(),
             media_root="" if attached is None else attached.root,
         )
         packs_of_shards = np.diff(edges)

@@ -36,7 +36,7 @@ def test_rows_of_tokens_are_taken_as_they_are(name: str) -> None:
         ({"input_ids": []}, "'input_ids' of shape (0,)"),
         ({"input_ids": [1, -1]}, "-1 in 'input_ids', which is not a token id"),
         ({"input_ids": [1, 2**31]}, "2147483648 in 'input_ids' at token 1, which no vocabulary has"),
-        ({"input_ids": "text"}, "'input_ids' of shape ()"),
+        ({"input_ids": "text"}, "'input_ids' of <U4, which must hold whole numbers"),
         ({"input_ids": [1.5]}, "'input_ids' of float64, which must hold whole numbers"),
         ({"input_ids": [1, 2], "labels": [2]}, "'input_ids' (2,) and 'labels' (1,): they must be rows of one length"),
         ({"input_ids": [1, 2], "labels": [2, -100]}, "a label that is not its own token; labels must not be shifted"),

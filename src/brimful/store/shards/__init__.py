@@ -4,7 +4,7 @@ from brimful.store.shards.format import BATCH_ROWS, MEDIA_VERSION, SHARD_VERSION
 from brimful.store.shards.log import LANES, StreamLog
 from brimful.store.shards.pack import FingerprintedPacks, Pack, PackRows, PackSequence, PlainPack, assemble_pack
 from brimful.store.shards.shard_reader import ShardReader
-from brimful.store.shards.shard_record import EndRecord, ShardRecord, add_shard
+from brimful.store.shards.shard_record import EndRecord, ShardRecord, add_shard, new_producer_id
 
 __all__ = [
     "BATCH_ROWS",
@@ -23,4 +23,5 @@ __all__ = [
     "StreamLog",
     "add_shard",
     "assemble_pack",
+    "new_producer_id",
 ]

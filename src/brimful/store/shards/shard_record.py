@@ -1,6 +1,9 @@
 """Records of the log: each commits a shard, and the last one ends the stream."""
 
 import json
+import os
+import socket
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -70,6 +73,11 @@ def append_records(
             raise CorruptFileError(f"{name} does not follow from the records before it")
         shards.append(record)
     return None
+
+
+def new_producer_id() -> str:
+    """Return host, process id and random digits of this writer, for the records of its shards."""
+    return f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
 
 
 def add_shard(

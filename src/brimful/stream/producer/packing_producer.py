@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
-import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -22,7 +20,7 @@ from brimful.errors import StoreMismatchError
 from brimful.sources.directory_feed import open_feed
 from brimful.sources.feed import Feed
 from brimful.sources.settings import RowSettings
-from brimful.store.shards import EndRecord, StreamLog
+from brimful.store.shards import EndRecord, StreamLog, new_producer_id
 from brimful.stream.producer.back_pressure import BackPressure, Clock
 from brimful.stream.producer.carry_over import save_carry_over
 from brimful.stream.producer.intake import Intake
@@ -111,7 +109,7 @@ class PackingProducer:
         check_apart(source, self.directory)
         self.name = self._settings.producer
         self._notes = dict(notes or {})
-        self._writer_id = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self._writer_id = new_producer_id()
         self._registration: Registration | None = None
         self._records = SeenRecords(self._log, self.name, self._clock, self._carried_media)
         self._window = PackingWindow(self._settings)
