@@ -29,6 +29,9 @@ CAPACITY_NAMES = ("max_length", "packing_length", "seq_length")
 """Names that trainers give to the capacity of a pack; the command line has a flag of each."""
 
 
+Settings = TypeVar("Settings")
+
+
 def understands(
     elsewhere: Mapping[str, str] | None = None, /, *settings: type[Any], **names: tuple[str, ...]
 ) -> Callable[[Function], Function]:
@@ -145,9 +148,6 @@ def _misfit(
             texts.append("*")
         texts.append(parameter.name)
     return WrongTypeError(f"{title}: {error}: it is called as {title}({', '.join(texts)})")
-
-
-Settings = TypeVar("Settings")
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,16 @@ from brimful.errors import CorruptFileError, SourceNotFoundError
 Array = npt.NDArray[Any]
 
 
+_DESCRIPTION_KEY = b"brimful"
+
+_CHECKSUMS_KEY = b"brimful_checksums"
+
+_DESCRIPTION = ""
+"""Name of the description among the checksums; no column has an empty name."""
+
+_Array = np.ndarray[Any, np.dtype[Any]]
+
+
 def to_arrow(values: Array) -> Any:
     """Return a column of integers, floats or booleans without a copy; only booleans are copied, into bits.
 
@@ -83,13 +93,6 @@ def to_numpy(column: Any) -> Array:
         bits = np.frombuffer(data, dtype=np.uint8)
         return np.unpackbits(bits, count=stop, bitorder="little")[column.offset :].view(np.bool_)
     return np.frombuffer(data, dtype=column.type.to_pandas_dtype(), count=stop)[column.offset :]
-
-
-_DESCRIPTION_KEY = b"brimful"
-_CHECKSUMS_KEY = b"brimful_checksums"
-_DESCRIPTION = ""
-"""Name of the description among the checksums; no column has an empty name."""
-_Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True)

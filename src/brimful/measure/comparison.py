@@ -40,6 +40,16 @@ ReferenceRows: TypeAlias = list[tuple[Sample, EncodedSample | BadSampleError]]
 """Samples to compare, each with what the reference made of it."""
 
 
+SHARE = 256
+"""Samples with media for each compared one, if time allows."""
+
+TIME_SHARE = 0.02
+"""Share of the measuring time so far that comparisons may take, not counting the first sample of each kind."""
+
+_COUNTS = ("images", "frames", "sounds")
+"""Budgets that tell kinds of samples apart: none, one, or several of each."""
+
+
 def reference_rows(context: BlockContext, task: BlockTask, filtered_rows: Collection[int] = ()) -> ReferenceRows:
     """Return a few rows of a block, encoded by the reference."""
     samples = [sample for first in _first_rows(task) for sample in _few_of(context, task, first, filtered_rows)]
@@ -173,16 +183,6 @@ def _refusal(
         f"differently than the libraries that it replaces: {difference}. Nothing that it encoded is used; run the same "
         f"command again: it goes on without it, as with {setting('fast', False)}"
     )
-
-
-SHARE = 256
-"""Samples with media for each compared one, if time allows."""
-
-TIME_SHARE = 0.02
-"""Share of the measuring time so far that comparisons may take, not counting the first sample of each kind."""
-
-_COUNTS = ("images", "frames", "sounds")
-"""Budgets that tell kinds of samples apart: none, one, or several of each."""
 
 
 class MediaComparison:

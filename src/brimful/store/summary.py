@@ -17,6 +17,9 @@ from brimful.plan.ledger import MUCH_LOST, drop_reason
 from brimful.plan.policies.proportions import describe_mixture
 from brimful.sources.source import Source
 
+_COLUMNS_SHOWN = 8
+"""Unread columns that the summary names; the rest are counted."""
+
 
 def why_dropped(plan: Plan, table: LengthTable, sample_id: int) -> str:
     """Return the reason why a plan dropped a sample."""
@@ -56,10 +59,6 @@ def write_dropped(path: str | os.PathLike[str], plan: Plan, table: LengthTable, 
                 "reason": why_dropped(plan, table, sample_id),
             }
             file.write(json.dumps(sample, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n")
-
-
-_COLUMNS_SHOWN = 8
-"""Unread columns that the summary names; the rest are counted."""
 
 
 @dataclass(frozen=True)

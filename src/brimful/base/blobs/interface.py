@@ -17,6 +17,13 @@ from brimful.base.blobs import crash_points
 T = TypeVar("T")
 
 
+_SMALL_WRITE = 1 << 16
+"""Bytes that are collected in memory before one call writes them to the device."""
+
+_LATE_PAUSES: tuple[float, ...] = (0.1, 0.4, 1.5, 4.0, 8.0, 16.0)
+"""Seconds between checks for a blob that is promised and absent: half a minute in all."""
+
+
 def at_once(function: Callable[[T], object], values: Iterable[T]) -> None:
     """Call a function with each value, in a thread of its own; raise the first error once all have returned."""
     values = list(values)
@@ -27,13 +34,6 @@ def at_once(function: Callable[[T], object], values: Iterable[T]) -> None:
     with ThreadPoolExecutor(len(values)) as threads:
         for _ in threads.map(function, values):
             pass
-
-
-_SMALL_WRITE = 1 << 16
-"""Bytes that are collected in memory before one call writes them to the device."""
-
-_LATE_PAUSES: tuple[float, ...] = (0.1, 0.4, 1.5, 4.0, 8.0, 16.0)
-"""Seconds between checks for a blob that is promised and absent: half a minute in all."""
 
 
 class BlobStore(abc.ABC):

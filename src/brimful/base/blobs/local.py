@@ -32,6 +32,15 @@ IN_USE = ".in-use"
 """Name of the file in the folder whose lock says that a job uses it."""
 
 
+_MAX_WRITE = 1 << 24
+"""Bytes of one write; between two of them the fault tests can end the process."""
+
+_CLAIM_PAUSES = (0.001, 0.01, 0.1, 0.4)
+"""Seconds between checks of an empty file: its name may be claimed, and its bytes about to arrive."""
+
+Seen = TypeVar("Seen")
+
+
 @dataclass(frozen=True)
 class FolderUse:
     """A claim on a folder of temporary files; ``locked`` is false where the system has no locks."""
@@ -84,15 +93,6 @@ def remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
-
-
-_MAX_WRITE = 1 << 24
-"""Bytes of one write; between two of them the fault tests can end the process."""
-
-_CLAIM_PAUSES = (0.001, 0.01, 0.1, 0.4)
-"""Seconds between checks of an empty file: its name may be claimed, and its bytes about to arrive."""
-
-Seen = TypeVar("Seen")
 
 
 class LocalBlobStore(BlobStore):

@@ -29,6 +29,10 @@ _MARK = "tmp/directory-id"
 """Key of the mark; it is removed with all temporary files when the last job in a store ends."""
 
 
+_VARIABLES = ("BRIMFUL_", "HF_", "TOKENIZERS_", "TRANSFORMERS_")
+"""Prefixes of the environment variables that workers take over: caches, and whether hubs may be used."""
+
+
 def marks_of(directories: Sequence[str | os.PathLike[str]]) -> dict[str, str]:
     """Return the mark of each directory by absolute path; a directory without a mark gets one."""
     marks = {}
@@ -48,10 +52,6 @@ def unshared(marks: Mapping[str, str]) -> str:
         except OSError:
             return directory
     return ""
-
-
-_VARIABLES = ("BRIMFUL_", "HF_", "TOKENIZERS_", "TRANSFORMERS_")
-"""Prefixes of the environment variables that workers take over: caches, and whether hubs may be used."""
 
 
 def _version() -> str:

@@ -27,6 +27,17 @@ Rows are trees, which are freed without a collector: searching for cycles every 
 """
 
 
+ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1", "FASTOKENS_BPE_THREADS": "1"}
+"""Environment variables of a worker: each core already has a process, with which more threads would compete.
+
+The server that forks workers has them too: a library's threads do not exist in a forked process, and locks that they
+held at the fork stay locked there.
+"""
+
+_FROM_SCRIPT = re.compile(rb"\x8c\x08__main__\x94\x8c.([\w.]+)", re.DOTALL)
+"""Reference in a pickle to a class or function of the script itself; the group is its name."""
+
+
 def collect_rarely() -> None:
     """Collect garbage rarely in this process from now on, and never among the existing objects.
 
@@ -56,18 +67,6 @@ def rare_collections() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*thresholds)
-
-
-ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1", "FASTOKENS_BPE_THREADS": "1"}
-"""Environment variables of a worker: each core already has a process, with which more threads would compete.
-
-The server that forks workers has them too: a library's threads do not exist in a forked process, and locks that they
-held at the fork stay locked there.
-"""
-
-
-_FROM_SCRIPT = re.compile(rb"\x8c\x08__main__\x94\x8c.([\w.]+)", re.DOTALL)
-"""Reference in a pickle to a class or function of the script itself; the group is its name."""
 
 
 class WorkerTraceback(Exception):

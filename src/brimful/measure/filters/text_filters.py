@@ -10,6 +10,12 @@ from brimful.sources.sample import Sample
 _Bounds = TypeVar("_Bounds", bound="TextLength")
 
 
+PHRASES = ("i'm sorry", "i am sorry", "i cannot", "i can't", "i'm unable to", "i am unable to", "as an ai")
+"""Beginnings of refusals, in lowercase, with straight apostrophes."""
+
+_STRAIGHT = str.maketrans({"’": "'", "‘": "'", "ʼ": "'"})
+
+
 @dataclass(frozen=True)
 class TextLength(Filter):
     """Filter of samples whose answers together are shorter than ``least`` or longer than ``most``.
@@ -118,12 +124,6 @@ class Repetition(Filter):
                 if number >= self.words:
                     return f"a text has the word {word[:40]!r} {number:,} times in a row"
         return None
-
-
-PHRASES = ("i'm sorry", "i am sorry", "i cannot", "i can't", "i'm unable to", "i am unable to", "as an ai")
-"""Beginnings of refusals, in lowercase, with straight apostrophes."""
-
-_STRAIGHT = str.maketrans({"’": "'", "‘": "'", "ʼ": "'"})
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,10 @@ SAMPLES_OF_PRODUCER = 1 << 44
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
+_ROWS = 256
+"""First rows, by which the encoding mode is chosen."""
+
+
 @dataclass(frozen=True)
 class Registration:
     """One producer of a stream.
@@ -125,10 +129,6 @@ class Producers:
             return Registration(number, values["producer"], values["settings"])
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptFileError(f"{self._store.url}/{key} is damaged: {error!r}") from error
-
-
-_ROWS = 256
-"""First rows, by which the encoding mode is chosen."""
 
 
 def mode_of_arrivals(settings: EncoderSettings, feed: Feed, known: Registration | None, *, close: bool) -> Mode | None:
