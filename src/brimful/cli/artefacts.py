@@ -52,6 +52,18 @@ def lengths_in(directory: str) -> LengthTable | None:
     return LengthTable.open(path) if os.path.exists(path) else None
 
 
+def tables_at(path: str) -> tuple[LengthTable | None, Plan | None]:
+    """Open the lengths and the plan at a path or in a directory; numbers in a ``.npy`` or ``.npz`` file are lengths."""
+    if os.path.isdir(path):
+        return lengths_in(path), plan_in(path)
+    kind = kind_of(path)
+    if kind == PLAN:
+        return None, Plan.open(path)
+    if kind == LENGTHS:
+        return LengthTable.open(path), None
+    return lengths_from_npy(path) if path.endswith((".npy", ".npz")) else None, None
+
+
 def lengths_as_dict(table: LengthTable) -> dict[str, Any]:
     """Return a length table for JSON."""
     return {

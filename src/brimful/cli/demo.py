@@ -8,7 +8,7 @@ from functools import partial
 import click
 
 from brimful.cli.options import command, grouped, json_option
-from brimful.cli.terminal import show_json
+from brimful.cli.program import show_json
 
 
 @command()

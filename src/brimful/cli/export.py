@@ -17,7 +17,7 @@ from brimful.cli.options import (
     store_options,
     value_option,
 )
-from brimful.cli.terminal import show
+from brimful.cli.program import show
 from brimful.integrations.export import LAYOUTS, check_export, export_packs
 from brimful.integrations.export.packed_pairs import open_as_packed
 from brimful.serve import open_packs

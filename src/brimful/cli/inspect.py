@@ -25,10 +25,10 @@ from brimful.cli.artefacts import (
     lengths_in,
     plan_as_dict,
     plan_in,
+    tables_at,
 )
 from brimful.cli.options import command, grouped, json_option, value_option
-from brimful.cli.program import in_flags
-from brimful.cli.terminal import show, show_json, show_lines
+from brimful.cli.program import in_flags, show, show_json, show_lines
 from brimful.errors import (
     CorruptFileError,
     NotAPackStoreError,
@@ -102,10 +102,10 @@ def inspect(path: str, index: int | None, sample: int | None, check: bool, as_js
 
 def _plan_and_lengths(path: str, kind: str | None) -> tuple[Plan | None, LengthTable | None]:
     """Open the plan and the lengths at a path, in it, or in the same directory."""
-    folder = path if os.path.isdir(path) else os.path.dirname(path)
+    table, plan = tables_at(path)
     # A length table is shown alone: a plan in the same directory may belong to another table.
-    plan = None if kind == LENGTHS else Plan.open(path) if kind == PLAN else plan_in(folder)
-    table = LengthTable.open(path) if kind == LENGTHS else lengths_in(folder)
+    if kind == PLAN:
+        table = lengths_in(os.path.dirname(path))
     if plan is not None and table is not None and table.fingerprint != plan.length_fingerprint:
         table = None  # from another job in the same directory
     return plan, table

@@ -28,7 +28,7 @@ from brimful.cli.options import (
     store_options,
     value_option,
 )
-from brimful.cli.terminal import show
+from brimful.cli.program import show
 from brimful.errors import SettingsError, SourceNotFoundError
 from brimful.measure import OnMismatch
 from brimful.plan import Plan

@@ -30,7 +30,7 @@ from brimful.cli.options import (
     training_options,
     value_option,
 )
-from brimful.cli.terminal import show, show_lines
+from brimful.cli.program import show, show_lines
 from brimful.errors import SettingsError, SourceNotFoundError
 from brimful.measure import LengthTable, join_tables
 from brimful.measure.shares import unfinished_shares

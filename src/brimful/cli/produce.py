@@ -23,8 +23,7 @@ from brimful.cli.options import (
     source_argument,
     value_option,
 )
-from brimful.cli.program import in_flags
-from brimful.cli.terminal import show
+from brimful.cli.program import in_flags, show
 from brimful.encode.choose import EncoderSettings
 from brimful.errors import SettingsError
 from brimful.media.families import MediaSettings

@@ -1,4 +1,4 @@
-"""The program: its commands, settings as flags, and its exit on errors.
+"""The program: its commands, settings as flags, results on standard output, and its exit on errors.
 
 >>> from brimful.base.wording import setting
 >>> in_flags(f"choose {setting('overflow', 'drop')}, or {setting('capacity', 8192)}")
@@ -9,11 +9,13 @@ import errno
 import json
 import os
 import shlex
+import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
+from textwrap import wrap
 from typing import Any, NoReturn
 
 import click
@@ -199,3 +201,46 @@ def _fail(message: str, error: BaseException, as_json: bool) -> None:
     else:
         print(f"error: {line}", file=sys.stderr)
     sys.exit(2)
+
+
+_LABEL = 15
+"""Characters of the label before a description: ``packs          91 of 1,024 tokens``."""
+
+_MIN_WIDTH = 40
+"""Characters of a line on the narrowest terminal; a narrower one breaks lines itself."""
+
+
+def show(data: Any, lines: Callable[[], Iterable[str]], as_json: bool) -> None:
+    """Print a result: ``data`` as JSON, or ``lines`` as text, which are computed only then."""
+    if as_json:
+        show_json(data)
+    else:
+        show_lines(lines())
+
+
+def show_json(value: Any) -> None:
+    """Print a result as one line of JSON."""
+    click.echo(json.dumps(value, ensure_ascii=False))
+
+
+def show_lines(lines: Iterable[str]) -> None:
+    """Print a result as text: settings as flags, descriptions folded to the terminal, whole lines elsewhere."""
+    # A file or pipe gets whole lines, which tools can search.
+    width = max(_MIN_WIDTH, shutil.get_terminal_size().columns) if sys.stdout.isatty() else None
+    for line in lines:
+        for text in in_flags(line).split("\n"):
+            click.echo(text if width is None else folded(text, width))
+
+
+def folded(line: str, width: int) -> str:
+    """Fold a description at a width, indented to the end of its label. Rows of tables, which have none, stay whole.
+
+    >>> print(folded("lower bound    91 packs: at what any plan needs", 40))
+    lower bound    91 packs: at what any
+                   plan needs
+    """
+    label, text = line[:_LABEL], line[_LABEL:].strip()
+    if len(line) <= width or label[0] == " " or label[-1] != " ":
+        return line
+    lines = wrap(text, width, initial_indent=label, subsequent_indent=" " * _LABEL, break_on_hyphens=False)
+    return "\n".join(lines)

@@ -11,14 +11,9 @@ from brimful.base.fingerprint import short
 from brimful.base.typing import AnyIntArray
 from brimful.cli.arguments import make_run
 from brimful.cli.artefacts import (
-    LENGTHS,
-    PLAN,
     decoder_of,
-    kind_of,
-    lengths_from_npy,
-    lengths_in,
     numbers_from_npy,
-    plan_in,
+    tables_at,
 )
 from brimful.cli.options import (
     command,
@@ -28,7 +23,7 @@ from brimful.cli.options import (
     training_options,
     value_option,
 )
-from brimful.cli.terminal import show_json, show_lines
+from brimful.cli.program import show_json, show_lines
 from brimful.errors import (
     NotAPackStoreError,
     PlanMismatchError,
@@ -100,17 +95,9 @@ def _open(path: str) -> tuple[LengthTable | None, Plan | None]:
     """Open the table and the plan at a path or in it; if a directory has both, they must belong together."""
     if not os.path.exists(path):
         raise SourceNotFoundError(f"{path}: no such file or directory")
-    table, plan, kind = None, None, kind_of(path)
-    if os.path.isdir(path):
-        table, plan = lengths_in(path), plan_in(path)
-        if plan is not None:
-            _check_together(path, table, plan)
-    elif kind == LENGTHS:
-        table = LengthTable.open(path)
-    elif kind == PLAN:
-        plan = Plan.open(path)
-    elif path.endswith((".npy", ".npz")):
-        table = lengths_from_npy(path)
+    table, plan = tables_at(path)
+    if os.path.isdir(path) and plan is not None:
+        _check_together(path, table, plan)
     if table is None and plan is None:
         raise NotAPackStoreError(
             f"{path} is not a length table, plan or pack store with its plan; data is measured first: "

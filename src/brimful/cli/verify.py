@@ -9,7 +9,7 @@ import click
 from brimful.base.optional import optional
 from brimful.cli.arguments import imported
 from brimful.cli.options import command, grouped, json_option, value_option
-from brimful.cli.terminal import show
+from brimful.cli.program import show
 from brimful.errors import SettingsError
 
 

@@ -11,8 +11,7 @@ from brimful.media.store import MediaCensus
 from brimful.plan.ledger import MUCH_LOST
 from brimful.plan.policies.proportions import SourceDraws
 from brimful.report.analysis.advise import Advice
-from brimful.report.analysis.contents import BudgetFill, SourceShare
-from brimful.report.analysis.facts import Facts
+from brimful.report.analysis.facts import BudgetFill, Facts, SourceShare
 from brimful.report.analysis.rank_balance import PartBalance, RankBalance
 from brimful.report.analysis.what_if import Alternative, CapacityPoint, PlannedPacks
 

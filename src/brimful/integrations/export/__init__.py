@@ -2,8 +2,7 @@
 
 from brimful.integrations.export.energon import energon_mix, select_samples_to_pack
 from brimful.integrations.export.export_check import ExportCheck, check_export
-from brimful.integrations.export.export_job import ExportSummary, export_packs
-from brimful.integrations.export.layouts import LAYOUTS
+from brimful.integrations.export.export_job import LAYOUTS, ExportSummary, export_packs
 
 __all__ = [
     "LAYOUTS",

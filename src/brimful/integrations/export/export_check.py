@@ -9,8 +9,8 @@ from typing import Any
 from brimful.base.blobs import open_blob_store
 from brimful.base.progress import Progress
 from brimful.errors import CorruptFileError, StoreMismatchError
+from brimful.integrations.export.export_job import layout_of
 from brimful.integrations.export.export_layout import read_medium
-from brimful.integrations.export.layouts import layout_of
 from brimful.integrations.export.packed_pairs import comparable, source_of_packs
 from brimful.integrations.export.record import ExportRecords
 from brimful.serve import Pack, open_packs

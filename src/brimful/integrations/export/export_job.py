@@ -1,4 +1,4 @@
-"""Export of packs: shard by shard, each whole or not at all, by several processes."""
+"""Export of packs: the table of layouts, and the job that writes shard by shard, each whole or not at all."""
 
 import os
 from collections.abc import Iterator
@@ -12,11 +12,44 @@ from brimful.base.fingerprint import short
 from brimful.base.progress import Progress
 from brimful.base.wording import counted, setting
 from brimful.errors import SettingsError
+from brimful.integrations.export.energon import EnergonLayout
 from brimful.integrations.export.export_layout import ExportPlan, Layout, Shard, ShardOutcome
-from brimful.integrations.export.layouts import LAYOUTS, layout_of
+from brimful.integrations.export.megatron import MegatronLayout
+from brimful.integrations.export.packed_pairs import PackedCaptionsLayout, PackedChatsLayout
 from brimful.integrations.export.record import ExportRecords
+from brimful.integrations.export.row_layouts import BridgeLayout, HuggingFaceLayout, JsonLinesLayout
+from brimful.integrations.export.webdataset import WebDatasetLayout
 from brimful.serve import Pack, PackStore, open_packs
 from brimful.store.shards.pack import FingerprintedPacks
+
+_CLASSES: tuple[type[Layout], ...] = (
+    EnergonLayout,
+    WebDatasetLayout,
+    HuggingFaceLayout,
+    MegatronLayout,
+    BridgeLayout,
+    JsonLinesLayout,
+    PackedCaptionsLayout,
+    PackedChatsLayout,
+)
+
+LAYOUTS: dict[str, type[Layout]] = {layout.name: layout for layout in _CLASSES}
+"""Class of each layout, by the name that ``export_packs`` and the command line take."""
+
+
+def layout_of(name: str) -> Layout:
+    """Return a layout by its name.
+
+    Raises:
+        SettingsError: no such layout; lists all.
+
+    >>> layout_of("energon").name
+    'energon'
+    """
+    if name not in LAYOUTS:
+        raise SettingsError(f"{setting('to')} {name!r} is unknown: use one of {', '.join(LAYOUTS)}")
+    return LAYOUTS[name]()
+
 
 _SHARD_BYTES = 64 << 20
 """Bytes of the tokens of a shard, at 4 bytes each: as in pack stores."""

@@ -8,8 +8,7 @@ import pytest
 from brimful import plan_packs
 from brimful.errors import SettingsError
 from brimful.measure import LengthTable
-from brimful.report.analysis.contents import measure_budget_fill, source_shares
-from brimful.report.analysis.facts import gather_facts
+from brimful.report.analysis.facts import gather_facts, measure_budget_fill, source_shares
 from brimful.report.analysis.training_run import TrainingRun
 
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from brimful.base.wording import setting
-from brimful.cli.program import in_flags
-from brimful.cli.terminal import folded, show_lines
+from brimful.cli.program import folded, in_flags, show_lines
 from brimful.measure import LengthTable
 from brimful.plan import plan_packs
 from brimful.report.analysis.facts import gather_facts
