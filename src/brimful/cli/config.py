@@ -70,6 +70,13 @@ class FileEntry(NamedTuple):
     where: str
     node: Any
 
+    @property
+    def text(self) -> Any:
+        """The value with texts as they are written, also in its lists and mappings; None for null."""
+        import yaml
+
+        return None if self.node.tag.endswith(":null") else yaml.BaseLoader("").construct_object(self.node, deep=True)
+
 
 class SourceArgument(click.Argument):
     """The paths of a command, which may be in the file of ``--config`` instead."""
@@ -155,12 +162,10 @@ def file_entries(path: str, flag: str) -> list[FileEntry]:
         raise SettingsError(f"{flag} {path} has more than {_MAX_BYTES:,} bytes: it is data, not a file of settings")
     try:
         root = yaml.compose(content, Loader=yaml.SafeLoader)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError, UnicodeDecodeError) as error:
         mark = getattr(error, "problem_mark", None)
         place = path if mark is None else f"{path}:{mark.line + 1}"
         raise SettingsError(f"{place}: not YAML: {getattr(error, 'problem', None) or 'it is not text'}") from error
-    except (RecursionError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path}: not a file of settings: {type(error).__name__}") from error
     if not isinstance(root, yaml.MappingNode):
         raise SettingsError(f"{path}: a file of settings has lines such as `max_length: 8192`, and this one has none")
     return node_entries(path, root)
@@ -222,7 +227,8 @@ def _options(command: click.Command) -> dict[str, click.Option]:
 
 def _value(entry: FileEntry, option: click.Option, ctx: click.Context) -> Any:
     """Return the value of an option in its type; None if the file leaves it open."""
-    if _is_null(entry.node):
+    text = entry.text
+    if text is None:
         return None
     if option.is_flag:
         if (value := _yes_or_no(entry)) is None:
@@ -231,8 +237,7 @@ def _value(entry: FileEntry, option: click.Option, ctx: click.Context) -> Any:
     if option.multiple:
         return texts_of(entry)
     kind = _NUMBERS.get(option.type.name)
-    text = _text(entry.node)
-    if text is None:
+    if not isinstance(text, str):
         raise wrong_value(entry, kind or "one text")
     text = _VALUES.get(_word(entry.key), {}).get(text, text)
     try:
@@ -249,34 +254,22 @@ def _value(entry: FileEntry, option: click.Option, ctx: click.Context) -> Any:
 
 def _yes_or_no(entry: FileEntry) -> bool | None:
     """Return the truth that a value says; None if it says none."""
-    text = (_text(entry.node) or "").lower()
+    text = str(entry.text).lower()
     return True if text in _YES else False if text in _NO else None
 
 
 def texts_of(entry: FileEntry) -> tuple[str, ...]:
     """Return one text or a list of texts; a mapping gives texts ``name=value``, as for flags."""
-    import yaml
-
-    node = entry.node
-    if isinstance(node, yaml.MappingNode) and entry.key != _SOURCE:
+    value = entry.text
+    if isinstance(value, dict) and entry.key != _SOURCE:
         if _word(entry.key) in _JSON_OPTIONS:  # `no` in YAML is false, and `"no"` is text
-            values = plain_value(entry)
-            return tuple(f"{name}={json.dumps(value, default=str)}" for name, value in values.items())
-        pairs = [(_text(key), _text(value)) for key, value in node.value]
-        if all(text is not None for pair in pairs for text in pair):
-            return tuple(f"{key}={value}" for key, value in pairs)
-    nodes = node.value if isinstance(node, yaml.SequenceNode) else [node]
-    texts = [_text(item) for item in nodes]
-    if any(text is None for text in texts):
-        raise wrong_value(
-            entry, "a text, a list of texts" + ("" if entry.key == _SOURCE else ", or a mapping of texts")
-        )
-    return tuple(text for text in texts if text is not None)
-
-
-def _text(node: Any) -> str | None:
-    """Return the text of a value as written; None for lists, mappings and null."""
-    return node.value if isinstance(node.value, str) and not _is_null(node) else None
+            return tuple(f"{name}={json.dumps(item, default=str)}" for name, item in plain_value(entry).items())
+        value = [f"{name}={item}" if isinstance(item, str) else item for name, item in value.items()]
+    texts = value if isinstance(value, list) else [value]
+    if not all(isinstance(text, str) for text in texts):
+        more = "" if entry.key == _SOURCE else ", or a mapping of texts"
+        raise wrong_value(entry, f"a text, a list of texts{more}")
+    return tuple(texts)
 
 
 def plain_value(entry: FileEntry) -> Any:
@@ -293,12 +286,8 @@ def plain_value(entry: FileEntry) -> Any:
         raise SettingsError(f"{entry.where}: {entry.key} has a value that cannot be read") from error
 
 
-def _is_null(node: Any) -> bool:
-    return bool(node.tag.endswith(":null"))
-
-
 def wrong_value(entry: FileEntry, expected: str) -> SettingsError:
     """Return the error for an entry whose value is not what it must be."""
     kinds = {"sequence": "a list", "mapping": "a block"}
-    shown = kinds.get(entry.node.id) or ("null" if _is_null(entry.node) else reprlib.repr(entry.node.value))
+    shown = kinds.get(entry.node.id) or ("null" if entry.text is None else reprlib.repr(entry.text))
     return SettingsError(f"{entry.where}: {entry.key} must be {expected} and is {shown}")

@@ -67,31 +67,23 @@ class MixtureFile:
                 raise SettingsError(_unknown(entry, (*_OF_MIXTURE, "sources"), "a mixture"))
         if sources is None or sources.node.id != "mapping":
             raise SettingsError(f"{path}: a mixture has `sources:`, and below it a name and a weight for each source")
-        weights: dict[str, Any] = {}
-        limits: dict[str, dict[str, Any]] = {name: {} for name in _LIMITS}
-        data: dict[str, dict[str, Any]] = {}
-        places: dict[str, str] = {}
-        for source in node_entries(path, sources.node):
-            places[source.key] = source.where
-            values = _source(path, source)
-            if "weight" not in values:
-                raise SettingsError(f"{source.where}: source {source.key} has no weight")
-            weights[source.key] = values.pop("weight")
-            for name, limit in limits.items():
-                if name in values:
-                    limit[source.key] = values.pop(name)
-            if values:
-                if "path" not in values:
-                    raise SettingsError(
-                        f"{source.where}: source {source.key} has {min(values)} and no path to its data"
-                    )
-                data[source.key] = values
-        if data and len(data) < len(weights):
-            name = next(name for name in weights if name not in data)
-            raise SettingsError(f"{places[name]}: source {name} has no path to its data, and other sources do")
+        entries = node_entries(path, sources.node)
+        places = {entry.key: entry.where for entry in entries}
+        values = {entry.key: _source(path, entry) for entry in entries}
+        data = {name: {key: own[key] for key in _OF_DATA if key in own} for name, own in values.items()}
+        has_data = any(data.values())
+        for name, own in values.items():
+            if "weight" not in own:
+                raise SettingsError(f"{places[name]}: source {name} has no weight")
+            if has_data and "path" not in own:
+                raise SettingsError(
+                    f"{places[name]}: source {name} has no path to its data, and other sources have data"
+                )
+        limits = {key: {name: own[key] for name, own in values.items() if key in own} for key in _LIMITS}
+        weights = {name: own["weight"] for name, own in values.items()}
         try:
             options |= {name: limit for name, limit in limits.items() if limit}
-            return cls(path, Mixture(weights=weights, **options), data, places)
+            return cls(path, Mixture(weights=weights, **options), data if has_data else {}, places)
         except SettingsError as error:
             raise SettingsError(f"{path}: {error.message}") from error
 
