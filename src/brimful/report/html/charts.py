@@ -13,10 +13,8 @@ from brimful.report.html.svg import (
     Bar,
     Chart,
     decade_axis,
-    decimal,
     linear_axis,
     log_axis,
-    round_ticks,
 )
 
 _COLORS = ("one", "two")
@@ -65,13 +63,7 @@ def fill_chart(fill: FillFacts, num_packs: int) -> str:
         "Bars are packs by fill, the line is the share of packs up to a fill: the further right, "
         f"the less padding. {percent(fill.full / num_packs)} are full to the last token; "
         f"packs emptier than the axis shows: {fill.below:,}.",
-        Axis(
-            "fill of a pack",
-            edges[0],
-            edges[-1],
-            round_ticks(edges[0], edges[-1], 6),
-            "{:g} %".format,
-        ),
+        linear_axis("fill of a pack", edges[0], edges[-1], "{:g} %".format),
         _percent_axis("share of packs", 1.0),
     )
     bars = [
@@ -90,13 +82,7 @@ def sizes_chart(sizes: SizeFacts, num_packs: int) -> str:
     bins = sizes.classes
     begin, end = bins[0].begin, bins[-1].end
     label = "samples (segments) in a pack"
-    # The middle of a bar of one size is at its number.
-    shift = 0.5 if bins[0].end - begin == 1 and not sizes.logarithmic else 0
-    if sizes.logarithmic:
-        axis = decade_axis(label, begin, end)
-    else:
-        ticks = round_ticks(begin, end - 2 * shift, 9, whole=True)
-        axis = Axis(label, begin - shift, end - shift, ticks, decimal)
+    axis = decade_axis(label, begin, end) if sizes.logarithmic else linear_axis(label, begin, end, whole=True)
     chart = Chart(
         "Samples in a pack",
         f"Bars are packs by how many samples share them: {sizes.least:,} to {sizes.most:,}, "
@@ -104,10 +90,7 @@ def sizes_chart(sizes: SizeFacts, num_packs: int) -> str:
         axis,
         _percent_axis("share of packs", max(one.number for one in bins) / num_packs),
     )
-    bars = [
-        _share_bar(one.begin - shift, one.end - shift, one.describe("sample"), one.number, num_packs, "pack")
-        for one in bins
-    ]
+    bars = [_share_bar(one.begin, one.end, one.describe("sample"), one.number, num_packs, "pack") for one in bins]
     chart.bars("one", bars)
     return figure(chart, "chart-sizes")
 
@@ -158,11 +141,11 @@ def _costs_by_step(work: RankBalance) -> Chart:
         "Cost of a step on the ranks",
         "Each bar reaches from the rank with least work to the one with most, mean 1: the shorter, "
         f"the less ranks wait. {steps}",
-        Axis("step", -width / 2, last + width / 2, round_ticks(0, last, whole=True), "{:,}".format),
+        linear_axis("step", 0, last + width, "{:,}".format, whole=True),
         linear_axis("cost ÷ mean", min(span.least for span in spans), max(span.most for span in spans), "{:g}".format),
     )
     # The bars of one step lie side by side, each 0.45 of its width wide.
-    for shift, color, (order, costs) in zip((-0.45, 0), _COLORS, work.orders.items(), strict=True):
+    for shift, color, (order, costs) in zip((0, 0.45), _COLORS, work.orders.items(), strict=True):
         bars = []
         for span in costs.spans:
             begin = span.step + shift * width
@@ -185,7 +168,7 @@ def _squares_by_rank(work: RankBalance) -> Chart:
         "Squares of lengths on each rank",
         "Sum of the squares of segment lengths over the epoch, which attention is proportional to: "
         "a flat line is equal work.",
-        Axis("data-parallel rank", 0, max(1, ranks - 1), round_ticks(0, ranks - 1, 9, whole=True)),
+        linear_axis("data-parallel rank", 0, ranks - 1, whole=True),
         linear_axis("Σ length² ÷ mean", min(ratios), max(ratios), "{:g}".format),
     )
     for color, line in zip(_COLORS, lines, strict=True):

@@ -42,25 +42,6 @@ def decimal(value: float) -> str:
     return f"{value:.3g}"
 
 
-def round_ticks(begin: float, end: float, max_ticks: int = 7, whole: bool = False) -> list[float]:
-    """Return multiples of 1, 2 or 5 times a power of ten inside the range.
-
-    Args:
-        begin, end: of the range, which need not be round.
-        max_ticks: most marks; six or more always give at least two, unless they must be whole.
-        whole: true if only whole numbers have a meaning.
-
-    >>> round_ticks(50, 100), round_ticks(13, 21, whole=True), round_ticks(3, 4, whole=True)
-    ([50, 60, 70, 80, 90, 100], [14, 16, 18, 20], [3, 4])
-    """
-    # n steps have n + 1 ticks, if both ends are round.
-    step = _round_step(end - begin, max_ticks - 1)
-    if whole:
-        step = max(1, step)
-    first, last = math.ceil(begin / step - 1e-9), math.floor(end / step + 1e-9)
-    return [_tidy(number * step) for number in range(first, last + 1)]
-
-
 def _round_step(span: float, max_steps: int) -> float:
     """Return the smallest step of 1, 2 or 5 times a power of ten that divides the span into ``max_steps`` or fewer."""
     # An empty range still needs a step.
@@ -103,13 +84,21 @@ class Axis:
         return (value - self.begin) / (self.end - self.begin)
 
 
-def linear_axis(label: str, begin: float, end: float, show: Callable[[float], str] = decimal) -> Axis:
+def linear_axis(
+    label: str, begin: float, end: float, show: Callable[[float], str] = decimal, whole: bool = False
+) -> Axis:
     """Return an axis in steps of 1, 2 or 5 times a power of ten, extended to whole steps.
 
-    >>> linear_axis("packs", 0, 23).ticks
-    [0, 5, 10, 15, 20, 25]
+    Args:
+        label, begin, end, show: see ``Axis``.
+        whole: true if only whole numbers have a meaning.
+
+    >>> linear_axis("packs", 0, 23).ticks, linear_axis("samples", 3, 4, whole=True).ticks
+    ([0, 5, 10, 15, 20, 25], [3, 4])
     """
     step = _round_step(end - begin, 6)
+    if whole:
+        step = max(1, step)
     first, last = math.floor(begin / step + 1e-9), math.ceil(end / step - 1e-9)
     ticks = [_tidy(number * step) for number in range(first, max(last, first + 1) + 1)]
     return Axis(label, ticks[0], ticks[-1], ticks, show)
