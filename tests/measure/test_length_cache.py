@@ -98,13 +98,13 @@ def test_rebuild_for_another_augmentation_encodes_nothing(path, idle):
 
 def test_appended_rows_are_the_only_ones_measured(path, monkeypatch):
     encoder, texts = toy_chat_encoder(), []
-    encode_together = type(encoder).encode_together
+    begin_encoding = type(encoder).begin_encoding
     begin_lengths = type(encoder).begin_lengths
 
     def note(method):
         return lambda self, samples: texts.extend(sample.text for sample in samples) or method(self, samples)
 
-    monkeypatch.setattr(type(encoder), "encode_together", note(encode_together))
+    monkeypatch.setattr(type(encoder), "begin_encoding", note(begin_encoding))
     monkeypatch.setattr(type(encoder), "begin_lengths", note(begin_lengths))
     table = LengthCache(path, CROP).lengths([*TEXTS, {"text": "new"}], encoder, cache_dir=path.parent / "another")
     assert table.tokens.tolist() == [3, 2, 4, 3]

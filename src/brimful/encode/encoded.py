@@ -15,14 +15,14 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from brimful.base.attachment import BadAttachmentError, attachment_store
 from brimful.base.ragged import offsets_of
 from brimful.base.tables import Ragged, open_table, write_table
-from brimful.base.typing import IGNORE_INDEX, Int64Array, Labels, LossMask, TokenIds
+from brimful.base.typing import IGNORE_INDEX, Int64Array, Labels, Lengths, LossMask, TokenIds
 from brimful.base.wording import counted
 from brimful.errors import BadSampleError, BrimfulError, CorruptFileError, EncodeError
 
@@ -108,6 +108,10 @@ class EncodedSample:
         return cls(ids.astype(np.int32), mask)
 
 
+MeasuredLengths: TypeAlias = tuple[Lengths, list[BadSampleError]]
+"""``int32[num_samples]`` numbers of tokens, -1 for a sample with an error; and the errors, in sample order."""
+
+
 @dataclass(frozen=True)
 class EncodedBatch:
     """Tokens of several samples.
@@ -154,6 +158,13 @@ class EncodedBatch:
     def lengths(self) -> Int64Array:
         """Number of tokens of each sample, 0 for one that cannot be encoded."""
         return np.diff(self.ids.offsets)
+
+    @property
+    def measured(self) -> MeasuredLengths:
+        """Lengths and errors, as ``Encoder.lengths`` returns them."""
+        lengths = self.lengths.astype(np.int32)
+        lengths[list(self.errors)] = -1
+        return lengths, [self.errors[index] for index in sorted(self.errors)]
 
     def samples(self) -> list[EncodedSample | BadSampleError]:
         """Return the samples one by one, as views; an error takes the place of one that cannot be encoded."""

@@ -15,15 +15,12 @@ import numpy as np
 
 from brimful.base.checks import check_type
 from brimful.base.fingerprint import fingerprint_of
-from brimful.base.typing import IGNORE_INDEX, Fingerprint, Lengths
+from brimful.base.typing import IGNORE_INDEX, Fingerprint
 from brimful.base.wording import setting
-from brimful.encode.encoded import EncodedBatch, EncodedSample
+from brimful.encode.encoded import EncodedBatch, EncodedSample, MeasuredLengths
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import BadSampleError
 from brimful.sources.sample import Sample
-
-MeasuredLengths: TypeAlias = tuple[Lengths, list[BadSampleError]]
-"""``int32[num_samples]`` numbers of tokens, -1 for a sample with an error; and the errors, in sample order."""
 
 PendingBatch: TypeAlias = Callable[[], EncodedBatch]
 PendingLengths: TypeAlias = Callable[[], MeasuredLengths]
@@ -143,14 +140,14 @@ class Encoder(abc.ABC):
 
     def encode_together(self, samples: Sequence[Sample]) -> EncodedBatch:
         """Encode several samples into flat arrays."""
-        return EncodedBatch.of(self.encode_batch(samples))
+        return self.begin_encoding(samples)()
 
     def begin_encoding(self, samples: Sequence[Sample]) -> PendingBatch:
         """Do the half of ``encode_together`` that needs Python, and return a function that does the other half.
 
         The second half may run in another thread, during the first half of the next samples.
         """
-        batch = self.encode_together(samples)
+        batch = EncodedBatch.of(self.encode_batch(samples))
         return lambda: batch
 
     @property
@@ -158,7 +155,6 @@ class Encoder(abc.ABC):
         """The libraries that encode; an encoder with faster ones than its reference overrides this."""
         return Engine(lambda: self)
 
-    @abc.abstractmethod
     def lengths(self, samples: Sequence[Sample]) -> MeasuredLengths:
         """Measure samples exactly, without labels.
 
@@ -166,6 +162,7 @@ class Encoder(abc.ABC):
             ``int32[len(samples)]``: each ``len(encode(sample).input_ids)``, or -1 for a sample that cannot be encoded;
             and the errors of the latter.
         """
+        return self.begin_lengths(samples)()
 
     @property
     def all_are_targets(self) -> bool:
@@ -183,8 +180,8 @@ class Encoder(abc.ABC):
 
         The second half may run in another thread, during the first half of the next samples.
         """
-        result = self.lengths(samples)
-        return lambda: result
+        finish = self.begin_encoding(samples)
+        return lambda: finish().measured
 
     @abc.abstractmethod
     def decode(self, input_ids: Sequence[int]) -> str:
@@ -246,11 +243,6 @@ class TokenEncoder(Encoder):
                 mask = np.array(sample.labels, dtype=np.int64) != IGNORE_INDEX
             results.append(EncodedSample(ids, mask))
         return results
-
-    def lengths(self, samples: Sequence[Sample]) -> MeasuredLengths:
-        lengths = [-1 if sample.input_ids is None else len(sample.input_ids) for sample in samples]
-        errors = [wrong_kind(sample, "rows of tokens") for sample in samples if sample.input_ids is None]
-        return np.array(lengths, dtype=np.int32), errors
 
     def decode(self, input_ids: Sequence[int]) -> str:
         if self.tokenizer is None:

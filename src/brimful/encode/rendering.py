@@ -15,8 +15,8 @@ from brimful.base.typing import LossMask
 from brimful.base.wording import setting
 from brimful.encode.chat_template import ChatTemplate
 from brimful.encode.completions import PromptAndOther, encode_borrowed, has_borrowed, mark_completions
-from brimful.encode.encoded import EncodedBatch, EncodedSample
-from brimful.encode.encoder import Encoder, Engine, MeasuredLengths, PendingBatch, PendingLengths, TokenEncoder
+from brimful.encode.encoded import EncodedBatch, EncodedSample, MeasuredLengths
+from brimful.encode.encoder import Encoder, Engine, PendingBatch, PendingLengths, TokenEncoder
 from brimful.encode.fast.engines import FastEngine
 from brimful.encode.token_places import Span, TextSpans
 from brimful.encode.tokenizer import Tokenizer
@@ -134,9 +134,6 @@ class RenderingEncoder(Encoder):
     def encode_batch(self, samples: Sequence[Sample]) -> list[EncodedSample | BadSampleError]:
         return self.encode_together(samples).samples()
 
-    def encode_together(self, samples: Sequence[Sample]) -> EncodedBatch:
-        return self.begin_encoding(samples)()
-
     def begin_encoding(self, samples: Sequence[Sample]) -> PendingBatch:
         if any(map(has_borrowed, samples)):
             batch = encode_borrowed(samples, self.encode_together)
@@ -156,14 +153,10 @@ class RenderingEncoder(Encoder):
 
         return finish
 
-    def lengths(self, samples: Sequence[Sample]) -> MeasuredLengths:
-        return self.begin_lengths(samples)()
-
     def begin_lengths(self, samples: Sequence[Sample]) -> PendingLengths:
         parts = self._indices_by_encoder(samples)
         if len(parts) != 1 or any(map(has_borrowed, samples)):
-            finish = self.begin_encoding(samples)
-            return lambda: _lengths_of(finish())
+            return super().begin_lengths(samples)
         encoder, _ = parts[0]
         return self._begin_rendered_lengths(samples) if encoder is None else encoder.begin_lengths(samples)
 
@@ -257,9 +250,3 @@ class RenderingEncoder(Encoder):
     def _may_hide(self, context: Any) -> bool:
         """Return true if ``_target_spans`` may refuse a sample, which then has no length either."""
         return False
-
-
-def _lengths_of(batch: EncodedBatch) -> MeasuredLengths:
-    lengths = batch.lengths.astype(np.int32)
-    lengths[list(batch.errors)] = -1
-    return lengths, [batch.errors[index] for index in sorted(batch.errors)]

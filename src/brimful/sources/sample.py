@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate, chain, pairwise
 from operator import itemgetter
 from typing import Any, TypeAlias
 
@@ -45,20 +45,18 @@ class PlainMessages(list[Message]):
         """Return the same messages if they are plain; else None."""
         # Built-in functions over all messages take a tenth of the time of a loop over them.
         sizes, types, text_types = _ROLE_AND_TEXT
-        if set(map(type, messages)) != types or set(map(len, messages)) != sizes:
-            return None
         try:
-            roles = [message["role"] for message in messages]
-            texts = [message["content"] for message in messages]
-        except KeyError:
+            roles, texts = [*map(_role_of, messages)], [*map(_content_of, messages)]
+        except (KeyError, TypeError):
             return None
-        if set(map(type, texts)) != text_types or set(map(type, roles)) != text_types:
-            return None
-        if not all(texts) or not all(roles):
-            return None
-        plain = cls(messages)
-        plain.roles, plain.texts = tuple(roles), texts
-        return plain
+        are_plain = (
+            set(map(type, messages)) == types
+            and set(map(len, messages)) == sizes
+            and set(map(type, texts)) == set(map(type, roles)) == text_types
+            and all(texts)
+            and all(roles)
+        )
+        return cls._made(messages, tuple(roles), texts) if are_plain else None
 
     @classmethod
     def of_many(cls, conversations: Sequence[list[Any]]) -> "list[PlainMessages | None]":
@@ -69,44 +67,29 @@ class PlainMessages(list[Message]):
         >>> PlainMessages.of_many([[{"role": "user", "content": "hi"}], [{"role": "user", "content": None}]])
         [[{'role': 'user', 'content': 'hi'}], None]
         """
-        sizes, types, text_types = _ROLE_AND_TEXT
-        messages = list(chain.from_iterable(conversations))
-        try:
-            roles, texts = [*map(_role_of, messages)], [*map(_content_of, messages)]
-        except (KeyError, TypeError):
+        together = cls.of(list(chain.from_iterable(conversations)))
+        if together is None:
             return [*map(cls.of, conversations)]
-        are_plain = (
-            set(map(type, messages)) == types
-            and set(map(len, messages)) == sizes
-            and set(map(type, texts)) == set(map(type, roles)) == text_types
-            and all(texts)
-            and all(roles)
-        )
-        if not are_plain:
-            return [*map(cls.of, conversations)]
-        plain_conversations: list[PlainMessages | None] = []
-        begin = 0
-        for conversation in conversations:
-            end = begin + len(conversation)
-            plain = cls(conversation)
-            plain.roles, plain.texts = tuple(roles[begin:end]), texts[begin:end]
-            plain_conversations.append(plain)
-            begin = end
-        return plain_conversations
+        edges = pairwise(accumulate(map(len, conversations), initial=0))
+        return [
+            cls._made(conversation, together.roles[begin:end], together.texts[begin:end])
+            for conversation, (begin, end) in zip(conversations, edges, strict=True)
+        ]
 
     @classmethod
-    def of_texts(cls, roles: tuple[str, ...], texts: list[str]) -> "PlainMessages | list[Message]":
-        """Return messages of roles and checked texts; a plain list if a text is empty.
+    def of_texts(cls, roles: tuple[str, ...], texts: list[str]) -> "PlainMessages":
+        """Return messages of roles and texts, none of them empty.
 
         >>> PlainMessages.of_texts(("user",), ["hi"])
         [{'role': 'user', 'content': 'hi'}]
         """
-        return cls.filled(roles, texts) if all(texts) else _messages_of(roles, texts)
+        return cls._made(
+            [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)], roles, texts
+        )
 
     @classmethod
-    def filled(cls, roles: tuple[str, ...], texts: list[str]) -> "PlainMessages":
-        """Return messages of roles and texts, none of them empty."""
-        plain = cls(_messages_of(roles, texts))
+    def _made(cls, messages: list[Any], roles: tuple[str, ...], texts: list[str]) -> "PlainMessages":
+        plain = cls(messages)
         plain.roles, plain.texts = roles, texts
         return plain
 
@@ -163,10 +146,6 @@ def unusual_messages(messages: Sequence[Message]) -> Sequence[Message]:
     if type(messages) is PlainMessages:
         return ()
     return [messages[index] for index in messages.others] if type(messages) is MixedMessages else messages
-
-
-def _messages_of(roles: tuple[str, ...], texts: list[str]) -> list[Message]:
-    return [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import numpy as np
 from brimful.base.blobs import BlobGroup, open_blob_store
 from brimful.base.fingerprint import fingerprint_of
 from brimful.base.optional import optional
-from brimful.base.typing import Fingerprint, Lengths
+from brimful.base.typing import Fingerprint
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoder import Encoder
 from brimful.errors import BadSampleError
@@ -66,12 +66,6 @@ class _ToyEncoder(Encoder):
             pieces += [(f"{turn['role']}:", False), (f"{turn.get('content') or ''}\n", turn["role"] == "assistant")]
         ids = np.array([ord(char) for text, _ in pieces for char in text], dtype=np.int32)
         return EncodedSample(ids, np.repeat([flag for _, flag in pieces], [len(text) for text, _ in pieces]))
-
-    def lengths(self, samples: Sequence[Sample]) -> tuple[Lengths, list[BadSampleError]]:
-        results = self.encode_batch(samples)
-        lengths = [-1 if isinstance(result, BadSampleError) else len(result) for result in results]
-        errors = [result for result in results if isinstance(result, BadSampleError)]
-        return np.array(lengths, dtype=np.int32), errors
 
     def decode(self, input_ids: Sequence[int]) -> str:
         return "".join(map(chr, input_ids))

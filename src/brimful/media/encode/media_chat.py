@@ -249,10 +249,8 @@ class MediaChatEncoder(ChatEncoder):
     def _begin_rendered_lengths(self, samples: Sequence[Sample]) -> PendingLengths:
         if not any(sample.media for sample in samples):
             return super()._begin_rendered_lengths(samples)
-        batch = self._begin_rendered(samples)()
-        lengths = batch.lengths.astype(np.int32)
-        lengths[list(batch.errors)] = -1
-        return lambda: (lengths, list(batch.errors.values()))
+        measured = self._begin_rendered(samples)().measured
+        return lambda: measured
 
 
 def _kinds_of_parts(message: Message) -> tuple[str, ...] | None:

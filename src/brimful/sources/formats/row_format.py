@@ -11,8 +11,6 @@ from brimful.sources.formats.conversation import as_message, as_text, is_plain, 
 from brimful.sources.rows import RowView
 from brimful.sources.sample import MalformedRowError, Message, MixedMessages, PlainMessages, Sample
 
-_TEXT = {str}
-
 
 class RowFormat(abc.ABC):
     """Conversion of one row into the messages of a chat, the text of a document, or tokens."""
@@ -124,15 +122,6 @@ class RowFormat(abc.ABC):
     def text(self, row: Mapping[str, Any], name: str) -> str:
         """Return a field that must be text."""
         return as_text(self.get(row, name), self.fields[name])
-
-    def texts(self, row: Mapping[str, Any], *names: str) -> list[str]:
-        """Return several fields that must be text."""
-        if type(row) is dict:
-            fields = self.fields
-            texts = [row.get(fields[name]) for name in names]
-            if set(map(type, texts)) == _TEXT:  # most rows: checked all at once
-                return texts  # type: ignore[return-value]
-        return [self.text(row, name) for name in names]
 
     def system_message(self, row: Mapping[str, Any]) -> list[Message]:
         """Return the system message of the field ``system``; none if it is absent or empty."""

@@ -113,14 +113,14 @@ class QuestionAnswer(RowFormat):
     }
 
     def convert(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        return {"messages": PlainMessages.of_texts(_ROLES, self.texts(row, "question", "answer"))}
+        return {"messages": exchange(self.text(row, "question"), self.text(row, "answer"))}
 
     def conversations(self, rows: Sequence[dict[str, Any]]) -> Sequence[PlainMessages | None]:
         question, answer = self.fields["question"], self.fields["answer"]
         pairs: list[list[Any]] = [[row.get(question), row.get(answer)] for row in rows]
         if set(map(type, chain.from_iterable(pairs))) != _TEXT:
             return [None] * len(rows)
-        return [PlainMessages.filled(_ROLES, pair) if all(pair) else None for pair in pairs]
+        return [PlainMessages.of_texts(_ROLES, pair) if all(pair) else None for pair in pairs]
 
 
 class Alpaca(RowFormat):
