@@ -68,7 +68,7 @@ def open_plan(path: Path, fingerprint: str) -> dict[str, float]:
     read = private_megabytes() - before
     begin = time.perf_counter()
     loader = PackLoader(Numbered(len(plan)), dp_rank=7, dp_world_size=RANKS)
-    loader.prepare()
+    loader.order.prepare()
     seconds = time.perf_counter() - begin
     return {
         "packs": len(plan),

@@ -33,7 +33,7 @@ from compare import Row, in_turn, main_of
 from brimful.base.blobs import LocalBlobStore
 from brimful.errors import StreamTimeoutError
 from brimful.stream import StreamLoader
-from brimful.stream.follow import FollowedLog
+from brimful.stream.followed_packs import FollowedLog
 from brimful.testing.toys import ToyProducer
 
 __all__ = ["measure"]
@@ -60,7 +60,7 @@ def _served(loader: StreamLoader) -> int:
 
 def _local(directory: Path, repetitions: int) -> Row:
     loader, bare = StreamLoader(directory), _Bare(directory)
-    num_packs, num_tokens = len(bare._rows), loader._log.end.tokens  # type: ignore[union-attr]
+    num_packs, num_tokens = len(bare._rows), loader.packs.log.end.tokens  # type: ignore[union-attr]
 
     def ours() -> int:
         loader.begin_epoch(0)

@@ -104,7 +104,6 @@ HEAVY_FILES = {
     "collate/torch.py": {"torch"},
     "collate/loss_torch.py": {"torch"},
     "collate/source_losses.py": {"torch"},
-    "stream/stream_dataset.py": {"torch"},
     "serve/worker_loader.py": {"torch"},
     "serve/request_sampler.py": {"torch"},
     "integrations/trainers": {"torch", "transformers", "trl", "datasets", "lightning"},

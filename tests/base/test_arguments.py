@@ -219,7 +219,7 @@ MISTAKES: dict[str, tuple[Callable[[Made], Any], str]] = {
     ),
     "a number for a budget": (
         lambda m: TokenBudgetBatches([toy_pack([3])], 8),
-        "batching must be a TokenBudget or a SampleCount and is 8",
+        "batching must be a TokenBudget, a SampleCount or a Window and is 8",
     ),
     "a number for samples": (
         lambda m: TokenBudgetBatches(42, TokenBudget(8)),

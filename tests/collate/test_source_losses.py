@@ -8,7 +8,6 @@ import pytest
 from brimful import plan_packs
 from brimful.errors import CollateError, SettingsError
 from brimful.plan import Mixture
-from brimful.serve.rank_loader import without_loss
 from brimful.store.shards import assemble_pack
 from brimful.testing.toys import toy_pack
 
@@ -96,7 +95,7 @@ def test_wrong_sources_are_refused(parts, message):
 
 def test_an_empty_place_counts_for_no_source():
     """A rank without a pack at the end of an epoch logs nothing of its own."""
-    batch = SourceLosses(SOURCES).marking(PackCollator())([without_loss(packs()[0])])
+    batch = SourceLosses(SOURCES).marking(PackCollator())([packs()[0].without_loss()])
     assert set(batch["source_ids"].reshape(-1).tolist()) == {-1}
 
 

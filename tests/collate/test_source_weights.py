@@ -12,7 +12,6 @@ from brimful.collate.source_weights import SourceWeights
 from brimful.errors import CollateError, SettingsError
 from brimful.lengths.targets import Targets
 from brimful.plan import Mixture
-from brimful.serve.rank_loader import without_loss
 from brimful.testing.toys import toy_pack
 
 
@@ -40,7 +39,7 @@ def test_each_source_has_the_share_of_the_loss_that_was_asked_for():
 def test_an_empty_place_needs_no_weights():
     """A rank without a pack runs one without targets and without samples; targets without a sample are refused."""
     weights = SourceWeights([0], [0.5])
-    assert len(weights(lay_out([without_loss(toy_pack([3]))]))) == 3
+    assert len(weights(lay_out([toy_pack([3]).without_loss()]))) == 3
     with pytest.raises(CollateError, match="sample -1 is of no source"):
         weights(lay_out([replace(toy_pack([3]), sample_ids=np.array([-1]))]))
 

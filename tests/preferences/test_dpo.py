@@ -22,7 +22,6 @@ from brimful.preferences.dpo import (  # noqa: E402
 )
 from brimful.preferences.pair_loss import PAIR_LOSSES  # noqa: E402
 from brimful.preferences.references import ReferenceLogps, compute_references  # noqa: E402
-from brimful.serve.rank_loader import without_loss  # noqa: E402
 from tests.preferences import preference_pairs as tiny  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -83,7 +82,7 @@ def test_accumulation_and_ranks_change_nothing(trl_trainer):
     expected, gradients = trl_loss(trl_trainer, "sigmoid")
     packs, reference = list(tiny.packs(NUM_PAIRS, capacity=96)), tiny.model(1)
     collator = PreferenceCollator(PackCollator(pad_to=96))
-    ranks = [packs[:1], [*packs[1:], without_loss(packs[0])]]
+    ranks = [packs[:1], [*packs[1:], packs[0].without_loss()]]
     losses, averages = 0.0, {}
     for micro_batches in ranks:
         model = tiny.model(0)
@@ -116,7 +115,7 @@ def test_references_are_computed_once_and_found_by_content(tmp_path):
     )
     stored = sum(packed_losses([pack], model, collator) for pack in others)
     assert float(stored) == pytest.approx(float(online), rel=1e-6)
-    assert packed_losses([without_loss(others[0])], model, collator) == 0
+    assert packed_losses([others[0].without_loss()], model, collator) == 0
     cut = tiny.packs(capacity=20, overflow="truncate", no_target="drop")
     assert len(cut)
     with pytest.raises(

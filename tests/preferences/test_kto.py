@@ -40,7 +40,6 @@ from brimful.preferences.kto_loss import split_kl_completions  # noqa: E402
 from brimful.preferences.references import ReferenceLogps, compute_references  # noqa: E402
 from brimful.report.analysis.plan_facts import PlanFacts  # noqa: E402
 from brimful.report.html.sections import ledger_section  # noqa: E402
-from brimful.serve.rank_loader import without_loss  # noqa: E402
 from tests.preferences import preference_pairs as tiny  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -103,7 +102,7 @@ def test_a_step_of_packs_is_a_batch_of_trl(tmp_path, policy, reference, loss_typ
     )
     expected.backward()
     model, collator = tiny.model(policy).train(), KtoCollator(PackCollator(pad_to=96), needs_kl=loss_type == "kto")
-    micro_batches = [collator([pack]) for pack in packs()] + [collator([without_loss(packs()[0])])]
+    micro_batches = [collator([pack]) for pack in packs()] + [collator([packs()[0].without_loss()])]
     sizes = [len(batch["kto"]["segments"]) for batch in micro_batches]
     assert sum(sizes) == NUM_ROWS
     assert len(set(sizes)) > 1

@@ -2,15 +2,35 @@
 
 # mypy: disable-error-code="arg-type"
 
-import sys
+from itertools import count
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.errors import OversizedSampleError
-from brimful.serve.compose import MicroBatchComposer, compose
+from brimful.serve import compose as module
+from brimful.serve.compose import MicroBatchComposer
 from brimful.serve.token_budget import SampleCount, TokenBudget, Warmup
+
+
+def compose(lengths, settings, *, loss_tokens=None, micro_batches_per_step=1):
+    """Yield all micro-batches of samples in their order, with the loop of the loader."""
+    lengths = list(lengths)
+    samples = enumerate(zip(lengths, lengths if loss_tokens is None else loss_tokens, strict=True))
+
+    def pull(composer):
+        sample = next(samples, None)
+        if sample is not None:
+            composer.add(sample[0], *sample[1])
+        return sample is not None
+
+    composer = MicroBatchComposer(settings)
+    for index in count():
+        batch = composer.next_batch(index // micro_batches_per_step, pull)
+        if batch is None:
+            return
+        yield batch
 
 
 def lengths_of(batches):
@@ -194,8 +214,6 @@ def test_the_ledger_cannot_lie():
 
 def test_what_waits_is_what_is_looked_at(monkeypatch):
     """A known implementation is quadratic in the samples of a flush. Here the work of a micro-batch is in what waits."""
-    module = sys.modules["brimful.serve.compose"]  # the package has a function of this name
-
     looked = []
     original = module._first_fit
     monkeypatch.setattr(module, "_first_fit", lambda w, *rest: looked.append(len(w)) or original(w, *rest))

@@ -45,7 +45,9 @@ def test_what_is_no_directory(store, tmp_path):
     source, encoder, plan = store
     with pytest.raises(WrongTypeError, match="use from_plan for a plan"):
         PackedDataset(plan)
-    with pytest.raises(WrongTypeError, match=r"for a data set that encodes its rows use PackedDataset.wrap"):
+    with pytest.raises(
+        WrongTypeError, match=r"PackedDataset.wrap\(dataset, packing_length=…\) for a data set that encodes"
+    ):
         PackedDataset([1, 2])  # type: ignore[arg-type]
     with pytest.raises(SettingsError, match="media_root belongs to a directory: give it to open_packs"):
         PackedDataset(open_packs(tmp_path), media_root=tmp_path)

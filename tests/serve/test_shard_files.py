@@ -7,8 +7,8 @@ import pytest
 from brimful.base.blobs import LocalBlobStore
 from brimful.errors import CorruptFileError
 from brimful.media.store.files import MediaFiles
-from brimful.serve import shard_files
-from brimful.serve.shard_files import ShardFiles
+from brimful.serve import pack_store
+from brimful.serve.pack_store import ShardFiles
 from brimful.store.shards import StreamLog
 from brimful.testing.toys import toy_stream
 
@@ -25,7 +25,7 @@ def first_samples(files, records):
 
 def test_the_shards_that_were_opened_first_are_let_go(tmp_path, monkeypatch):
     """A node reads hundreds of thousands of shards, and may keep a thousand files open."""
-    monkeypatch.setattr(shard_files, "_MAX_OPEN_SHARDS", 2)
+    monkeypatch.setattr(pack_store, "_MAX_OPEN_SHARDS", 2)
     files, records = files_of(toy_stream(tmp_path, [1, 2, 1, 1]))
     assert not files.is_copied
     assert first_samples(files, records) == [[0], [1], [3], [4]]
@@ -42,14 +42,14 @@ def test_copies_that_are_open_are_a_share_of_the_cache(tmp_path):
     assert files.is_copied
     assert files._max_open(replace(records[0], bytes=10**9 // 24)) == 3
     assert files._max_open(replace(records[0], bytes=10**9)) == 2
-    assert files._max_open(replace(records[0], bytes=0)) == shard_files._MAX_OPEN_SHARDS
+    assert files._max_open(replace(records[0], bytes=0)) == pack_store._MAX_OPEN_SHARDS
     assert first_samples(files, records) == [[0], [1], [2], [3]]
 
 
 def test_a_shard_that_is_read_whole_is_held_against_its_hash(tmp_path, monkeypatch):
     """A flip between columns is in no digest of a batch, and a foreign record may have none."""
     directory = toy_stream(tmp_path, [1])
-    monkeypatch.setattr(shard_files, "_READ_BYTES", 100)
+    monkeypatch.setattr(pack_store, "_READ_BYTES", 100)
     files, (record,) = files_of(directory, are_read_whole=True)
     assert first_samples(files, [record]) == [[0]]
     other = replace(record, xxh3_128="0" * 32)

@@ -7,7 +7,6 @@ import pytest
 from brimful.errors import (
     SettingsError,
 )
-from brimful.serve.compose import compose
 from brimful.serve.token_budget import SampleCount, TokenBudget, Warmup
 
 
@@ -27,7 +26,6 @@ def test_budget_warm_up():
         (lambda: TokenBudget(8, count="loss_tokens", fit="exact"), "use count='total'"),
         (lambda: Warmup(steps=0), "steps must be a whole number of at least 1"),
         (lambda: SampleCount(0), "samples must be a whole number of at least 1"),
-        (lambda: list(compose([1], TokenBudget(8, count="loss_tokens"))), "give loss_tokens"),
     ],
 )
 def test_settings_check_themselves(make, message):

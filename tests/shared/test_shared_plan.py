@@ -20,9 +20,8 @@ import pytest
 from brimful import Plan, PlanSettings
 from brimful.base.progress import Progress, make_progress
 from brimful.errors import BuildFailedError, SettingsError, TaskFailedError
-from brimful.shared import Ranks, SharedPlan, Waiting, shared_plan
-from brimful.shared import document as document_module
-from brimful.shared.document import DocumentWriter, read_document
+from brimful.shared import Ranks, SharedPlan, Waiting, epoch_plans, shared_plan
+from brimful.shared.epoch_plans import DocumentWriter, read_document
 from brimful.testing.toys import toy_chat_encoder
 from tests.shared.builds import QUICK, Build, expected, in_threads
 from tests.shared.unlike_rank import CASES
@@ -250,19 +249,19 @@ def test_a_directory_that_is_not_shared_is_named(tmp_path):
 
 def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch):
     """There it could not be told a rank 0 that works from one that is gone."""
-    monkeypatch.setattr("brimful.shared.document.try_lock", lambda _: False)
+    monkeypatch.setattr("brimful.shared.epoch_plans.try_lock", lambda _: False)
     with pytest.raises(SettingsError, match="is on a file system without locks"):
         make(0, Build(tmp_path), tmp_path, world_size=2)
 
 
 def test_two_jobs_of_one_name_do_not_mix(tmp_path):
     """Two builders in one place would answer each other's followers."""
-    document_module._calls.clear()
+    epoch_plans._calls.clear()
     first = share(tmp_path, rank=0, world_size=2, job="same")
-    document_module._calls.clear()  # the second job is another process, which counts from 0
+    epoch_plans._calls.clear()  # the second job is another process, which counts from 0
     with pytest.raises(SettingsError, match=r"in use by another job of that name .* give each its own job"):
         share(tmp_path, rank=0, world_size=2, job="same")
-    document_module._calls.clear()
+    epoch_plans._calls.clear()
     with closed([first, share(tmp_path, rank=0, world_size=2, job="other")]):
         pass
 
@@ -307,7 +306,7 @@ def test_domains_of_packs_are_the_same_on_a_rank_that_only_read_them(tmp_path):
     domains = ["math" if number % 3 else "code" for number in range(40)]
 
     def rank_of_two(rank):
-        document_module._calls.clear()  # each rank is a process of its own, which counts its calls from 0
+        epoch_plans._calls.clear()  # each rank is a process of its own, which counts its calls from 0
         return share(tmp_path, rank=rank, world_size=2, job="x", domains=domains if rank == 0 else None)
 
     plans = [rank_of_two(0), rank_of_two(1)]

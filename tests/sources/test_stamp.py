@@ -17,7 +17,7 @@ import pytest
 
 from brimful.errors import SourceError
 from brimful.measure import measure_lengths
-from brimful.shared.equal_arguments import kept_fingerprint
+from brimful.shared.ranks import kept_fingerprint
 from brimful.sources import huggingface, line_index, lines, open_source
 from brimful.sources.source import Source
 from brimful.sources.stamp import Stamp

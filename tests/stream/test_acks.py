@@ -13,7 +13,7 @@ from brimful.base.blobs import open_blob_store
 from brimful.errors import CorruptFileError, SettingsError, ShardExpiredError, StateError
 from brimful.stream import StreamLoader, mark_completed, remove_acknowledged
 from brimful.stream.acks import Acks, expired_below
-from brimful.stream.order import LaneOrder, PackOrder
+from brimful.stream.assignment import LaneOrder, PackOrder
 from brimful.testing.toys import ToyProducer, toy_records, toy_stream
 
 
@@ -122,7 +122,7 @@ def test_a_rank_that_knows_less_of_the_log_acknowledges_the_same(tmp_path):
     acks = Acks(open_blob_store(tmp_path), "model")
     acks.write({"packs_delivered": 4, "stream": "a", "frontier": 1})
     acks.write({"packs_delivered": 4, "stream": "a", "frontier": 2})
-    assert acks.read(4)["frontier"] == 1
+    assert acks.read(4)[0]["frontier"] == 1
     with pytest.raises(StateError, match=r"stream \(a there, b here\)"):
         acks.write({"packs_delivered": 4, "stream": "b", "frontier": 1})
 

@@ -209,7 +209,7 @@ def test_waiting_names_the_pack(tmp_path, logged, monkeypatch):
         dataset[6]
     with pytest.raises(StreamTimeoutError, match=message):
         list(loader_of(dataset, [[0], [6]], num_workers=1))
-    monkeypatch.setattr("brimful.stream.follow._WARN_SECONDS", 0.0)
+    monkeypatch.setattr("brimful.stream.followed_packs._WARN_SECONDS", 0.0)
     with pytest.raises(StreamTimeoutError):
         LazyShardedDataset(tmp_path, num_packs=8, timeout=0.05)[6]
     assert "waiting for pack 6 (2 exist)" in "\n".join(logged)
@@ -252,8 +252,8 @@ def test_acknowledged_steps_let_shards_go(tmp_path):
     dataset.ack(2, "shuffled", in_order=False)
     LazyShardedDataset(stream, num_packs=16, beyond="repeat").ack(2, "cyclic")
     for group in ("shuffled", "cyclic"):
-        assert Acks(open_blob_store(stream), group).read(4)["frontier"] == 0
+        assert Acks(open_blob_store(stream), group).read(4)[0]["frontier"] == 0
     LazyShardedDataset(stream, num_packs=16, beyond="pad").ack(7, "padded")  # three steps without packs
-    assert Acks(open_blob_store(stream), "padded").read(8)["frontier"] == 8
+    assert Acks(open_blob_store(stream), "padded").read(8)[0]["frontier"] == 8
     with pytest.raises(StateError, match="acknowledged with different values"):
         LazyShardedDataset(stream, lanes=4).ack(1, "model")

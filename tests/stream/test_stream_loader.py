@@ -289,7 +289,7 @@ def test_what_does_not_fit_is_refused(tmp_path):
     with pytest.raises(SettingsError, match='tail="repeat" needs a finished store'):
         StreamLoader(stream, tail="repeat")
     with pytest.raises(SettingsError, match="on_corrupt 'ignore' is unknown"):
-        StreamLoader(stream, on_corrupt="ignore")  # type: ignore[arg-type]
+        StreamLoader(stream, on_corrupt="ignore")
     with pytest.raises(SettingsError, match="assign 'rank' is unknown: use one of lane, pack"):
         StreamLoader(stream, assign="rank")
     with pytest.raises(NotAPackStoreError):
@@ -322,28 +322,31 @@ def test_a_shard_that_is_shown_after_its_record_is_waited_for(tmp_path, monkeypa
 def test_facts_of_a_stream(tmp_path):
     """What a trainer shows, and asks for."""
     loader = StreamLoader(toy_stream(tmp_path, [2, 3, 1]), lanes=2)
-    assert (loader.packs_so_far, loader.steps_per_epoch, loader.packs_together) == (6, 3, 2)
+    assert (loader.packs.log.num_packs, loader.steps_per_epoch, loader.packs_together) == (6, 3, 2)
     assert not loader.is_repeated
     assert StreamLoader(tmp_path, repeat=True).is_repeated
     assert (loader.settings.lanes, loader.settings.packs_per_micro_batch) == (2, 2)
-    assert (loader.collate_fn([]), loader.seconds_waited) == ([], 0.0)
+    assert loader.collate_fn([]) == []
     assert loader.identity["capacity"] == 4
     ToyProducer(tmp_path / "growing").append(3)
     growing = StreamLoader(tmp_path / "growing")
-    assert (growing.packs_so_far, growing.steps_per_epoch) == (3, None)
+    assert (growing.packs.log.num_packs, growing.steps_per_epoch) == (3, None)
 
 
 def test_a_stream_of_which_nothing_can_be_read(tmp_path):
     """A filler is of the last shard that is whole; without any there is nothing to keep a rank in step with."""
     stream = toy_stream(tmp_path, [1, 1])
     loader = loaders(stream, 2, on_corrupt="skip")[1]
-    assert loader._filler().sample_ids.tolist() == [-1]
+    assert loader.packs._filler().sample_ids.tolist() == [-1]
     shards = sorted((tmp_path / "shards").iterdir())
     shards[1].write_bytes(b"")
-    assert StreamLoader(stream)._filler().input_ids.tolist() == StreamLoader(stream)._packs(0)[0].input_ids.tolist()
+    assert (
+        StreamLoader(stream).packs._filler().input_ids.tolist()
+        == next(iter(StreamLoader(stream)))[0].input_ids.tolist()
+    )
     shards[0].write_bytes(b"")
     with pytest.raises(CorruptFileError, match="no shard of the stream can be read"):
-        StreamLoader(stream)._filler()
+        StreamLoader(stream).packs._filler()
 
 
 def test_an_acknowledgement_has_a_name(tmp_path):

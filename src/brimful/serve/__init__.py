@@ -1,7 +1,7 @@
 """Packs for trainers: ``open_packs``, ``PackedDataset``, ``PackLoader``, ``TokenBudgetBatches``, …"""
 
 from brimful.serve.agreement import RankAgreement
-from brimful.serve.compose import BatchLedger, compose
+from brimful.serve.compose import BatchLedger
 from brimful.serve.composed_batches import TokenBudgetBatches, WindowBatches
 from brimful.serve.dataset import PackedDataset
 from brimful.serve.loader import PackLoader
@@ -25,6 +25,5 @@ __all__ = [
     "Warmup",
     "Window",
     "WindowBatches",
-    "compose",
     "open_packs",
 ]

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import count
 from typing import Any, NamedTuple
 
-from brimful.errors import OversizedSampleError, SettingsError
+from brimful.errors import OversizedSampleError
 from brimful.plan import Overflow
-from brimful.serve.state import damaged
-from brimful.serve.token_budget import Count, Fit, SampleCount, TokenBudget
+from brimful.serve.order import damaged
+from brimful.serve.token_budget import Fit, SampleCount, TokenBudget
 
 
 class SampleSegment(NamedTuple):
@@ -69,7 +68,7 @@ class ComposerMark(NamedTuple):
     """Segments that are not in a micro-batch yet, in order of arrival."""
     ledger: BatchLedger
     plan: Any = None
-    """Further state of a composer, in addition to the order of the segments; None if it has none."""
+    """Further state of a composer for JSON, in addition to the order of the segments; None if it has none."""
 
 
 class MicroBatchComposer:
@@ -94,15 +93,9 @@ class MicroBatchComposer:
 
     def __init__(self, settings: TokenBudget | SampleCount) -> None:
         self.settings = settings
-        self._capacity = settings.capacity if isinstance(settings, TokenBudget) else None
-        self._overflow = settings.overflow if isinstance(settings, TokenBudget) else Overflow.ERROR
         self._waiting: list[SampleSegment] = []
         self._length = self._counted = 0  # sums over the waiting segments
         self._ledger = BatchLedger()
-        # Of the step in progress: segments that waited at its beginning or arrived since, and the ledger at its
-        # beginning.
-        self._step_segments: list[SampleSegment] | None = None
-        self._step_ledger = self._ledger
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -123,27 +116,19 @@ class MicroBatchComposer:
         return ComposerMark(self.waiting, self.ledger)
 
     def go_to(self, mark: ComposerMark) -> None:
-        """Go back to a snapshot of this composer, or of another composer with the same settings."""
-        self._waiting, self._step_segments = list(mark.segments), None
-        self._length, self._counted, _ = sums(mark.segments)
-        self._ledger = replace(mark.ledger)
-
-    def plan_to_json(self, mark: ComposerMark) -> Any:
-        """Return ``mark.plan`` for JSON."""
-        return mark.plan
-
-    def plan_from_json(self, value: Any, segments: Sequence[SampleSegment]) -> Any:
-        """Return ``mark.plan`` of a saved state.
+        """Go back to a snapshot of this composer, or of another composer with the same settings.
 
         Raises:
-            StateError: the plan does not belong to these segments.
+            StateError: the snapshot is of a composer with a plan.
         """
-        if value is not None:
-            raise damaged(f"a plan of {type(value).__name__} for micro-batches that have none")
+        if mark.plan is not None:
+            raise damaged(f"a plan of {type(mark.plan).__name__} for micro-batches that have none")
+        self._waiting = list(mark.segments)
+        self._count_waiting(mark)
 
-    def begin_step(self) -> None:
-        """Mark the point to which ``put_back`` returns."""
-        self._step_segments, self._step_ledger = list(self._waiting), replace(self._ledger)
+    def _count_waiting(self, mark: ComposerMark) -> None:
+        self._length, self._counted, _ = sums(mark.segments)
+        self._ledger = replace(mark.ledger)
 
     def reject(self) -> None:
         """Count a sample that could not be read."""
@@ -162,7 +147,7 @@ class MicroBatchComposer:
         Raises:
             OversizedSampleError: the sample is longer than the capacity, and the policy is ``error`` or cannot cut it.
         """
-        ledger, capacity, policy = self._ledger, self._capacity, self._overflow
+        ledger, capacity, policy = self._ledger, self.settings.capacity, self.settings.overflow
         is_oversized = capacity is not None and length > capacity
         # Refuse before anything is counted: a caller that continues finds the ledger unchanged.
         if is_oversized and policy is not Overflow.DROP and (policy is Overflow.ERROR or samples > 1):
@@ -192,8 +177,6 @@ class MicroBatchComposer:
 
     def _push(self, segment: SampleSegment) -> None:
         self._waiting.append(segment)
-        if self._step_segments is not None:
-            self._step_segments.append(segment)
         self._count_arrived(segment)
 
     def _count_arrived(self, segment: SampleSegment) -> None:
@@ -230,14 +213,14 @@ class MicroBatchComposer:
         self._count_taken(batch)
         return batch
 
-    def _count_taken(self, batch: Sequence[SampleSegment], times: int = 1) -> None:
-        """Count a micro-batch as packed and not waiting; with -1 as waiting again."""
+    def _count_taken(self, batch: Sequence[SampleSegment]) -> None:
+        """Count a micro-batch as packed and not waiting."""
         length, budget_tokens, samples = sums(batch)
-        self._length -= times * length
-        self._counted -= times * budget_tokens
-        self._ledger.samples_packed += times * samples
-        self._ledger.tokens_packed += times * length
-        self._ledger.micro_batches += times
+        self._length -= length
+        self._counted -= budget_tokens
+        self._ledger.samples_packed += samples
+        self._ledger.tokens_packed += length
+        self._ledger.micro_batches += 1
 
     def next_batch(self, step: int, pull: Callable[[MicroBatchComposer], bool]) -> list[SampleSegment] | None:
         """Pull samples until a micro-batch is ready, and return it; at the end return the remaining samples, then None.
@@ -250,14 +233,6 @@ class MicroBatchComposer:
             pass
         return self.take(step) if len(self) else None
 
-    def put_back(self) -> None:
-        """Put everything that was taken since ``begin_step`` back into the waiting segments, in order of arrival."""
-        assert self._step_segments is not None
-        # Only taking is undone. Samples that arrived since then stay counted, and are not taken from the source twice.
-        names = ("samples_packed", "tokens_packed", "micro_batches")
-        counts = {name: getattr(self._step_ledger, name) for name in names}
-        self.go_to(ComposerMark(self._step_segments, replace(self._ledger, **counts)))
-
     def drop(self, batch: Sequence[SampleSegment]) -> None:
         """Count a taken micro-batch as dropped because it is not served."""
         length, _, samples = sums(batch)
@@ -266,49 +241,6 @@ class MicroBatchComposer:
         self._ledger.micro_batches -= 1
         self._ledger.samples_dropped += samples
         self._ledger.tokens_dropped += length
-
-
-def compose(
-    lengths: Iterable[int],
-    settings: TokenBudget | SampleCount,
-    *,
-    loss_tokens: Iterable[int] | None = None,
-    micro_batches_per_step: int = 1,
-) -> Iterator[list[SampleSegment]]:
-    """Yield all micro-batches of samples in their order, computed from lengths only.
-
-    Pure: no I/O, no randomness.
-
-    Args:
-        lengths: tokens of each sample.
-        settings: ``TokenBudget`` or ``SampleCount``.
-        loss_tokens: number of targets of each sample; needed for a budget that counts them.
-        micro_batches_per_step: number over all ranks, for the warm-up.
-
-    >>> settings = TokenBudget(32, min_buffered=1)
-    >>> [[segment.length for segment in batch] for batch in compose(range(1, 17), settings)]
-    [[1, 2, 3, 4, 5, 6, 7], [8, 9, 10], [11, 12], [13, 14], [15, 16]]
-    """
-    if loss_tokens is None and isinstance(settings, TokenBudget) and settings.count is Count.LOSS_TOKENS:
-        raise SettingsError("count='loss_tokens' needs the targets of each sample: give loss_tokens")
-    pairs = ((length, length) for length in lengths) if loss_tokens is None else zip(lengths, loss_tokens, strict=True)
-    samples = enumerate(pairs)
-
-    # The same loop as in the loader: pull while too few samples wait, and use up the last samples at the end.
-    def pull(composer: MicroBatchComposer) -> bool:
-        sample = next(samples, None)
-        if sample is None:
-            return False
-        key, (length, budget_tokens) = sample
-        composer.add(key, length, budget_tokens)
-        return True
-
-    composer = MicroBatchComposer(settings)
-    for index in count():
-        batch = composer.next_batch(index // micro_batches_per_step, pull)
-        if batch is None:
-            return
-        yield batch
 
 
 def sums(segments: Iterable[SampleSegment]) -> tuple[int, int, int]:

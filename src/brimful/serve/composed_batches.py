@@ -1,14 +1,14 @@
-"""Loader of one rank's micro-batches, composed during training from samples by index or from a live stream."""
+"""Micro-batches of one rank, composed during training from samples by index or from a live stream."""
 
 from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from copy import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
-from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias
 
+from brimful.base.arguments import as_settings, understands
 from brimful.base.checks import check_type, setting_number
 from brimful.base.fingerprint import fingerprint_of
 from brimful.base.typing import AnyIntArray
@@ -18,10 +18,10 @@ from brimful.lengths.table import LengthTable
 from brimful.plan.schedule import Tail
 from brimful.serve.agreement import RankAgreement
 from brimful.serve.compose import BatchLedger, ComposerMark, MicroBatchComposer, SampleSegment
+from brimful.serve.loader import RankLoader
 from brimful.serve.online_window import Window, WindowComposer
-from brimful.serve.rank_loader import RankLoader, without_loss
+from brimful.serve.order import Order, Position, RankSettings, Request, check_state, damaged, make_state
 from brimful.serve.sample_feeds import IndexedSampleFeed, SampleFeed, StreamSampleFeed
-from brimful.serve.state import Position, check_state, damaged, make_state
 from brimful.serve.token_budget import Count, SampleCount, TokenBudget
 from brimful.store.shards import Pack
 
@@ -29,8 +29,6 @@ Batching: TypeAlias = TokenBudget | SampleCount | Window
 
 _OWN_STREAM = "own_stream"
 """Key of a state: the rank whose own stream was read, and the number of ranks; absent if ranks share a source."""
-
-Composed = TypeVar("Composed", bound="ComposedBatches")
 
 
 class _StepMark(NamedTuple):
@@ -41,82 +39,36 @@ class _StepMark(NamedTuple):
     filler: list[SampleSegment]
 
 
-class ComposedBatches(RankLoader):
-    """Base of ``TokenBudgetBatches`` and ``WindowBatches``, which define how samples become micro-batches.
+class ComposedOrder(Order):
+    """Micro-batches that a composer makes from the lengths of a feed, distributed over the ranks of each step.
 
-    A feed provides samples, a composer makes micro-batches from their lengths, and the micro-batches of a step are
-    distributed over the ranks. All ranks compose the same micro-batches; a state holds what waits in the feed and in
-    the composer between two steps.
+    All ranks compose the same micro-batches; a state holds what waits in the feed and in the composer between two
+    steps.
+
+    Attributes:
+        feed: the samples.
+        step: number of completely served steps, over all epochs.
+
+    Args:
+        batching: how samples become micro-batches.
+        agree: see ``TokenBudgetBatches``.
     """
 
-    _kinds: ClassVar[tuple[type, ...]]
-    _kinds_in_words: ClassVar[str]
-
     def __init__(
-        self,
-        source: Any,
-        batching: Batching,
-        collate_fn: Callable[[list[Pack]], Any] | None = None,
-        *,
-        lengths: AnyIntArray | Sequence[int] | None = None,
-        loss_tokens: AnyIntArray | Sequence[int] | None = None,
-        dp_rank: int = 0,
-        dp_world_size: int = 1,
-        micro_batches: int = 1,
-        seed: int | None = 0,
-        tail: Tail | str = Tail.PAD,
-        agree: Callable[[bool], bool] | None = None,
+        self, feed: SampleFeed, batching: Batching, settings: RankSettings, agree: Callable[[bool], bool] | None
     ) -> None:
-        check_type("batching", batching, self._kinds, self._kinds_in_words)
-        if isinstance(source, (str, bytes)) or not (hasattr(source, "__iter__") or hasattr(source, "__getitem__")):
-            check_type("source", source, (), "samples by index or as a stream")
-        super().__init__(collate_fn, dp_rank=dp_rank, dp_world_size=dp_world_size, tail=tail)
-        if "torch" in sys.modules:
-            # Loaders of PyTorch recognize an iterable data set by its type.
-            from torch.utils.data import IterableDataset
-
-            IterableDataset.register(type(self))
-        self._micro_batches = setting_number("micro_batches", micro_batches, minimum=1)
-        if agree is not None and dp_world_size > 1:
-            raise SettingsError("agree is for ranks that each read their own stream: leave dp_world_size at 1")
-        by_targets = isinstance(batching, TokenBudget) and batching.count is Count.LOSS_TOKENS
-        self._feed: SampleFeed
-        if isinstance(lengths, LengthTable) and lengths.group_size > 1:
-            raise SettingsError(
-                "composed micro-batches take single samples, and both samples of a row of preferences or KTO must stay "
-                "together: serve them from packs (PackLoader)"
-            )
-        if lengths is not None:
-            self._feed = IndexedSampleFeed(source, lengths, loss_tokens, by_targets=by_targets, seed=seed)
-        elif loss_tokens is not None:
-            raise SettingsError("loss_tokens needs lengths: give both, or none for a stream")
-        else:
-            self._feed = StreamSampleFeed(source, by_targets=by_targets)
-        self._batching = batching
-        self._agree = agree
+        super().__init__(settings.dp_rank, settings.dp_world_size, settings.tail)
+        self._micro_batches = setting_number("micro_batches", settings.micro_batches, minimum=1)
+        self.feed, self._batching, self._agree = feed, batching, agree
         self._composer = composer_of(batching)
-        self._step = 0
+        self.step = 0
         self._num_delivered = 0  # micro-batches of this step
         self._filler: list[SampleSegment] = []  # served without loss by a rank without a micro-batch; at most one
         self._first_step = 0  # first step of this epoch
         # Both belong to the step in progress, and are None between steps. A batch of None has no loss.
         self._rank_batches: list[list[SampleSegment] | None] | None = None
         self._step_mark: _StepMark | None = None
-        self._feed.begin(0)
-
-    def __iter__(self) -> Iterator[Any]:
-        torch_data = sys.modules.get("torch.utils.data")
-        worker = None if torch_data is None else torch_data.get_worker_info()
-        if worker is None or worker.num_workers == 1:
-            return super().__iter__()
-        from brimful.serve.worker_loader import LoaderDataset
-
-        return iter(LoaderDataset(self))
-
-    @property
-    def step(self) -> int:
-        """Number of completely served steps, over all epochs."""
-        return self._step
+        feed.begin(0)
 
     @property
     def ledger(self) -> BatchLedger:
@@ -129,40 +81,41 @@ class ComposedBatches(RankLoader):
         self._begin(int(epoch))
 
     def _begin(self, epoch: int) -> None:
-        self._epoch, self._first_step, self._num_delivered = epoch, self._step, 0
+        self.epoch, self._first_step, self._num_delivered = epoch, self.step, 0
         self._rank_batches = self._step_mark = None
-        self._feed.begin(epoch)
+        self.feed.begin(epoch)
 
-    def next_request(self) -> _Request | None:
+    def next_request(self) -> Request | None:
         """Return the next micro-batch; at the end of an epoch move to the next epoch and return None."""
         if self._rank_batches is None:
             # A state saved within a step holds the beginning of the step: loading it composes the same step again.
-            self._step_mark = self._mark()
-            self._rank_batches = self._compose_step()
+            self._step_mark = self._step_mark or self._mark()
+            self._rank_batches = self._compose_step(self._step_mark)
             if self._rank_batches is None:
                 if self._num_delivered:
                     raise StateError(
-                        f"the loader state is {self._num_delivered} micro-batches into step {self._step}, which the "
+                        f"the loader state is {self._num_delivered} micro-batches into step {self.step}, which the "
                         f"source does not have"
                     )
-                self._begin(self._epoch + 1)
+                self._begin(self.epoch + 1)
                 return None
-        return _Request(self._rank_batches[self._num_delivered], self._filler)
-
-    def make_batch(self, request: _Request) -> Any:
-        """Encode the samples of a micro-batch and collate them."""
-        return self._collate(self._packs(request))
+        segments = self._rank_batches[self._num_delivered]
+        if segments is None and not self._filler:
+            raise CollateError(
+                "this rank's stream gave no sample at all, so it has nothing to run with the other ranks"
+            )
+        return Request(self._filler if segments is None else segments, has_loss=segments is not None)
 
     def advance(self) -> bool:
         """Count the next micro-batch as served; only the next request shows whether it was the last."""
         self._num_delivered += 1
         if self._num_delivered == self._micro_batches:
             self._rank_batches, self._step_mark, self._num_delivered = None, None, 0
-            self._step += 1
+            self.step += 1
         return False
 
-    def fork(self: Composed) -> Composed:
-        """Return a loader of the same samples and settings with its own position, at the same place.
+    def fork(self) -> ComposedOrder:
+        """Return an order of the same samples and settings with its own position, at the same place.
 
         Raises:
             SettingsError: the samples are a stream, or the ranks agree on each step.
@@ -171,29 +124,29 @@ class ComposedBatches(RankLoader):
             raise SettingsError(
                 "agree asks the other ranks in each step, and workers cannot: iterate the loader itself"
             )
-        loader = copy(self)
-        loader._feed, loader._composer = self._feed.fork(), composer_of(self._batching)
-        loader._composer.go_to(self._composer.mark())
-        return loader
+        order = super().fork()
+        order.feed, order._composer = self.feed.fork(), composer_of(self._batching)
+        order._composer.go_to(self._composer.mark())
+        return order
 
-    def _compose_step(self) -> list[list[SampleSegment] | None] | None:
+    def _compose_step(self, mark: _StepMark) -> list[list[SampleSegment] | None] | None:
         """Return this rank's micro-batches of the next step; None at the end of the epoch."""
-        num_places = self._dp_world_size * self._micro_batches
-        composer, feed = self._composer, self._feed
+        num_places = self.dp_world_size * self._micro_batches
+        composer, feed = self._composer, self.feed
         batches: list[list[SampleSegment] | None] = []
-        feed.drop_except([*composer.mark().segments, *self._filler])
-        composer.begin_step()
+        feed.drop_except([*mark.composer.segments, *self._filler])
         try:
-            while len(batches) < num_places and (batch := composer.next_batch(self._step, feed.pull)) is not None:
+            while len(batches) < num_places and (batch := composer.next_batch(self.step, feed.pull)) is not None:
                 batches.append(batch)
         except BaseException:
-            # A caller that continues after an error of the source finds the samples of this step waiting again.
-            composer.put_back()
+            # A caller that continues after an error of the source composes the same step again.
+            composer.go_to(mark.composer)
+            feed.go_back(mark.position)
             if isinstance(self._agree, RankAgreement):
                 self._agree.fail()
             raise
         is_full = len(batches) == num_places
-        is_served = is_full if self._tail is Tail.DROP else bool(batches)
+        is_served = is_full if self.tail is Tail.DROP else bool(batches)
         if isinstance(self._agree, RankAgreement):
             is_served = self._agree(is_served, can_run=bool(batches or self._filler))
         elif self._agree is not None:
@@ -201,7 +154,7 @@ class ComposedBatches(RankLoader):
         if not is_served:
             # With drop another rank may have ended first; then the samples that wait here are dropped with the step.
             while len(composer):
-                batches.append(composer.take(self._step))
+                batches.append(composer.take(self.step))
             for dropped_batch in batches:
                 composer.drop(dropped_batch or ())
             return None
@@ -209,43 +162,25 @@ class ComposedBatches(RankLoader):
             self._filler = batches[0][:1]
         # Every rank gets the same number of micro-batches, also in an incomplete last step.
         if not is_full:
-            substitutes = batches if self._tail is Tail.REPEAT and batches else [None]
+            substitutes = batches if self.tail is Tail.REPEAT and batches else [None]
             batches += [substitutes[place % len(substitutes)] for place in range(num_places - len(batches))]
-        return batches[self._dp_rank :: self._dp_world_size]
-
-    def _packs(self, request: _Request) -> list[Any]:
-        """Return the packs of a micro-batch; without segments, the packs of the filler without loss."""
-        if request.segments is not None:
-            return self._feed.packs(request.segments)
-        if not request.filler:
-            raise CollateError(
-                "this rank's stream gave no sample at all, so it has nothing to run with the other ranks"
-            )
-        (item,) = self._feed.packs(request.filler)
-        return [without_loss(item) if isinstance(item, Pack) else item.without_loss()]
+        return batches[self.dp_rank :: self.dp_world_size]
 
     def count_steps(self) -> int:
-        """Count the steps of the whole epoch by composing it from lengths, for learning-rate schedules and progress.
-
-        The result is the same at any moment of the epoch. It starts at the first step of this epoch, so that a warm-up
-        continues.
-
-        Raises:
-            SettingsError: the source is a stream, whose end is unknown.
-        """
-        if not isinstance(self._feed, IndexedSampleFeed):
+        """Count the steps of the whole epoch (``TokenBudgetBatches.count_steps``)."""
+        if not isinstance(self.feed, IndexedSampleFeed):
             raise SettingsError("a stream has no number of steps; give a source by index and its lengths")
-        num_places = self._dp_world_size * self._micro_batches
+        num_places = self.dp_world_size * self._micro_batches
         # Use a separate feed and composer: the samples that wait here belong to the current epoch.
-        feed, composer = self._feed.fork(), composer_of(self._batching)
-        feed.begin(self._epoch)
+        feed, composer = self.feed.fork(), composer_of(self._batching)
+        feed.begin(self.epoch)
         for num_batches in count():
             if composer.next_batch(self._first_step + num_batches // num_places, feed.pull) is None:
                 break
-        return num_batches // num_places if self._tail is Tail.DROP else -(-num_batches // num_places)
+        return num_batches // num_places if self.tail is Tail.DROP else -(-num_batches // num_places)
 
     def _mark(self) -> _StepMark:
-        return _StepMark(self._feed.position(), self._composer.mark(), self._filler)
+        return _StepMark(self.feed.position(), self._composer.mark(), self._filler)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position for JSON; it counts delivered batches, not batches that a consumer prefetched.
@@ -259,19 +194,19 @@ class ComposedBatches(RankLoader):
             StateError: the source is a stream without ``state_dict``.
         """
         mark = self._step_mark or self._mark()
-        places = self._num_delivered * self._dp_world_size
+        places = self._num_delivered * self.dp_world_size
         return make_state(
             "composed",
-            fingerprint_of(self._feed.identity),
-            Position(self._epoch, self._step - self._first_step, places),
-            self._feed.facts,
+            fingerprint_of(self.feed.identity),
+            Position(self.epoch, self.step - self._first_step, places),
+            self.feed.facts,
             **self._identity(),
-            shape=[self._dp_world_size, self._micro_batches],
+            shape=[self.dp_world_size, self._micro_batches],
             first_step=self._first_step,
             ledger=mark.composer.ledger.as_dict(),
-            plan=self._composer.plan_to_json(mark.composer),
+            plan=mark.composer.plan,
             **({} if self._own_stream is None else {_OWN_STREAM: self._own_stream}),
-            **self._feed.position_to_json(mark.position, [*mark.composer.segments, *mark.filler]),
+            **self.feed.position_to_json(mark.position, [*mark.composer.segments, *mark.filler]),
             waiting=[list(segment) for segment in mark.composer.segments],
             filler=list(mark.filler[0]) if mark.filler else None,
         )
@@ -281,7 +216,7 @@ class ComposedBatches(RankLoader):
         """This rank and the number of ranks if each reads its own stream; None for a shared source or a function."""
         return list(self._agree.place) if isinstance(self._agree, RankAgreement) else None
 
-    def _check_own_stream(self, state: dict[str, Any]) -> None:
+    def _check_own_stream(self, state: Mapping[str, Any]) -> None:
         """Refuse the state of another rank's stream."""
         saved, own = state.get(_OWN_STREAM), self._own_stream
         if saved is None or saved == own or (own is None and self._agree is not None):
@@ -294,15 +229,15 @@ class ComposedBatches(RankLoader):
         )
 
     def _identity(self) -> dict[str, Any]:
-        return {"batching": self._batching.as_dict(), "source": self._feed.identity, "tail": self._tail.value}
+        return {"batching": self._batching.as_dict(), "source": self.feed.identity, "tail": self.tail.value}
 
     def __repr__(self) -> str:
         return (
-            f"{type(self).__name__}({self._feed!r}, dp_rank {self._dp_rank} of {self._dp_world_size}, epoch {self._epoch}, "
-            f"step {self._step:,}, {counted(len(self._composer), 'sample')} waiting)"
+            f"{self.feed!r}, dp_rank {self.dp_rank} of {self.dp_world_size}, epoch {self.epoch}, "
+            f"step {self.step:,}, {counted(len(self._composer), 'sample')} waiting"
         )
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to the position of a state.
 
         Raises:
@@ -310,7 +245,7 @@ class ComposedBatches(RankLoader):
                 was saved within a step by other ranks. Names the difference.
         """
         own_state = make_state(
-            "composed", fingerprint_of(self._feed.identity), Position(0, 0, 0), self._feed.facts, **self._identity()
+            "composed", fingerprint_of(self.feed.identity), Position(0, 0, 0), self.feed.facts, **self._identity()
         )
         epoch, step, places = check_state(state, own_state, ["batching", "tail"])
         try:
@@ -319,7 +254,7 @@ class ComposedBatches(RankLoader):
             first_step = int(state["first_step"])
             if places % world_size or places >= world_size * micro_batches or first_step < 0:
                 raise damaged(f"{places} places of {world_size} × {micro_batches}, first step {first_step}")
-            shape = [self._dp_world_size, self._micro_batches]
+            shape = [self.dp_world_size, self._micro_batches]
             # Within a step its micro-batches belong to fixed ranks; between steps other ranks may continue.
             if places and [world_size, micro_batches] != shape:
                 raise StateError(
@@ -330,23 +265,95 @@ class ComposedBatches(RankLoader):
             ledger = BatchLedger(**state["ledger"])
             segments = [SampleSegment(*map(int, row)) for row in state["waiting"]]
             filler = [] if state["filler"] is None else [SampleSegment(*map(int, state["filler"]))]
-            self._feed.load(state, [*segments, *filler], epoch)
-            plan = self._composer.plan_from_json(state["plan"], segments)
+            self.feed.load(state, [*segments, *filler], epoch)
+            self._composer.go_to(ComposerMark(segments, ledger, state["plan"]))
         except StateError:
             raise
         except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
             raise damaged(f"{type(error).__name__}: {error}") from error
-        if not places and world_size * micro_batches != self._dp_world_size * self._micro_batches:
+        if not places and world_size * micro_batches != self.dp_world_size * self._micro_batches:
             logging.getLogger("brimful").warning(
                 "continues with steps of %d × %d micro-batches, previously %d × %d: the same samples in the same order",
                 *shape,
                 world_size,
                 micro_batches,
             )
-        self._composer.go_to(ComposerMark(segments, ledger, plan))
-        self._filler, self._epoch, self._step, self._first_step = filler, epoch, first_step + step, first_step
+        self._filler, self.epoch, self.step, self._first_step = filler, epoch, first_step + step, first_step
         # The step is composed again when iteration continues.
         self._rank_batches, self._step_mark, self._num_delivered = None, None, places // world_size
+
+
+class ComposedBatches(RankLoader[ComposedOrder]):
+    """Base of ``TokenBudgetBatches`` and ``WindowBatches``, which document it."""
+
+    @understands({}, RankSettings)
+    def __init__(
+        self,
+        source: Any,
+        batching: Batching,
+        collate_fn: Callable[[list[Pack]], Any] | None = None,
+        *,
+        lengths: AnyIntArray | Sequence[int] | None = None,
+        loss_tokens: AnyIntArray | Sequence[int] | None = None,
+        agree: Callable[[bool], bool] | None = None,
+        **options: Any,
+    ) -> None:
+        kinds = (TokenBudget, SampleCount, Window)
+        check_type("batching", batching, kinds, "a TokenBudget, a SampleCount or a Window")
+        if isinstance(source, (str, bytes)) or not (hasattr(source, "__iter__") or hasattr(source, "__getitem__")):
+            check_type("source", source, (), "samples by index or as a stream")
+        settings = as_settings(RankSettings, None, options)
+        if agree is not None and settings.dp_world_size > 1:
+            raise SettingsError("agree is for ranks that each read their own stream: leave dp_world_size at 1")
+        by_targets = isinstance(batching, TokenBudget) and batching.count is Count.LOSS_TOKENS
+        feed: SampleFeed
+        if isinstance(lengths, LengthTable) and lengths.group_size > 1:
+            raise SettingsError(
+                "composed micro-batches take single samples, and both samples of a row of preferences or KTO must stay "
+                "together: serve them from packs (PackLoader)"
+            )
+        if lengths is not None:
+            feed = IndexedSampleFeed(source, lengths, loss_tokens, by_targets=by_targets, seed=settings.seed)
+        elif loss_tokens is not None:
+            raise SettingsError("loss_tokens needs lengths: give both, or none for a stream")
+        else:
+            feed = StreamSampleFeed(source, by_targets=by_targets)
+        super().__init__(feed, ComposedOrder(feed, batching, settings, agree), collate_fn)
+        if "torch" in sys.modules:
+            # Loaders of PyTorch recognize an iterable data set by its type.
+            from torch.utils.data import IterableDataset
+
+            IterableDataset.register(type(self))
+
+    def __iter__(self) -> Iterator[Any]:
+        torch_data = sys.modules.get("torch.utils.data")
+        worker = None if torch_data is None else torch_data.get_worker_info()
+        if worker is None or worker.num_workers == 1:
+            return super().__iter__()
+        from brimful.serve.worker_loader import LoaderDataset
+
+        return iter(LoaderDataset(self))
+
+    @property
+    def step(self) -> int:
+        """Number of completely served steps, over all epochs."""
+        return self.order.step
+
+    @property
+    def ledger(self) -> BatchLedger:
+        """Ledger of samples and tokens on all ranks that share the source, including this step."""
+        return self.order.ledger
+
+    def count_steps(self) -> int:
+        """Count the steps of the whole epoch by composing it from lengths, for learning-rate schedules and progress.
+
+        The result is the same at any moment of the epoch. It starts at the first step of this epoch, so that a warm-up
+        continues.
+
+        Raises:
+            SettingsError: the source is a stream, whose end is unknown.
+        """
+        return self.order.count_steps()
 
 
 class TokenBudgetBatches(ComposedBatches):
@@ -394,9 +401,6 @@ class TokenBudgetBatches(ComposedBatches):
     [[[3, 5]], [[2, 4]]]
     """
 
-    _kinds = (TokenBudget, SampleCount)
-    _kinds_in_words = "a TokenBudget or a SampleCount"
-
 
 class WindowBatches(ComposedBatches):
     """Packs of one data-parallel rank from an online window: ``Lookahead`` sees some samples ahead; nothing is stored.
@@ -429,19 +433,6 @@ class WindowBatches(ComposedBatches):
     >>> [[pack.sample_ids.tolist() for pack in batch] for batch in batches]
     [[[1, 2]], [[0, 5]], [[4, 3]]]
     """
-
-    _kinds = (Window,)
-    _kinds_in_words = "a Window"
-
-
-class _Request(NamedTuple):
-    """A micro-batch of this rank; without segments, the rank runs the filler without loss while the others train.
-
-    It holds all that a worker needs, because workers do not compose.
-    """
-
-    segments: list[SampleSegment] | None
-    filler: list[SampleSegment]
 
 
 def composer_of(batching: Batching) -> MicroBatchComposer:

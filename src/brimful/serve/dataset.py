@@ -125,14 +125,15 @@ class PackedDataset(IndexedPacks):
         cache_dir: str | os.PathLike[str] | None = None,
         cache_bytes: int | None = None,
     ) -> None:
-        if isinstance(directory, Plan):
-            check_type("directory", directory, (), "the path of a pack store", "use from_plan for a plan")
         if isinstance(directory, PackStore) and media_root is not None:
             raise SettingsError(
                 f"{setting('media_root')} belongs to a directory: give it to open_packs for an open store"
             )
         if not isinstance(directory, (str, os.PathLike, PackStore)):
-            way_out = "for a data set that encodes its rows use PackedDataset.wrap(dataset, packing_length=…)"
+            way_out = (
+                "use from_plan for a plan, and PackedDataset.wrap(dataset, packing_length=…) for a data set that encodes "
+                "its rows"
+            )
             check_type("directory", directory, (), "the path of a pack store", way_out)
         if not isinstance(directory, PackStore):
             directory = open_packs(directory, media_root=media_root, cache_dir=cache_dir, cache_bytes=cache_bytes)

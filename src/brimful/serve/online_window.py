@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import deepcopy
-from dataclasses import KW_ONLY, asdict, dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import KW_ONLY, asdict, dataclass
+from typing import Any
 
 import numpy as np
 
 from brimful.errors import StateError
 from brimful.plan import Lookahead, Overflow
 from brimful.plan.stream.lookahead import StreamPacks
-from brimful.serve.compose import ComposerMark, MicroBatchComposer, SampleSegment, sums
-from brimful.serve.state import damaged
+from brimful.serve.compose import ComposerMark, MicroBatchComposer, SampleSegment
+from brimful.serve.order import damaged
 from brimful.serve.token_budget import SampleCount
 
 
@@ -58,14 +57,6 @@ class Window:
         return {"kind": "window", **plain, **{key: int(plain[key]) for key in ("capacity", "size", "max_wait")}}
 
 
-class _Plan(NamedTuple):
-    """State of a window: the numbers of its segments, the ready packs, and the planner of the other segments."""
-
-    numbers: tuple[int, ...]
-    packs: tuple[tuple[int, ...], ...]
-    planner: Lookahead
-
-
 class WindowComposer(MicroBatchComposer):
     """Composer whose micro-batches are the packs of a ``Lookahead``. It sees only lengths.
 
@@ -83,14 +74,12 @@ class WindowComposer(MicroBatchComposer):
     def __init__(self, settings: Window) -> None:
         super().__init__(SampleCount(1))
         self.settings = settings
-        self._capacity, self._overflow = settings.capacity, settings.overflow
         self._planner = settings.planner()
         self._numbered: dict[int, SampleSegment] = {}
         self._next_number = 0
         self._arrived: list[int] = []  # numbers that the planner has not seen yet
         self._num_in_window = 0  # segments of the planner
         self._packs: list[tuple[int, ...]] = []
-        self._taken: list[tuple[tuple[int, ...], list[SampleSegment]]] = []  # packs that were taken in this step
 
     def __len__(self) -> int:
         return len(self._numbered)
@@ -130,25 +119,9 @@ class WindowComposer(MicroBatchComposer):
         if not self._packs:
             self._give_to_planner()
             self._receive(self._planner.finish())
-        numbers = self._packs.pop(0)
-        batch = [self._numbered.pop(number) for number in numbers]
-        self._taken.append((numbers, batch))
+        batch = [self._numbered.pop(number) for number in self._packs.pop(0)]
         self._count_taken(batch)
         return batch
-
-    def begin_step(self) -> None:
-        """Mark the point to which ``put_back`` returns."""
-        self._taken = []
-
-    def put_back(self) -> None:
-        """Put everything that was taken since ``begin_step`` back into the packs that are ready, in their order."""
-        taken, self._taken = self._taken, []
-        for numbers, batch in taken:
-            self._count_taken(batch, -1)
-            self._numbered.update(zip(numbers, batch, strict=True))
-        self._packs = [*(numbers for numbers, _ in taken), *self._packs]
-        # Restore the order of arrival, as states need it.
-        self._numbered = dict(sorted(self._numbered.items()))
 
     def mark(self) -> ComposerMark:
         """Return a snapshot for ``go_to``."""
@@ -156,48 +129,37 @@ class WindowComposer(MicroBatchComposer):
         # on the order of the samples, not on how they are given to the planner.
         if self._arrived:
             self._give_to_planner()
-        plan = _Plan(tuple(self._numbered), tuple(self._packs), deepcopy(self._planner))
+        packs = [list(numbers) for numbers in self._packs]
+        plan = {"numbers": list(self._numbered), "packs": packs, "planner": self._planner.state_dict()}
         return ComposerMark(self.waiting, self.ledger, plan)
 
     def go_to(self, mark: ComposerMark) -> None:
-        """Go back to a snapshot of this composer, or of another composer with the same settings."""
-        plan: _Plan = mark.plan
-        self._numbered = dict(zip(plan.numbers, mark.segments, strict=True))
-        self._next_number = max(plan.numbers, default=-1) + 1
-        self._packs, self._planner = list(plan.packs), deepcopy(plan.planner)
-        self._num_in_window = len(plan.numbers) - sum(map(len, plan.packs))
-        self._arrived, self._taken = [], []
-        self._length, self._counted, _ = sums(mark.segments)
-        self._ledger = replace(mark.ledger)
-
-    def plan_to_json(self, mark: ComposerMark) -> dict[str, Any]:
-        """Return ``mark.plan`` for JSON."""
-        plan: _Plan = mark.plan
-        packs = [list(numbers) for numbers in plan.packs]
-        return {"numbers": list(plan.numbers), "packs": packs, "planner": plan.planner.state_dict()}
-
-    def plan_from_json(self, value: Any, segments: Sequence[SampleSegment]) -> _Plan:
-        """Return ``mark.plan`` of a saved state.
+        """Go back to a snapshot of this composer, or of another composer with the same settings.
 
         Raises:
             StateError: the plan does not belong to these segments.
         """
-        if not isinstance(value, dict):
+        plan = mark.plan
+        if not isinstance(plan, dict):
             raise damaged("a window without its plan")
-        numbers = tuple(map(int, value["numbers"]))
-        packs = tuple(tuple(map(int, pack)) for pack in value["packs"])
+        numbers = [*map(int, plan["numbers"])]
+        packs = [tuple(map(int, pack)) for pack in plan["packs"]]
         planner = self.settings.planner()
         try:
-            planner.load_state_dict(value["planner"])
+            planner.load_state_dict(plan["planner"])
         except StateError as error:
             raise damaged(error.message) from error
         ready = [number for pack in packs for number in pack]
-        in_window = [int(number) for number in value["planner"]["sample_ids"]]
-        lengths = {number: segment.length for number, segment in zip(numbers, segments, strict=True)}
+        in_window = [int(number) for number in plan["planner"]["sample_ids"]]
+        numbered = dict(zip(numbers, mark.segments, strict=True))
+        lengths = {number: segment.length for number, segment in numbered.items()}
         if sorted([*ready, *in_window]) != sorted(lengths) or len(lengths) != len(numbers):
             raise damaged("segments of the window are lost, or twice in it")
-        if [lengths[number] for number in in_window] != value["planner"]["lengths"]:
+        if [lengths[number] for number in in_window] != plan["planner"]["lengths"]:
             raise damaged("segments of the window have other lengths in its plan")
         if any(sum(lengths[number] for number in pack) > self.settings.capacity for pack in packs):
             raise damaged(f"a pack that is ready has more than {self.settings.capacity:,} tokens")
-        return _Plan(numbers, packs, planner)
+        self._numbered, self._packs, self._planner = numbered, packs, planner
+        self._next_number, self._num_in_window = max(numbers, default=-1) + 1, len(in_window)
+        self._arrived = []
+        self._count_waiting(mark)

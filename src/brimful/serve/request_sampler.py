@@ -8,7 +8,7 @@ from typing import Any
 import torch.utils.data
 
 from brimful.errors import SettingsError, StateError
-from brimful.serve.rank_loader import RankLoader
+from brimful.serve.loader import RankLoader
 from brimful.serve.worker_loader import FollowedLoader
 
 __all__ = ["RequestDataset", "RequestSampler"]
@@ -47,27 +47,27 @@ class RequestSampler(FollowedLoader, torch.utils.data.Sampler[Any]):
     1
     """
 
-    def __init__(self, loader: RankLoader) -> None:
+    def __init__(self, loader: RankLoader[Any]) -> None:
         super().__init__(loader)
-        if not loader.knows_order:
+        if not loader.order.knows_all:
             raise SettingsError(
                 "a sampler requests batches ahead, and the training process would wait for packs that a stream does "
                 "not have yet: WorkerLoader(loader, num_workers=n) serves a stream with a state"
             )
-        self.dataset = RequestDataset(loader.fork())
+        self.dataset = RequestDataset(loader)
 
     def __iter__(self) -> Iterator[Any]:
         self._loader.load_state_dict(self._begin)
         return self._requests()
 
     def _requests(self) -> Iterator[Any]:
-        loader, epoch = self._loader, self._loader.epoch
-        # An epoch ends at its last batch, or, in some loaders, only when the next request returns None.
-        while loader.epoch == epoch and (request := loader.next_request()) is not None:
+        order, epoch = self._loader.order, self._loader.epoch
+        # An epoch ends at its last batch, or, in some orders, only when the next request returns None.
+        while order.epoch == epoch and (request := order.next_request()) is not None:
             # Counted before it is yielded: torchdata takes the state of a batch after it has requested the batch.
-            loader.advance()
+            order.advance()
             yield request
-        self._begin = loader.state_dict()
+        self._begin = order.state_dict()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state after the last request; the loader itself accepts it too."""
@@ -89,7 +89,7 @@ class RequestSampler(FollowedLoader, torch.utils.data.Sampler[Any]):
 class RequestDataset(torch.utils.data.Dataset[Any]):
     """Micro-batches for the requests of a ``RequestSampler``. Has no state."""
 
-    def __init__(self, loader: RankLoader) -> None:
+    def __init__(self, loader: RankLoader[Any]) -> None:
         self._loader = loader
 
     def __getitem__(self, request: Any) -> Any:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import abc
 import base64
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeAlias
 
@@ -29,63 +28,13 @@ _LOOKUP_SAMPLES = 4096
 """Number of samples whose lengths are converted to Python numbers at once."""
 
 
-class SampleFeed(abc.ABC):
-    """Source of samples for a composer, with a position that can be saved.
+class IndexedSampleFeed:
+    """Samples by index, in a different order each epoch. Composing reads lengths; only served samples are encoded.
 
     Attributes:
         identity: fingerprints and settings that a saved state must match.
         facts: description of the samples, for the error about a state that does not fit.
     """
-
-    identity: dict[str, Any]
-    facts: dict[str, Any]
-
-    @abc.abstractmethod
-    def begin(self, epoch: int) -> None:
-        """Go to the beginning of an epoch."""
-
-    @abc.abstractmethod
-    def pull(self, composer: MicroBatchComposer) -> bool:
-        """Add one more sample to the composer; return false at the end of the epoch."""
-
-    @abc.abstractmethod
-    def packs(self, segments: Sequence[SampleSegment]) -> list[Pack | TokenizedSample]:
-        """Return the segments as packs: all single samples in one pack, other items unchanged."""
-
-    def drop_except(self, segments: Sequence[SampleSegment]) -> None:  # noqa: B027  # most feeds hold nothing
-        """Release the tokens of all samples except these."""
-
-    @abc.abstractmethod
-    def fork(self) -> SampleFeed:
-        """Return a feed of the same samples with its own position, at the same place.
-
-        Raises:
-            SettingsError: the source cannot have two positions.
-        """
-
-    @abc.abstractmethod
-    def position(self) -> dict[str, Any]:
-        """Return the position in the epoch, for ``position_to_json``."""
-
-    def position_to_json(self, position: dict[str, Any], held: Sequence[SampleSegment]) -> dict[str, Any]:
-        """Return a position for JSON, with all that the segments held there need.
-
-        Raises:
-            StateError: the source cannot go back to its position.
-        """
-        return position
-
-    @abc.abstractmethod
-    def load(self, state: dict[str, Any], held: Sequence[SampleSegment], epoch: int) -> None:
-        """Go to a saved position.
-
-        Raises:
-            StateError: the source does not have the held segments or this position.
-        """
-
-
-class IndexedSampleFeed(SampleFeed):
-    """Samples by index, in a different order each epoch. Composing reads lengths; only served samples are encoded."""
 
     def __init__(
         self,
@@ -156,16 +105,11 @@ class IndexedSampleFeed(SampleFeed):
         if length < 0:
             composer.reject()
         else:
-            try:
-                composer.add(sample_id, length, budget_tokens)
-            except BaseException:
-                # A caller that continues after a refused sample gets it again: no sample is skipped.
-                self._go_to(self._num_taken)
-                raise
+            composer.add(sample_id, length, budget_tokens)
         self._num_taken += 1
         return True
 
-    def packs(self, segments: Sequence[SampleSegment]) -> list[Pack | TokenizedSample]:
+    def __getitems__(self, segments: Sequence[SampleSegment]) -> list[Pack | TokenizedSample]:
         """Encode the segments and return them as one pack.
 
         Raises:
@@ -185,11 +129,22 @@ class IndexedSampleFeed(SampleFeed):
                 )
         return _packs_of(segments, items)
 
+    def go_back(self, position: dict[str, Any]) -> None:
+        """Go back to a position of this epoch."""
+        self._go_to(position["taken"])
+
     def position(self) -> dict[str, Any]:
         """Return the number of samples taken in this epoch."""
         return {"taken": self._num_taken}
 
-    def load(self, state: dict[str, Any], held: Sequence[SampleSegment], epoch: int) -> None:
+    def position_to_json(self, position: dict[str, Any], held: Sequence[SampleSegment]) -> dict[str, Any]:
+        """Return a position for JSON; the held segments need no tokens."""
+        return position
+
+    def drop_except(self, segments: Sequence[SampleSegment]) -> None:
+        """Do nothing: no tokens are held."""
+
+    def load(self, state: Mapping[str, Any], held: Sequence[SampleSegment], epoch: int) -> None:
         """Go to a saved position, which may be of other ranks."""
         num_taken, num_samples = int(state["taken"]), len(self._lengths)
         for segment in held:
@@ -203,15 +158,17 @@ class IndexedSampleFeed(SampleFeed):
         self._go_to(num_taken)
 
 
-class StreamSampleFeed(SampleFeed):
+class StreamSampleFeed:
     """Samples or packs in the order of a stream. Waiting items are held; a saved state holds their tokens."""
 
-    identity = facts = {"kind": "stream"}
+    identity: dict[str, Any] = {"kind": "stream"}
+    facts = identity
 
     def __init__(self, source: Any, *, by_targets: bool) -> None:
         self._source, self._by_targets = source, by_targets
         self._num_taken = 0
         self._items: dict[int, Item] = {}
+        self._again: list[Item] = []
         self._upcoming: Iterator[Any] | None = None
 
     def __repr__(self) -> str:
@@ -221,16 +178,18 @@ class StreamSampleFeed(SampleFeed):
         """Go to the beginning of an epoch; the stream is iterated at the first ``pull``."""
         if hasattr(self._source, "set_epoch"):
             self._source.set_epoch(epoch)
-        self._num_taken, self._upcoming = 0, None
+        self._num_taken, self._upcoming, self._again = 0, None, []
 
     def pull(self, composer: MicroBatchComposer) -> bool:
         """Add one more sample to the composer; return false at the end. May block."""
-        if self._upcoming is None:
-            self._upcoming = iter(self._source)
-        item = next(self._upcoming, None)
-        if item is None:
-            return False
-        item = _item_of(item, self._num_taken)
+        if self._again:
+            item = self._again.pop(0)
+        else:
+            self._upcoming = iter(self._source) if self._upcoming is None else self._upcoming
+            taken = next(self._upcoming, None)
+            if taken is None:
+                return False
+            item = _item_of(taken, self._num_taken)
         length = len(item.input_ids)
         if not length:
             raise EncodeError(f"item {self._num_taken} of the stream has no tokens; leave such samples out before")
@@ -241,6 +200,12 @@ class StreamSampleFeed(SampleFeed):
         composer.add(self._num_taken, length, num_targets if self._by_targets else length, samples=num_samples)
         self._num_taken += 1
         return True
+
+    def go_back(self, position: dict[str, Any]) -> None:
+        """Go back to a position of this epoch: the items that were taken since are taken again."""
+        taken = position["taken"]
+        self._again = [*(self._items[key] for key in range(taken, self._num_taken)), *self._again]
+        self._num_taken = taken
 
     def fork(self) -> StreamSampleFeed:
         """Refuse, because an iterator has one position."""
@@ -253,7 +218,7 @@ class StreamSampleFeed(SampleFeed):
         """Release all items except the items of these segments."""
         self._items = {segment.key: self._items[segment.key] for segment in segments}
 
-    def packs(self, segments: Sequence[SampleSegment]) -> list[Pack | TokenizedSample]:
+    def __getitems__(self, segments: Sequence[SampleSegment]) -> list[Pack | TokenizedSample]:
         """Return the segments as packs: all single samples in one pack, other items unchanged."""
         return _packs_of(segments, [self._items[segment.key] for segment in segments])
 
@@ -274,7 +239,7 @@ class StreamSampleFeed(SampleFeed):
         keys = {segment.key for segment in held}
         return {**position, "items": {str(key): _to_json(position["items"][key]) for key in keys}}
 
-    def load(self, state: dict[str, Any], held: Sequence[SampleSegment], epoch: int) -> None:
+    def load(self, state: Mapping[str, Any], held: Sequence[SampleSegment], epoch: int) -> None:
         """Go to a saved position by the stream's own ``load_state_dict``."""
         items = {int(key): _from_json(value) for key, value in state["items"].items()}
         for segment in held:
@@ -287,6 +252,10 @@ class StreamSampleFeed(SampleFeed):
         self.begin(epoch)
         self._source.load_state_dict(state["source_state"])
         self._items, self._num_taken = items, int(state["taken"])
+
+
+SampleFeed: TypeAlias = IndexedSampleFeed | StreamSampleFeed
+"""Source of samples for a composer, with a position that can be saved."""
 
 
 def _is_within(segment: SampleSegment, length: int) -> bool:

@@ -2,7 +2,7 @@
 
 from dataclasses import KW_ONLY, asdict, dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, ClassVar
 
 from brimful.base.checks import choice_of, whole_number
 from brimful.errors import SettingsError
@@ -113,6 +113,8 @@ class SampleCount:
         samples: number of samples in one micro-batch.
     """
 
+    capacity: ClassVar[int | None] = None
+    overflow: ClassVar[Overflow] = Overflow.ERROR
     samples: int
 
     def __post_init__(self) -> None:

@@ -10,19 +10,20 @@ import torch.utils.data
 
 from brimful.base.checks import check_type, whole_number
 from brimful.errors import SettingsError
-from brimful.serve.rank_loader import RankLoader
+from brimful.serve.loader import RankLoader
+from brimful.serve.order import Order
 
-__all__ = ["LoaderDataset", "WorkerLoader"]
+__all__ = ["LoaderDataset", "StreamDataset", "WorkerLoader"]
 
 
 class FollowedLoader:
-    """Loader that makes no batches: it follows the order, from the position where the next iteration begins.
+    """Order of a loader that is followed without making batches, from the position where the next iteration begins.
 
     Args:
         loader: a loader of brimful; it keeps its own position.
     """
 
-    def __init__(self, loader: RankLoader) -> None:
+    def __init__(self, loader: RankLoader[Any]) -> None:
         check_type("loader", loader, RankLoader, "a loader of brimful", "packs by index go to DataLoader themselves")
         self._loader = loader.fork()
         self._begin = self._loader.state_dict()
@@ -37,7 +38,7 @@ class FollowedLoader:
             self._loader.begin_epoch(epoch)
             self._begin_at(self._loader.state_dict())
 
-    def _begin_at(self, state: dict[str, Any]) -> None:
+    def _begin_at(self, state: Mapping[str, Any]) -> None:
         """Let the next iteration begin at a state."""
         self._loader.load_state_dict(state)
         self._begin = self._loader.state_dict()
@@ -76,32 +77,32 @@ class LoaderDataset(FollowedLoader, torch.utils.data.IterableDataset[Any]):
     """Delivered micro-batches that the loader has passed, up to the last ``state_after``."""
 
     def __iter__(self) -> Iterator[Any]:
-        loader = self._loader.fork()
-        loader.load_state_dict(self._begin)
-        return _WorkerBatches(self._batches(loader, torch.utils.data.get_worker_info()))
+        order = self._loader.order.fork()
+        order.load_state_dict(self._begin)
+        return self._batches(order, torch.utils.data.get_worker_info())
 
-    def _batches(self, loader: RankLoader, worker: Any) -> Iterator[Any]:
+    def _batches(self, order: Order, worker: Any) -> Iterator[Any]:
         """Serve the micro-batches of one worker; all, if there is none."""
         number, num_workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        epoch = loader.epoch
+        epoch = order.epoch
         for turn in itertools.cycle(range(num_workers)):
-            request = loader.next_request()
+            request = order.next_request()
             if request is None:
                 break
-            batch = loader.make_batch(request) if turn == number else None
-            is_last = loader.advance()
+            batch = self._loader.make_batch(request) if turn == number else None
+            is_last = order.advance()
             if turn == number:
                 yield batch
             if is_last:
                 break
         # A persistent worker is iterated again for the next epoch, without being told the epoch.
-        if worker is not None and loader.epoch != epoch:
-            self._begin_at(loader.state_dict())
+        if worker is not None and order.epoch != epoch:
+            self._begin_at(order.state_dict())
 
     def prepare(self) -> None:
         """Make what all workers need before they are forked."""
         self._begin_at(self._begin)
-        self._loader.prepare()
+        self._loader.order.prepare()
 
     def state_after(self, micro_batches: int) -> dict[str, Any]:
         """Return the state after ``micro_batches`` trained micro-batches of this rank since the iteration began.
@@ -114,40 +115,16 @@ class LoaderDataset(FollowedLoader, torch.utils.data.IterableDataset[Any]):
             micro_batches: number of micro-batches that the ``DataLoader`` has delivered.
         """
         count = whole_number("micro_batches", micro_batches, minimum=0)
+        order: Order = self._loader.order
         if count < self._num_passed:
             self._begin_at(self._begin)
         while self._num_passed < count:
             # At the end of an epoch the loader moves to the next one automatically.
-            if self._loader.next_request() is None and self._loader.next_request() is None:
+            if order.next_request() is None and order.next_request() is None:
                 raise SettingsError(f"micro_batches is {count:,} and the loader ends after {self._num_passed:,}")
-            self._loader.advance()
+            order.advance()
             self._num_passed += 1
-        return self._loader.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Begin the next iteration at a state of this data set or of the loader.
-
-        Raises:
-            StateError: see the loader.
-        """
-        self._begin_at(dict(state))
-
-    def _begin_at(self, state: dict[str, Any]) -> None:
-        super()._begin_at(state)
-        self._num_passed = 0
-
-
-class _WorkerBatches:
-    """Iterator of one worker, without a state."""
-
-    def __init__(self, batches: Iterator[Any]) -> None:
-        self._batches = batches
-
-    def __iter__(self) -> _WorkerBatches:
-        return self
-
-    def __next__(self) -> Any:
-        return next(self._batches)
+        return order.state_dict()
 
     def state_dict(self) -> dict[str, Any]:
         """Refuse ``StatefulDataLoader``: its states of single workers do not fit another number of workers.
@@ -161,8 +138,20 @@ class _WorkerBatches:
         )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Refuse a state of one worker, as ``state_dict`` does."""
-        self.state_dict()
+        """Begin the next iteration at a state of this data set or of the loader.
+
+        Raises:
+            StateError: see the loader.
+        """
+        self._begin_at(state)
+
+    def _begin_at(self, state: Mapping[str, Any]) -> None:
+        super()._begin_at(state)
+        self._num_passed = 0
+
+
+StreamDataset = LoaderDataset
+"""Name of ``LoaderDataset`` where its loader is a ``StreamLoader``."""
 
 
 class WorkerLoader:
@@ -184,7 +173,9 @@ class WorkerLoader:
     ([0], 1)
     """
 
-    def __init__(self, loader: RankLoader, *, num_workers: int, data_loader: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, loader: RankLoader[Any], *, num_workers: int, data_loader: Mapping[str, Any] | None = None
+    ) -> None:
         self._num_workers = whole_number("num_workers", num_workers, minimum=0)
         self._data_loader = dict(data_loader or {})
         self._dataset = LoaderDataset(loader)

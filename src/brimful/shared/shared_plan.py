@@ -6,10 +6,13 @@ import multiprocessing
 import multiprocessing.context
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace, TracebackType
 from typing import Any
 
+from brimful.base.arguments import as_settings, understands
 from brimful.base.cache import cache_dir as default_cache_dir
 from brimful.base.checks import check_type, setting_number
 from brimful.base.fingerprint import short
@@ -18,17 +21,13 @@ from brimful.base.typing import AnyIntArray, Fingerprint
 from brimful.base.wording import counted, setting
 from brimful.errors import SettingsError
 from brimful.measure import LengthCache, LengthTable
-from brimful.measure.filters import Filter
-from brimful.measure.measure_settings import OnBadSample
-from brimful.plan import Alignment, Plan, PlanSettings
+from brimful.measure.measure_settings import SampleSettings
+from brimful.plan import Plan, PlanSettings
 from brimful.serve import PackedDataset
 from brimful.serve.pack_store import IndexedPacks
-from brimful.shared.document import document_of
-from brimful.shared.domains import PackMetadata, open_metadata
-from brimful.shared.epoch_plans import Builder, BuildPlan, BuiltPlan, Follower
-from brimful.shared.equal_arguments import Arguments, check_arguments
-from brimful.shared.ranks import Ranks, Waiting, find_ranks
-from brimful.shared.source_plans import SourcePlans
+from brimful.shared.epoch_plans import Builder, BuildPlan, BuiltPlan, Follower, document_of
+from brimful.shared.ranks import Ranks, Waiting, check_arguments, find_ranks
+from brimful.shared.source_plans import PackMetadata, SourcePlans, open_metadata
 from brimful.sources.augmented import Transform
 from brimful.store.shards import Pack
 
@@ -36,29 +35,37 @@ _MAX_PATH = 4096
 """Maximum bytes of the path of a plan, as in file systems."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class SharedSettings(SampleSettings):
+    """Settings of ``shared_plan``, which documents them."""
+
+    directory: str | os.PathLike[str] | None = None
+    name: str = "train"
+    job: str | None = None
+    rank: int | None = None
+    world_size: int | None = None
+    epoch: int = 0
+    replan: bool = True
+    ahead: bool = True
+    num_epochs: int | None = None
+    waiting: Waiting | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.num_epochs is not None:
+            setting_number("num_epochs", self.num_epochs, minimum=1)
+
+
+@understands({}, SharedSettings)
 def shared_plan(
     source: Any,
     encoder: Any,
     settings: PlanSettings,
     *,
-    directory: str | os.PathLike[str] | None = None,
-    name: str = "train",
     groups: AnyIntArray | Sequence[int] | None = None,
     domains: Sequence[str] | None = None,
     lengths: LengthTable | LengthCache | None = None,
-    epoch: int = 0,
-    replan: bool = True,
-    ahead: bool = True,
-    num_epochs: int | None = None,
-    rank: int | None = None,
-    world_size: int | None = None,
-    job: str | None = None,
-    cache_dir: str | os.PathLike[str] | None = None,
-    num_proc: int | None = None,
-    on_bad_sample: OnBadSample = "error",
-    filters: Sequence[Filter | str] | None = None,
-    waiting: Waiting | None = None,
-    progress: Progress | None = None,
+    **options: Any,
 ) -> SharedPlan:
     """Return the same plan on every rank; rank 0 alone measures and plans.
 
@@ -85,7 +92,7 @@ def shared_plan(
         rank, world_size: rank of this process, and number of ranks; found by ``find_ranks`` if None.
         job: name of the job if several jobs share ``directory``; from the environment variables of the launcher if
             None.
-        cache_dir, num_proc, on_bad_sample, filters: see ``measure_lengths``.
+        cache_dir, num_proc, on_bad_sample, filters, execution: see ``measure_lengths``.
         waiting: times in seconds (``Waiting``).
         progress: shows the work of rank 0 and the messages of the other ranks; lines or a bar on stderr if None.
 
@@ -114,42 +121,19 @@ def shared_plan(
             f"{setting('epoch', settings.epoch)} of the settings is set for each epoch: leave it out there, and give "
             f"{setting('epoch')} to shared_plan"
         )
-    folder = default_cache_dir(cache_dir) / "shared" if directory is None else Path(directory)
-    ranks = find_ranks(rank, world_size)
-    build = SourcePlans(
-        source,
-        encoder,
-        settings,
-        folder,
-        groups=groups,
-        domains=domains,
-        lengths=lengths,
-        measure_options={
-            "cache_dir": cache_dir,
-            "num_proc": num_proc,
-            "on_bad_sample": on_bad_sample,
-            "filters": filters,
-        },
-    )
-    document = document_of(folder, job, name, ranks.world_size)
-    if progress is None:
-        progress = make_progress("auto") if ranks.speaks else Progress()
-    shared = SharedPlan(
-        build,
-        None if ranks.world_size == 1 else document,
-        ranks,
-        folder,
-        epoch=setting_number("epoch", epoch, minimum=0),
-        replan=replan,
-        ahead=ahead,
-        num_epochs=None if num_epochs is None else setting_number("num_epochs", num_epochs, minimum=1),
-        waiting=waiting,
-        progress=progress,
-    )
+    shared = as_settings(SharedSettings, None, options)
+    folder = default_cache_dir(shared.cache_dir) / "shared" if shared.directory is None else Path(shared.directory)
+    ranks = find_ranks(shared.rank, shared.world_size)
+    build = SourcePlans(source, encoder, settings, folder, groups, domains, lengths, shared)
+    is_alone = ranks.world_size == 1
+    document = None if is_alone else document_of(folder, shared.job, shared.name, ranks.world_size)
+    if shared.progress is None:
+        shared = replace(shared, progress=make_progress("auto") if ranks.speaks else Progress())
+    plan = SharedPlan(build, document, ranks, folder, shared)
     if not ranks.is_builder:
-        check_arguments(shared.arguments, build.arguments, ranks.rank)
-    shared.samples = (source, encoder) if source is None else build.samples
-    return shared
+        check_arguments(plan._built.arguments, build.arguments, ranks.rank)
+    plan.samples = (source, encoder) if source is None else build.samples
+    return plan
 
 
 class SharedPlan:
@@ -159,7 +143,8 @@ class SharedPlan:
         build: makes the plan of an epoch; called on rank 0.
         document: path of the document that rank 0 writes for the others; None for one process.
         directory: parent directory of the plan files.
-        epoch, replan, ahead, num_epochs, waiting, progress: see ``shared_plan``.
+        settings: settings of ``shared_plan``.
+        options: fields of the settings as keywords: ``epoch``, ``replan``, ``ahead``, ``num_epochs``, ``waiting``, ``progress``.
 
     Attributes:
         ranks: rank of this process, and number of ranks.
@@ -172,28 +157,24 @@ class SharedPlan:
         document: Path | None,
         ranks: Ranks,
         directory: Path,
-        *,
-        epoch: int = 0,
-        replan: bool = True,
-        ahead: bool = True,
-        num_epochs: int | None = None,
-        waiting: Waiting | None = None,
-        progress: Progress | None = None,
+        settings: SharedSettings | None = None,
+        **options: Any,
     ) -> None:
-        self.ranks, self.replans = ranks, replan
+        self._settings = settings = as_settings(SharedSettings, settings, options)
+        self.ranks, self.replans, self._directory = ranks, settings.replan, directory
         self.samples: tuple[Any, Any] | None = None
-        self._directory, self._ahead, self._num_epochs = directory, ahead, num_epochs
-        progress = progress or Progress()
-        self._plans: Builder | Follower
-        if ranks.is_builder:
-            self._plans = Builder(build, document, progress=progress)
+        progress = settings.progress or Progress()
+        self._builder = Builder(build, document, progress=progress) if ranks.is_builder else None
+        if self._builder is not None:
+            self._get = self._builder.get
         else:
             assert document is not None, "another rank writes it"
-            self._plans = Follower(document, ranks, directory, progress=progress, waiting=waiting or Waiting())
+            waiting = settings.waiting or Waiting()
+            self._get = Follower(document, ranks, directory, progress=progress, waiting=waiting).get
         self._epoch: int | None = None
         self._built: BuiltPlan
         try:
-            self.set_epoch(epoch)
+            self.set_epoch(settings.epoch)
         except BaseException:
             self.close()
             raise
@@ -215,11 +196,6 @@ class SharedPlan:
         return self._built.identity
 
     @property
-    def arguments(self) -> Arguments:
-        """Arguments of rank 0 that the plan was made with."""
-        return self._built.arguments
-
-    @property
     def metadata(self) -> PackMetadata:
         """Metadata of the packs: ``indices``, ``lengths``, ``group``, ``group_domains``; equal on every rank."""
         return open_metadata(self.plan, *(self._directory / path for path in self._built.files[1:]))
@@ -237,10 +213,11 @@ class SharedPlan:
         if epoch == self._epoch:
             return
         if self._epoch is None or self.replans:
-            self._built = self._plans.get(epoch if self.replans else 0)
-        self._epoch = epoch
-        if self._ahead and self.replans and (self._num_epochs is None or epoch + 1 < self._num_epochs):
-            self._plans.prepare(epoch + 1)
+            self._built = self._get(epoch if self.replans else 0)
+        self._epoch, num_epochs = epoch, self._settings.num_epochs
+        has_next = self.replans and (num_epochs is None or epoch + 1 < num_epochs)
+        if has_next and self._settings.ahead and self._builder is not None:
+            self._builder.prepare(epoch + 1)
 
     def dataset(self, *, transforms: Sequence[Transform] = ()) -> SharedPackedDataset:
         """Return the packs of the plan as a map-style data set for trainers, which follows ``set_epoch``.
@@ -257,7 +234,8 @@ class SharedPlan:
 
     def close(self) -> None:
         """Close the document of rank 0: a rank that waits for it afterwards gets an error."""
-        self._plans.close()
+        if self._builder is not None:
+            self._builder.close()
 
     def __enter__(self) -> SharedPlan:
         return self
@@ -285,6 +263,8 @@ class SharedPackedDataset(IndexedPacks):
         fingerprint: fingerprint of what decides the plans of all epochs: a loader state belongs to a run, not to an
             epoch.
         replans: true if the membership of packs changes with the epoch.
+        alignment: multiples of tokens that the plan left room for.
+        media_settings: settings that media were encoded with; None for packs of text.
 
     Args:
         source: the samples, or anything that ``open_source`` takes.
@@ -305,13 +285,14 @@ class SharedPackedDataset(IndexedPacks):
 
     def __init__(self, source: Any, encoder: Any, shared: SharedPlan, *, transforms: Sequence[Transform] = ()) -> None:
         check_type("shared", shared, SharedPlan, "what shared_plan returns")
-        self._source, self._encoder, self._transforms = source, encoder, tuple(transforms)
+        self._packs_of = partial(PackedDataset.from_plan, source, encoder, transforms=tuple(transforms))
         self._shared: SharedPlan | None = shared
         self.fingerprint, self.replans = shared.identity, shared.replans
         self._served = ""
         # Read by workers, which hold a copy of this object from before later epochs.
         self._current: Any = multiprocessing.RawArray("c", _MAX_PATH)
         self._follow(shared.plan)
+        self.alignment, self.media_settings = self._packs.alignment, self._packs.media_settings
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -319,29 +300,9 @@ class SharedPackedDataset(IndexedPacks):
         return {name: value for name, value in self._packs_now().facts.items() if name != "epoch"}
 
     @property
-    def plan_fingerprint(self) -> Fingerprint:
-        """Fingerprint of the plan that is served."""
-        return self._packs_now().fingerprint
-
-    @property
     def epoch(self) -> int:
         """Epoch that is served."""
         return self._of_main_process().epoch
-
-    @property
-    def metadata(self) -> PackMetadata:
-        """Metadata of the packs of this epoch, equal on every rank."""
-        return self._of_main_process().metadata
-
-    @property
-    def alignment(self) -> Alignment:
-        """Multiples of tokens that the plan left room for."""
-        return self._packs_now().alignment
-
-    @property
-    def media_settings(self) -> dict[str, Any] | None:
-        """Settings that media were encoded with; None for packs of text."""
-        return self._packs_now().media_settings
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the packs of an epoch, on all ranks; call it between two epochs, before its batches are requested."""
@@ -372,8 +333,7 @@ class SharedPackedDataset(IndexedPacks):
         path = self._current.value.decode()
         if path != self._served:
             plan = Plan.open(path)
-            self._packs = PackedDataset.from_plan(self._source, self._encoder, plan, transforms=self._transforms)
-            self._served = path
+            self._packs, self._served = self._packs_of(plan), path
         return self._packs
 
     def _of_main_process(self) -> SharedPlan:
@@ -392,4 +352,4 @@ class SharedPackedDataset(IndexedPacks):
         return state
 
     def __repr__(self) -> str:
-        return f"SharedPackedDataset({counted(len(self), 'pack')}, {short(self.plan_fingerprint)})"
+        return f"SharedPackedDataset({counted(len(self), 'pack')}, {short(self._packs_now().fingerprint)})"

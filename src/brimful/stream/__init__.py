@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from brimful.base.optional import public_name
 from brimful.stream.acks import mark_completed, remove_acknowledged
+from brimful.stream.assignment import Assignment, StreamSettings
 from brimful.stream.lazy_dataset import LazyShardedDataset
-from brimful.stream.order import Assignment
-from brimful.stream.settings import StreamSettings
 from brimful.stream.stream_loader import StreamLoader
 
 __all__ = [
@@ -22,12 +21,12 @@ __all__ = [
     "remove_acknowledged",
 ]
 
-_MODULE_OF = {"PackingProducer": "brimful.stream.producer", "StreamDataset": "brimful.stream.stream_dataset"}
+_MODULE_OF = {"PackingProducer": "brimful.stream.producer", "StreamDataset": "brimful.serve.worker_loader"}
 """Module of each name that is imported when it is used: producers load encoders, and a data set needs torch."""
 
 if TYPE_CHECKING:
+    from brimful.serve.worker_loader import StreamDataset
     from brimful.stream.producer import PackingProducer
-    from brimful.stream.stream_dataset import StreamDataset
 
 
 def __getattr__(name: str) -> Any:

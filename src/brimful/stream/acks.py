@@ -77,7 +77,7 @@ class Acks:
             # The frontier depends on how much of the log a rank has seen: each frontier is safe, and the first one is
             # kept.
             facts = [name for name in ack if name != "frontier"]
-            text = differences(self.read(ack["packs_delivered"]), ack, facts, show=str)
+            text = differences(self.read(ack["packs_delivered"])[0], ack, facts, show=str)
             if text:
                 raise StateError(
                     f"{self._store.url}/{key} was acknowledged with different values: "
@@ -85,15 +85,7 @@ class Acks:
                     f"give each its own"
                 )
 
-    def read(self, position: int) -> dict[str, Any]:
-        """Return the acknowledgment of a position.
-
-        Raises:
-            CorruptFileError: the acknowledgment is damaged.
-        """
-        return self.read_with_notes(position)[0]
-
-    def read_with_notes(self, position: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    def read(self, position: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the acknowledgment of a position, and its notes.
 
         Raises:
@@ -200,5 +192,5 @@ def _first_needed(
     for group in groups:
         acks = Acks(store, group)
         positions = acks.positions()[-keep:]
-        first_needed = min(first_needed, acks.read(positions[0])["frontier"] if len(positions) == keep else 0)
+        first_needed = min(first_needed, acks.read(positions[0])[0]["frontier"] if len(positions) == keep else 0)
     return store, shards, first_needed

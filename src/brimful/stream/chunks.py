@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
@@ -24,9 +24,8 @@ from brimful.integrations.packed_layouts.packed_lines import CHUNK_NAME, rows_of
 from brimful.sources.lines import JsonLines
 from brimful.sources.sample import MalformedRowError
 from brimful.store.shards import Pack, ShardRecord
-from brimful.stream.follow import FollowedLog
-from brimful.stream.settings import StreamSettings
-from brimful.stream.stream_loader import StreamLoader
+from brimful.stream.assignment import StreamSettings
+from brimful.stream.followed_packs import FollowedLog, FollowedPacks
 
 _SETTLE_SECONDS = 1.0
 """Seconds for which the last chunk must stay unchanged; chunks before it are complete."""
@@ -112,7 +111,7 @@ class FollowedChunks(FollowedLog):
         return f"{self.directory}: waiting for {action}, so for {self._name(len(self.shards))}"
 
 
-class ChunkLoader(StreamLoader):
+class ChunkPacks(FollowedPacks):
     """Lines of chunks by number, for ``LazyShardedDataset``.
 
     Args:
@@ -129,26 +128,29 @@ class ChunkLoader(StreamLoader):
     ) -> None:
         self.directory, self._convert = os.fspath(directory), convert or pack_of_line
         self._chunks = FollowedChunks(directory, timeout=settings.timeout)
-        self._follow(self._chunks, None, settings)
+        self._follow(self._chunks, settings)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return ChunkLoader, (self.directory, self.settings, self._convert)
+        return ChunkPacks, (self.directory, self.settings, self._convert)
 
-    def make_batch(self, request: int) -> list[Any]:
-        """Return the item at a position.
+    def __getitems__(self, positions: Sequence[int]) -> list[Any]:
+        """Return the items at these positions.
 
         Raises:
-            BadSampleError: the line is malformed, or contradicts itself.
+            BadSampleError: a line is malformed, or contradicts itself.
         """
-        place = self._order.find(request)
+        return [*map(self._item, positions)]
+
+    def _item(self, position: int) -> Any:
+        place = self._order.find(position)
         assert place is not None
         row, where = self._chunks.row(*place)
         try:
             if isinstance(row, MalformedRowError):
                 raise row
-            return [self._convert(row, request)]
+            return self._convert(row, position)
         except MalformedRowError as error:
-            raise BadSampleError(str(error), sample_id=request, where=where) from error
+            raise BadSampleError(str(error), sample_id=position, where=where) from error
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         """Refuse, because chunks have no log to write to.
@@ -161,7 +163,7 @@ class ChunkLoader(StreamLoader):
             f"`brimful produce {self.directory}`"
         )
 
-    state_at = ack_position = _refuse
+    state_at = ack = _refuse
 
 
 def pack_of_line(row: Any, number: int) -> Pack:

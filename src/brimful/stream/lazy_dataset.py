@@ -16,10 +16,9 @@ from brimful.base.wording import counted, setting
 from brimful.errors import SettingsError, UnfinishedStoreError
 from brimful.plan import Alignment
 from brimful.store.shards import Pack
-from brimful.stream.chunks import ChunkLoader, holds_chunks
-from brimful.stream.order import Assignment
-from brimful.stream.settings import OnCorrupt, StreamSettings
-from brimful.stream.stream_loader import StreamLoader
+from brimful.stream.assignment import Assignment, OnCorrupt, StreamSettings
+from brimful.stream.chunks import ChunkPacks, holds_chunks
+from brimful.stream.followed_packs import FollowedPacks
 
 Beyond: TypeAlias = Literal["error", "pad", "repeat"]
 
@@ -49,6 +48,7 @@ class LazyShardedDataset:
         cache_dir, cache_bytes: see ``open_packs``.
 
     Attributes:
+        packs: packs of the stream by position.
         lanes: packs of one global batch.
         fingerprint: fingerprint of the plan, or of the producer.
         alignment: alignment that the packs reserve room for: ``PackCollator(padding=Padding.of_alignment(…))``.
@@ -89,7 +89,7 @@ class LazyShardedDataset:
     ) -> None:
         if beyond not in ("error", "pad", "repeat"):
             raise SettingsError(f"{setting('beyond')} {beyond!r} is unknown: use one of error, pad, repeat")
-        # Numbers are global: in the loader below, every process acts as the only rank.
+        # Numbers are global: below, every process acts as the only rank.
         settings = StreamSettings(
             lanes=lanes,
             assign=assign,
@@ -100,13 +100,13 @@ class LazyShardedDataset:
             cache_bytes=cache_bytes,
         )
         self._beyond = beyond
-        self._loader: StreamLoader
+        self.packs: FollowedPacks
         if holds_chunks(directory):
-            self._loader = ChunkLoader(directory, settings)
+            self.packs = ChunkPacks(directory, settings)
         else:
-            self._loader = StreamLoader.with_settings(directory, None, settings, are_shards_shared=True)
-        self.directory, self.lanes = self._loader.directory, self._loader.lanes
-        identity = self._loader.identity
+            self.packs = FollowedPacks(directory, settings, are_shards_shared=True)
+        self.directory, self.lanes = self.packs.directory, self.packs.lanes
+        identity = self.packs.identity
         self.fingerprint: Fingerprint = identity["plan"]
         self.alignment = Alignment(**identity.get("alignment", {}))
         self.media_settings: dict[str, Any] | None = identity.get("media_settings")
@@ -128,7 +128,7 @@ class LazyShardedDataset:
     @property
     def end(self) -> int | None:
         """Number after the last place of the stream, a multiple of ``lanes``; None while it grows."""
-        num_steps = self._loader.steps_per_epoch
+        num_steps = self.packs.steps_per_epoch
         return None if num_steps is None else num_steps * self.lanes
 
     def __len__(self) -> int:
@@ -142,7 +142,7 @@ class LazyShardedDataset:
         end = self.end
         if end is None:
             raise UnfinishedStoreError(
-                f"{self.directory} still grows ({counted(self._loader.packs_so_far, 'pack')} so far), and samplers need a "
+                f"{self.directory} still grows ({counted(self.packs.log.num_packs, 'pack')} so far), and samplers need a "
                 f"length: declare {setting('num_packs')}, at least the steps of the training × {self.lanes}"
             )
         return end
@@ -161,8 +161,8 @@ class LazyShardedDataset:
             number += len(self)
         if number < 0:
             raise IndexError(f"no pack {index}: a data set of {len(self):,} begins at {-len(self)}")
-        loader = self._loader
-        if not loader.has_micro_batch(number, f"pack {number:,} ({loader.packs_so_far:,} exist)"):
+        packs = self.packs
+        if not packs.has_micro_batch(number, f"pack {number:,} ({packs.log.num_packs:,} exist)"):
             end = self.end
             if end and self._beyond == "repeat":
                 number %= end
@@ -172,15 +172,15 @@ class LazyShardedDataset:
                     f'or let beyond="repeat" begin again'
                 )
         # For a place without a pack it makes a pack without loss.
-        packs: list[Pack] = loader.make_batch(number)
-        return packs[0]
+        (pack,) = packs.__getitems__([number])
+        return pack  # type: ignore[no-any-return]
 
     def __iter__(self) -> Iterator[Pack]:
         """Serve the packs in order, up to the declared length or the end of the stream."""
         numbers = count() if self._num_packs is None else range(self._num_packs)
         for number in numbers:
             # A declared length may be longer than the stream.
-            if (self._num_packs is None or self._beyond == "error") and not self._loader.has_micro_batch(number):
+            if (self._num_packs is None or self._beyond == "error") and not self.packs.has_micro_batch(number):
                 return
             yield self[number]
 
@@ -190,7 +190,7 @@ class LazyShardedDataset:
     @property
     def num_skipped(self) -> int:
         """Number of damaged packs that this process has seen."""
-        return self._loader.num_skipped
+        return self.packs.num_skipped
 
     def ack(self, step: int, group: str, *, checkpoint: str = "", in_order: bool = True) -> None:
         """Acknowledge the steps before a durable checkpoint of the model; called by one rank.
@@ -209,9 +209,9 @@ class LazyShardedDataset:
         end = self.end
         if self._beyond == "pad" and end is not None:
             position = min(position, end)  # steps after the end had no packs
-        state = self._loader.state_at(position)
+        state = self.packs.state_at(position)
         is_last_pass = in_order and self._beyond != "repeat" and (end is None or position <= end)
-        self._loader.ack_position(group, state, checkpoint=checkpoint, is_last_pass=is_last_pass)
+        self.packs.ack(group, state, checkpoint=checkpoint, is_last_pass=is_last_pass)
 
     def __repr__(self) -> str:
         end = self.end

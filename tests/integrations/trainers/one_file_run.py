@@ -37,7 +37,7 @@ def main(home, folder):
     trainer.train()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     found = {
-        "plan": call["train_dataset"].plan_fingerprint,
+        "plan": call["train_dataset"]._shared.plan.fingerprint,
         "measured": measured.called,
         "losses": losses,
         "seen": seen,

@@ -13,7 +13,6 @@ from brimful.integrations.trainers import collator_for, evaluate_samples, one_by
 from brimful.integrations.trainers.transformers import log_packing  # noqa: E402
 from brimful.media.collate import MediaFeatures  # noqa: E402
 from brimful.media.families import FAMILIES, open_family  # noqa: E402
-from brimful.serve.rank_loader import without_loss  # noqa: E402
 from brimful.testing.toys import toy_pack  # noqa: E402
 from brimful.verify.drawn_samples import renumbered  # noqa: E402
 from brimful.verify.models import tiny_media_model  # noqa: E402
@@ -68,7 +67,7 @@ def test_an_empty_place_has_loss_0_with_every_family(family):
     collate = collator_for(model, device="cpu", quiet=True)
     pack = toy_pack([5, 3])
     for asked in ({}, {"num_items_in_batch": torch.tensor(7)}):
-        loss = model(**{**collate([without_loss(pack)]), **asked}).loss
+        loss = model(**{**collate([pack.without_loss()]), **asked}).loss
         loss.backward()
         assert float(loss) == 0
         assert all(not weights.grad.any() for weights in model.parameters() if weights.grad is not None)

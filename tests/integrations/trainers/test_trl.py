@@ -11,7 +11,6 @@ from brimful.integrations.trainers import evaluate_samples, one_by_one  # noqa: 
 from brimful.integrations.trainers.transformers import log_packing  # noqa: E402
 from brimful.integrations.trainers.trl import SFTPacks, for_packs  # noqa: E402
 from brimful.serve import Pack  # noqa: E402
-from brimful.serve.rank_loader import without_loss  # noqa: E402
 from tests.integrations.trainers import tiny  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -116,7 +115,7 @@ def test_a_config_that_for_packs_did_not_see_is_refused_where_trl_prepares_the_p
 def test_a_pack_without_a_target_trains_on(tmp_path):
     """One of two packs has no target: TRL's fused forward takes its batch too, and the loss is a number."""
     some = tiny.packs(2)
-    packs = tiny.ToyPacks([some[0], without_loss(some[1])])  # type: ignore[attr-defined]
+    packs = tiny.ToyPacks([some[0], some[1].without_loss()])  # type: ignore[attr-defined]
     trainer = make_trainer(tmp_path, steps=2, data=packs)
     trainer.train()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]

@@ -148,7 +148,7 @@ class StreamDataModule(pl.LightningDataModule):  # type: ignore[misc]
 
     def state_at(self, step: int) -> dict[str, Any]:
         """Return the state of the stream after ``step`` optimizer steps since its beginning."""
-        return self.stream.state_at(step * self.stream.lanes)
+        return self.stream.packs.state_at(step * self.stream.lanes)
 
     def state_dict(self) -> dict[str, Any]:
         return self.state_at(self.trainer.global_step)
@@ -200,6 +200,6 @@ class AckCheckpoints(pl.Callback):  # type: ignore[misc]
         if step is None or not trainer.is_global_zero:
             return
         stream = self._data.stream
-        stream.ack_position(self._group, self._data.state_at(step), checkpoint=f"step {step}", is_last_pass=True)
+        stream.packs.ack(self._group, self._data.state_at(step), checkpoint=f"step {step}", is_last_pass=True)
         if self._completed_files:
             mark_completed(stream.directory, [self._group])

@@ -25,9 +25,8 @@ from brimful.errors import SettingsError
 from brimful.media.collate import MediaFeatures
 from brimful.sources.sample import MalformedRowError
 from brimful.store.shards import Pack
-from brimful.stream import LazyShardedDataset
-from brimful.stream.chunks import ChunkLoader
-from brimful.stream.settings import StreamSettings
+from brimful.stream import LazyShardedDataset, StreamSettings
+from brimful.stream.chunks import ChunkPacks
 
 __all__ = ["SwiftStream", "install_stream_flags", "take_flags"]
 
@@ -94,7 +93,7 @@ class SwiftRows:
             except Exception as error:  # templates raise errors of any class
                 raise MalformedRowError(f"the template cannot encode it: {error!r}") from error
 
-        self._loader = ChunkLoader(
+        self._packs = ChunkPacks(
             directory, StreamSettings(lanes=ranks, assign="lane", packs_per_micro_batch=1), convert
         )
 
@@ -105,8 +104,9 @@ class SwiftRows:
         step, place = divmod(index, self._ranks * self._batch)
         rank, row = divmod(place, self._batch)
         position = (step * self._batch + row) * self._ranks + rank
-        self._loader.has_micro_batch(position, f"row {index:,}")
-        return self._loader.make_batch(position)[0]
+        self._packs.has_micro_batch(position, f"row {index:,}")
+        (row,) = self._packs.__getitems__([position])
+        return row
 
 
 class MediaCollator:
@@ -280,7 +280,7 @@ def _end_with(packs: LazyShardedDataset, training_args: Any) -> None:
     class EndOfStream(swift.TrainerCallback):  # type: ignore[misc, name-defined]  # of ms-swift, which is not typed here
         def on_step_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
             # The packs of this step were read, so all ranks know, and agree, whether the stream had any.
-            if not packs._loader.has_micro_batch(state.global_step * packs.lanes):
+            if not packs.packs.has_micro_batch(state.global_step * packs.lanes):
                 state.max_steps = state.global_step + 1
 
     swift.callbacks_map["end_of_stream"] = EndOfStream

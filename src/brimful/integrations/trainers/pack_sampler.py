@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import torch.utils.data
 
+from brimful.base.arguments import as_settings, understands
 from brimful.base.checks import position
 from brimful.base.wording import counted
 from brimful.errors import StateError
-from brimful.serve import PackLoader
-from brimful.serve.rank_loader import without_loss
+from brimful.serve.schedule_order import ScheduleOrder, ScheduleSettings
 from brimful.store.shards import FingerprintedPacks, Pack
 
 __all__ = ["PackSampler", "ServedPacks"]
@@ -39,7 +39,7 @@ class ServedPacks:
     def __getitem__(self, index: int) -> Pack:
         number = position(index, 2 * len(self.packs), "place")
         pack = self.packs[number % len(self.packs)]
-        return pack if number < len(self.packs) else without_loss(pack)
+        return pack if number < len(self.packs) else pack.without_loss()
 
     def __getitems__(self, indices: Sequence[int]) -> list[Pack]:
         # Packs that are encoded on the fly are encoded together.
@@ -74,29 +74,16 @@ class PackSampler(torch.utils.data.Sampler[int]):
     [0, 1, 2, 3]
     """
 
-    def __init__(
-        self,
-        packs: FingerprintedPacks,
-        *,
-        dp_world_size: int,
-        packs_per_micro_batch: int = 1,
-        micro_batches: int = 1,
-        **order: Any,
-    ) -> None:
-        self._packs = packs
-        self._step_size = dp_world_size * packs_per_micro_batch * micro_batches
-        self._loader = PackLoader(
-            packs,
-            dp_world_size=dp_world_size,
-            packs_per_micro_batch=packs_per_micro_batch,
-            micro_batches=micro_batches,
-            **order,
-        )
+    @understands({}, ScheduleSettings)
+    def __init__(self, packs: FingerprintedPacks, *, dp_world_size: int, **options: Any) -> None:
+        settings = as_settings(ScheduleSettings, None, {**options, "dp_world_size": dp_world_size})
+        self._packs, self._order = packs, ScheduleOrder(packs, settings)
+        self._step_size = dp_world_size * settings.packs_per_micro_batch * settings.micro_batches
 
     @property
     def steps_per_epoch(self) -> int:
         """Number of optimizer steps of one epoch."""
-        return self._loader.steps_per_epoch
+        return self._order.steps_per_epoch
 
     def __len__(self) -> int:
         """Return the number of places in one epoch, over all ranks."""
@@ -104,10 +91,11 @@ class PackSampler(torch.utils.data.Sampler[int]):
 
     def set_epoch(self, epoch: int) -> None:
         """Switch to the order of an epoch."""
-        self._loader.set_epoch(epoch)
+        if epoch != self._order.epoch:
+            self._order.begin_epoch(epoch)
 
     def __iter__(self) -> Iterator[int]:
-        schedule = self._loader.schedule()
+        schedule = self._order.schedule()
         # From [steps, ranks, micro-batches, packs] to the order of batches: the ranks of a micro-batch are adjacent.
         places = schedule.transpose(0, 2, 1, 3).reshape(-1)
         first = int(places[0]) if len(places) else 0
@@ -120,10 +108,11 @@ class PackSampler(torch.utils.data.Sampler[int]):
     def state_at(self, step: int) -> dict[str, Any]:
         """Return the state after ``step`` optimizer steps of the whole run; ``PackLoader`` takes it too."""
         epoch, step_of_epoch = divmod(step, self.steps_per_epoch)
-        loader = self._loader.fork()
+        order = self._order.fork()
         # If the number of ranks changed during an epoch, the next epoch starts from another state.
-        loader.set_epoch(epoch)
-        return {**loader.state_dict(), "step": step_of_epoch, "places": 0}
+        if epoch != order.epoch:
+            order.begin_epoch(epoch)
+        return {**order.state_dict(), "step": step_of_epoch, "places": 0}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Keep the global batches of a run that started with other ranks.
@@ -139,4 +128,4 @@ class PackSampler(torch.utils.data.Sampler[int]):
                     f"the checkpoint has steps of {counted(saved_size, 'pack')} and these settings {self._step_size}: change "
                     f"the accumulation so that ranks × batch size × accumulation is {saved_size}"
                 )
-        self._loader.load_state_dict(state)
+        self._order.load_state_dict(state)

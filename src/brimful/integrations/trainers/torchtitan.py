@@ -29,11 +29,10 @@ class TorchtitanLoader:
     Args:
         packs: a ``PackedDataset`` or ``PackStore``.
         num_tokens_per_batch: T, the tokens of one forward pass on one data-parallel rank.
-        dp_rank, dp_world_size: torchtitan's arguments of a loader.
         max_context_length: the longest position plus 1; T if None.
         packs_per_batch: packs per forward pass; n packs of capacity T / n fill a row as well as one of capacity T.
         repeat: continue with the next epoch, in another order. False: torchtitan ends the run after one epoch.
-        **order: ``seed``, ``tail`` and ``costs``, as in ``PackLoader``.
+        **order: torchtitan's ``dp_rank`` and ``dp_world_size``, ``seed``, ``tail`` and ``costs``, as in ``PackLoader``.
 
     Raises:
         SettingsError: as in ``PackLoader``.
@@ -49,8 +48,6 @@ class TorchtitanLoader:
         packs: FingerprintedPacks,
         *,
         num_tokens_per_batch: int,
-        dp_rank: int = 0,
-        dp_world_size: int = 1,
         max_context_length: int | None = None,
         packs_per_batch: int = 1,
         repeat: bool = True,
@@ -60,14 +57,7 @@ class TorchtitanLoader:
         if self._context < 1:
             raise SettingsError(f"max_context_length must be at least 1 and is {self._context}")
         self._collator = PackCollator(dialect="torchtitan", pad_to=num_tokens_per_batch)
-        self._loader = PackLoader(
-            packs,
-            self._collate,
-            dp_rank=dp_rank,
-            dp_world_size=dp_world_size,
-            packs_per_micro_batch=packs_per_batch,
-            **order,
-        )
+        self._loader = PackLoader(packs, self._collate, packs_per_micro_batch=packs_per_batch, **order)
         self._repeat = repeat
 
     def __iter__(self) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]:

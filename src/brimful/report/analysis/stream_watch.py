@@ -11,8 +11,8 @@ from typing import Any
 from brimful.base.blobs import open_blob_store
 from brimful.store.shards import ShardRecord
 from brimful.stream.acks import Acks, expired_below
-from brimful.stream.follow import FollowedLog
-from brimful.stream.order import Assignment, order_of
+from brimful.stream.assignment import Assignment, order_of
+from brimful.stream.followed_packs import FollowedLog
 from brimful.stream.producer.registration import Producers, Registration
 
 
@@ -244,13 +244,13 @@ class StreamWatch:
         if not positions:
             return None
         position = positions[-1]
-        ack, notes = acks.read_with_notes(position)
+        ack, notes = acks.read(position)
         lanes = int(ack["lanes"])
         order = order_of(Assignment(ack["assign"]), self._log.shards, lanes)
         # While the stream grows, a step that lacks a pack is not there yet; at the end it is, unless the tail is dropped.
         steps_there_are = order.num_steps(is_full=self._log.end is None or ack["tail"] == "drop")
         behind = max(0, steps_there_are - position // lanes)
-        seconds = notes["time"] - acks.read_with_notes(positions[0])[1]["time"]
+        seconds = notes["time"] - acks.read(positions[0])[1]["time"]
         rate = (position - positions[0]) / lanes / seconds if seconds > 0 else None
         dry = eta = None
         if rate:

@@ -122,6 +122,13 @@ class Pack(_NoDictionary):
             attachments,
         )
 
+    def without_loss(self) -> Pack:
+        """Return the same tokens without targets, media and samples: every id is -1. It keeps a rank without a pack
+        in step with the others.
+        """
+        no_ids = np.full_like(self.sample_ids, -1)
+        return Pack(self.input_ids, self.loss_mask & False, self.cu_seqlens, no_ids, self.starts)
+
     def __eq__(self, other: object) -> bool:
         # A tokenizer that pads a batch checks `"input_ids" in batch`, which compares each pack with a string.
         if isinstance(other, str):

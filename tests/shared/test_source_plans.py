@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from brimful.errors import SettingsError
 from brimful.plan import plan_packs
-from brimful.shared import domains as module
-from brimful.shared.domains import Domains, group_of_packs
+from brimful.shared import source_plans as module
+from brimful.shared.source_plans import Domains, group_of_packs
 
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.sampled_from("abc")), min_size=1, max_size=30), st.integers(1, 40))

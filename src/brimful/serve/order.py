@@ -1,6 +1,6 @@
-"""State of a loader: the identity of its data, the epoch, the step in the epoch, and the served places of that step.
+"""Orders: which packs of one rank come next, at which position, and the states that hold a position.
 
-::
+A state has the identity of the data, the epoch, the step in the epoch, and the served places of that step::
 
     version      3: states of other versions are refused
     kind         "packs", "stream" or "composed"
@@ -15,18 +15,103 @@ its own name.
 
 from __future__ import annotations
 
+import abc
 import os
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
 
-from brimful.base.checks import check_type, is_whole_number
+from brimful.base.checks import check_rank, check_type, is_whole_number
 from brimful.base.fingerprint import short
 from brimful.base.typing import Fingerprint
 from brimful.base.wording import differences
 from brimful.errors import StateError
+from brimful.plan.schedule import Tail
+
+AnyOrder = TypeVar("AnyOrder", bound="Order")
 
 STATE_VERSION = 3
 """Version in every state; states of other versions are refused."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RankSettings:
+    """Options of the orders that know their packs or samples; ``PackLoader`` documents them."""
+
+    dp_rank: int = 0
+    dp_world_size: int = 1
+    micro_batches: int = 1
+    seed: int | None = 0
+    tail: Tail | str = Tail.PAD
+
+
+class Request(NamedTuple):
+    """One micro-batch of this rank, by the keys of its packs.
+
+    It holds all that a worker needs, because workers only read.
+    """
+
+    keys: Sequence[Any]
+    """Keys that the data set of the loader takes: numbers of packs, positions, or segments of samples."""
+    has_loss: bool = True
+    """False if the rank has no pack in this micro-batch: it runs these without loss, in step with the others."""
+
+
+class Order(abc.ABC):
+    """Order of the packs of one data-parallel rank, epoch by epoch: what comes next. It never reads a pack.
+
+    A loader asks for the next request (``next_request``), reads and collates its packs, and counts it (``advance``).
+    Workers of a ``DataLoader`` go through all requests of their rank, and each worker makes every n-th batch.
+
+    Attributes:
+        dp_rank, dp_world_size: this rank among the ranks that see different data.
+        tail: treatment of an incomplete last step.
+        epoch: epoch of the next request. It increases at the end of an epoch.
+    """
+
+    knows_all = True
+    """True if a request never waits for its packs to exist, so that requests may be made ahead."""
+
+    def __init__(self, dp_rank: int, dp_world_size: int, tail: Tail | str) -> None:
+        self.dp_rank, self.dp_world_size = check_rank(dp_rank, dp_world_size)
+        self.tail = Tail.named(tail)
+        self.epoch = 0
+
+    @abc.abstractmethod
+    def begin_epoch(self, epoch: int) -> None:
+        """Go to the beginning of an epoch, which may be the current one."""
+
+    def prepare(self) -> None:  # noqa: B027  # most orders need nothing
+        """Make what the epoch needs if it does not exist; call it before a fork, or each process makes it."""
+
+    @abc.abstractmethod
+    def next_request(self) -> Request | None:
+        """Return the next request; at the end move to the next epoch, if any, and return None."""
+
+    @abc.abstractmethod
+    def advance(self) -> bool:
+        """Count the next request as served; return true if it is known to be the last of its epoch."""
+
+    @abc.abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position; it counts served requests, not batches that a consumer prefetched."""
+
+    @abc.abstractmethod
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to the position of a state.
+
+        Raises:
+            StateError: the state does not fit; names the difference.
+        """
+
+    def fork(self: AnyOrder) -> AnyOrder:
+        """Return an order of the same packs and settings with its own position, at the same place.
+
+        Raises:
+            SettingsError: the source cannot have two positions.
+        """
+        return copy(self)
 
 
 class Position(NamedTuple):

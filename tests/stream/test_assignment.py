@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful.stream.order import LaneOrder, PackOrder
+from brimful.stream.assignment import LaneOrder, PackOrder
 from brimful.testing.toys import toy_records
 
 SHARDS = st.lists(st.integers(1, 5), max_size=9)
