@@ -51,7 +51,6 @@ def pack_mixture(
     items: Items,
     samples: MixedSamples,
     settings: PlanSettings,
-    mixture: Mixture,
     *,
     are_uses_known: bool,
     pack: Pack,
@@ -65,12 +64,12 @@ def pack_mixture(
         items: the items that can be packed.
         samples: the samples of these items, by source.
         settings: settings of the plan; the seed and the epoch choose the draws.
-        mixture: the request.
         are_uses_known: true if ``samples.uses`` says what was consumed; otherwise the draws of earlier epochs are
             repeated first, to continue where they ended.
         pack: function that packs items.
     """
-    segments = items.segments
+    segments, mixture = items.segments, settings.mixture
+    assert mixture is not None
     if mixture.weighting is Weighting.LOSS:
         targets = None
         if table.targets is not None:

@@ -139,8 +139,7 @@ def plan_with(
     counts = as_uses(uses, len(table))
     items = prepare_items(table, settings, may_reject=table is lengths, groups=groups)
     samples = MixedSamples.of(items.segments, names, begins, counts)
-    are_uses_known = uses is not None
-    packs = pack_mixture(table, items, samples, settings, mixture, are_uses_known=are_uses_known, pack=_pack)
+    packs = pack_mixture(table, items, samples, settings, are_uses_known=uses is not None, pack=_pack)
     return _make_plan(table, packs, settings)
 
 

@@ -66,7 +66,7 @@ def spread(
             # Packs are bins, and ``occupy_empty_bins`` divides them until there are enough.
             bin_of = scattered(np.repeat(np.arange(len(packing)), packing.sizes), packing.items)
     occupy_empty_bins(bin_of, num_bins)
-    return _by_cost(bin_of, weights, num_ranks, micro_batches, within_ranks=is_step_barrier)
+    return numbered_by_cost(bin_of, weights, num_ranks, micro_batches, within_ranks=is_step_barrier)
 
 
 def placing_order(sizes: Int64Array, capacities: Int64Array, weights: Int64Array | None = None) -> Int64Array:
@@ -94,7 +94,7 @@ def placing_order(sizes: Int64Array, capacities: Int64Array, weights: Int64Array
     return by_weight[np.argsort(keys[by_weight], kind="stable")]
 
 
-def _by_cost(
+def numbered_by_cost(
     bin_of: Int64Array, weights: Int64Array, num_ranks: int, micro_batches: int, *, within_ranks: bool
 ) -> Int64Array:
     """Number the micro-batches by falling cost: if one exceeds the memory, the step fails at once.

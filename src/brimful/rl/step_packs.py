@@ -232,9 +232,6 @@ def restore_tokens(
     values = np.concatenate(arrays)[ranges(begins[order], sizes[order])]
     offsets = offsets_of(sizes[order])
     if predicted:
-        moved = np.empty_like(values)
-        moved[1:] = values[:-1]
-        starts = offsets[:-1]
-        moved[starts[starts < len(moved)]] = fill
-        values = moved
+        values = np.roll(values, 1, axis=0)
+        values[offsets[:-1]] = fill
     return RestoredTokens(samples, offsets, values)

@@ -75,6 +75,12 @@ def loss_weights(
     return np.where(has_target, scale / divisors, 0.0)
 
 
+def _imbalance(work: Float64Array) -> float:
+    """Return the time of the slowest ranks ÷ the time of equal ranks, for work ``[ranks, micro_batches]``."""
+    ideal = float(work.mean(axis=0).sum())
+    return max(1.0, float(work.max(axis=0).sum()) / ideal) if ideal else 1.0
+
+
 @dataclass(frozen=True, eq=False)
 class StepPlan:
     """Micro-batches of one step, from ``plan_step``. Immutable.
@@ -126,7 +132,7 @@ class StepPlan:
         >>> [rows.tolist() for rows in step.micro_batches(0)]
         [[3], [1]]
         """
-        begin = self._first(dp_rank)
+        begin = check_rank(dp_rank, self.dp_world_size)[0] * self.num_micro_batches
         bounds = self.offsets[begin : begin + self.num_micro_batches + 1].tolist()
         return [self.order[a:b].copy() for a, b in pairwise(bounds)]
 
@@ -136,8 +142,7 @@ class StepPlan:
         Raises:
             SettingsError: the rank does not exist.
         """
-        begin = self._first(dp_rank)
-        return self.order[self.offsets[begin] : self.offsets[begin + self.num_micro_batches]].copy()
+        return np.concatenate(self.micro_batches(dp_rank))
 
     @cached_property
     def restore(self) -> Int64Array:
@@ -186,9 +191,7 @@ class StepPlan:
         1.0
         """
         barrier = choice_of(Barrier, barrier, argument="barrier")
-        work = self.costs.sum(axis=1, keepdims=True) if barrier is Barrier.STEP else self.costs
-        ideal = float(work.mean(axis=0).sum())
-        return max(1.0, float(work.max(axis=0).sum()) / ideal) if ideal else 1.0
+        return _imbalance(self.costs.sum(axis=1, keepdims=True) if barrier is Barrier.STEP else self.costs)
 
     @property
     def fill_ratio(self) -> float:
@@ -200,9 +203,6 @@ class StepPlan:
         """Fingerprint of the assignment: equal on all ranks, which a trainer may compare once."""
         shape = [self.capacity, self.dp_world_size, self.num_micro_batches]
         return fingerprint_of([*shape, fingerprint_array(self.order), fingerprint_array(self.offsets)])
-
-    def _first(self, dp_rank: int) -> int:
-        return check_rank(dp_rank, self.dp_world_size)[0] * self.num_micro_batches
 
     def __repr__(self) -> str:
         return (
@@ -286,8 +286,7 @@ class ContextParallelPlan:
     @property
     def imbalance(self) -> float:
         """Σ over micro-batches of the slowest rank ÷ the time of perfectly equal ranks."""
-        ideal = float(self.costs.mean(axis=1).sum())
-        return max(1.0, float(self.costs.max(axis=1).sum()) / ideal) if ideal else 1.0
+        return _imbalance(self.costs.T)
 
     @cached_property
     def fingerprint(self) -> Fingerprint:

@@ -7,7 +7,7 @@ import numpy as np
 from brimful.base.typing import AnyIntArray, Int64Array
 from brimful.rl.fill_bins import run_loop, scattered
 from brimful.rl.levels import fill_common_levels
-from brimful.rl.spread_samples import spread
+from brimful.rl.spread_samples import numbered_by_cost, spread
 
 
 def spread_within_ranks(
@@ -76,14 +76,19 @@ def _place_rest(
 ) -> Int64Array | None:
     """Return the micro-batch of each item on its rank; items without a slice come after the slices."""
     num_ranks = len(offsets) - 1
+    number_of_bins = micro_batches - slices
     placement = slice_of.copy()
     has_room = np.zeros(num_ranks, dtype=np.int64)
     if sizes.shape[1] == 1:
         run_loop(
-            _place_least_loaded, len(sizes), sizes[:, 0], weights, offsets, int(capacities[0]), int(slices),
-            int(micro_batches), results=(has_room, placement),
+            _place_least_loaded, len(sizes), sizes[:, 0], weights, offsets, int(capacities[0]), int(number_of_bins),
+            results=(has_room, placement),
         )  # fmt: skip
-    number_of_bins = micro_batches - slices
+        rest = np.flatnonzero((slice_of < 0) & (placement >= 0))
+        if len(rest):
+            bin_of = np.repeat(np.arange(num_ranks), np.diff(offsets))[rest] * number_of_bins + placement[rest]
+            bin_of = numbered_by_cost(bin_of, weights[rest], num_ranks, number_of_bins, within_ranks=True)
+            placement[rest] = bin_of % number_of_bins + slices
     for rank in np.flatnonzero(has_room == 0).tolist():
         begin = int(offsets[rank])
         items = begin + np.flatnonzero(slice_of[begin : offsets[rank + 1]] < 0)
@@ -111,22 +116,18 @@ def _place_least_loaded(
     weights: Sequence[int],
     offsets: Sequence[int],
     capacity: int,
-    slices: int,
-    micro_batches: int,
+    number_of_bins: int,
     has_room: list[int],
     slice_of: list[int],
-) -> int:
-    """Write the micro-batch of each unplaced item, rank by rank, and 1 for ranks with room; to be compiled.
+) -> None:
+    """Write the micro-batch of each unplaced item, from 0, rank by rank, and 1 for ranks with room; to be compiled.
 
-    Items are placed, longest first, into the least loaded micro-batch with room after the slices. The micro-batches of
-    a rank are then numbered by falling cost. Items of a rank without room are left unchanged.
+    Items are placed, longest first, into the least loaded micro-batch with room. Items of a rank without room are left
+    unchanged.
     """
     num_ranks = len(offsets) - 1
-    number_of_bins = micro_batches - slices
     loads = [0 for _ in range(number_of_bins)]
     tokens = [0 for _ in range(number_of_bins)]
-    place_of = [0 for _ in range(number_of_bins)]
-    num_placed = 0
     for rank in range(num_ranks):
         items = [item for item in range(offsets[rank], offsets[rank + 1]) if slice_of[item] < 0]
         if len(items) < number_of_bins or (number_of_bins == 0 and len(items) > 0):
@@ -152,21 +153,6 @@ def _place_least_loaded(
         if has_room[rank] == 0:
             for item in items:
                 slice_of[item] = -1
-            continue
-        for place in range(number_of_bins):
-            loads[place] = 0
-        for item in items:
-            loads[slice_of[item]] += weights[item]
-        for place in range(number_of_bins):
-            position = 0
-            for other in range(number_of_bins):
-                if loads[other] > loads[place] or (loads[other] == loads[place] and other < place):
-                    position += 1
-            place_of[place] = slices + position
-        for item in items:
-            slice_of[item] = place_of[slice_of[item]]
-        num_placed += len(items)
-    return num_placed
 
 
 def exchange_within_ranks(

@@ -229,7 +229,14 @@ def samples_to_leave_out(
     Raises:
         NoTargetError: some samples have no target and the policy is ``error``, or all samples have none.
     """
-    targetless, truncated = samples_without_target(table, capacity=capacity, overflow=overflow)
+    targets, tokens = table.targets, table.tokens
+    assert targets is not None
+    targetless, truncated = np.flatnonzero((targets.counts == 0) & (tokens > 0)), NO_SAMPLES
+    if overflow in (Overflow.TRUNCATE, Overflow.TRUNCATE_LEFT):
+        longer = np.flatnonzero((tokens > capacity) & (targets.counts > 0))
+        limits = np.broadcast_to(np.asarray(capacity, dtype=np.int64), tokens.shape)[longer]
+        starts = tokens[longer] - limits if overflow is Overflow.TRUNCATE_LEFT else np.zeros_like(limits)
+        truncated = longer[targets.within(longer, starts, limits) == 0]
     # Usually both are empty; NumPy imports its masked arrays for a union, which takes longer than a small plan.
     ids = np.union1d(targetless, truncated) if len(targetless) or len(truncated) else NO_SAMPLES
     reasons = _reasons(table, len(targetless), len(truncated)) if len(ids) else ""
@@ -251,22 +258,6 @@ def samples_to_leave_out(
             sample_ids=ids,
         )
     return ids if policy is NoTarget.DROP else NO_SAMPLES
-
-
-def samples_without_target(
-    table: LengthTable, *, capacity: int | Int64Array, overflow: Overflow
-) -> tuple[Int64Array, Int64Array]:
-    """Return the samples without a target, and the samples that lose all targets to truncation; both ascending."""
-    targets, tokens = table.targets, table.tokens
-    assert targets is not None
-    targetless = np.flatnonzero((targets.counts == 0) & (tokens > 0))
-    if overflow not in (Overflow.TRUNCATE, Overflow.TRUNCATE_LEFT):
-        return targetless, NO_SAMPLES
-    longer = np.flatnonzero((tokens > capacity) & (targets.counts > 0))
-    limits = np.broadcast_to(np.asarray(capacity, dtype=np.int64), tokens.shape)[longer]
-    starts = tokens[longer] - limits if overflow is Overflow.TRUNCATE_LEFT else np.zeros(len(longer), dtype=np.int64)
-    remaining = targets.within(longer, starts, limits)
-    return targetless, longer[remaining == 0]
 
 
 def _reasons(table: LengthTable, num_targetless: int, num_truncated: int) -> str:

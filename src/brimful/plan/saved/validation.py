@@ -86,13 +86,9 @@ def _validate_samples(plan: PlannedPacks, tokens: Lengths) -> None:
     is_planned[plan.dropped_ids] = True
     missing_ids = np.flatnonzero(~is_planned & (tokens >= 0))
     if len(missing_ids) != plan.ledger.samples_not_drawn:
-        if plan.ledger.samples_not_drawn:
-            raise PlanMismatchError(
-                f"{len(missing_ids):,} samples are in no pack, and the plan's account says that "
-                f"{plan.ledger.samples_not_drawn:,} were not drawn"
-            )
         raise PlanMismatchError(
-            f"{len(missing_ids):,} samples are in no pack, the first is sample {int(missing_ids[0])}"
+            f"{len(missing_ids):,} samples are in no pack, such as {missing_ids[:1].tolist()}, and the plan's account says "
+            f"that {plan.ledger.samples_not_drawn:,} were not drawn"
         )
     if int(plan.lengths.sum(dtype=np.int64)) != plan.ledger.tokens_packed:
         raise PlanMismatchError("the packed tokens do not add up to the plan's account")
