@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.base.compiling import compiled_forms
-from brimful.rl.ranks_of_groups import exchange_between_ranks
+from brimful.rl.spread_samples import exchange_between_ranks
 from brimful.rl.within_ranks import exchange_within_ranks
 from tests.plan.forms import use
 
@@ -33,9 +33,7 @@ def test_work_goes_where_another_rank_is_slower(form, monkeypatch):
         ([1, 1, 1, 1, 1, 1, 1], 2, [1, 0, 1, 2, 2, 3, 3]),
         ([1, 3, 4, 1, 1, 1, 1], 4, [0, 0, 1, 2, 2, 2, 3]),
     ):
-        exchanged = exchange_within_ranks(
-            np.array(lengths), weights, bins, capacity=capacity, num_ranks=2, micro_batches=2
-        )
+        exchanged = exchange_within_ranks(np.array(lengths), weights, bins, capacity=capacity, micro_batches=2)
         assert exchanged.tolist() == expected
 
 
@@ -59,9 +57,7 @@ def test_steps_are_never_longer_and_keep_every_law(case):
     for is_compiled in (True, False):
         with compiled_forms(is_compiled):
             results.append(
-                exchange_within_ranks(
-                    lengths, weights, bins, capacity=capacity, num_ranks=ranks, micro_batches=micro_batches
-                )
+                exchange_within_ranks(lengths, weights, bins, capacity=capacity, micro_batches=micro_batches)
             )
     exchanged = results[0]
     assert exchanged.tolist() == results[1].tolist()

@@ -231,8 +231,16 @@ def _of_groups(table: LengthTable, settings: PlanSettings, group_ids: Int64Array
     lengths = tokens[ids] if limits is None else np.minimum(tokens, limits)[ids].astype(np.int32)
     sizes = budgets.sizes(table, lengths=lengths, sample_ids=ids, rounded=alignment.rounded(lengths))
     groups = group_items(sizes, group_ids[ids], are_rows=table.group_size == 2)
-    oversized, dropped_by = groups.oversized(budgets, sizes=sizes, sample_ids=ids, policy=policy, unit=alignment.total)
+    oversized, dropped_by = groups.oversized(budgets)
     if oversized.any():
+        if policy is Overflow.ERROR:
+            text, larger, name = groups.describe_oversized(budgets, sizes, ids, unit=alignment.total)
+            noun, cut = "rows" if groups.are_rows else "groups", ""
+            if groups.are_rows and name == "tokens":
+                cut = f" {setting('overflow', 'truncate')}, which cuts each sample to half a pack,"
+            raise OversizedSampleError(
+                f"{text}. Choose {setting('overflow', 'drop')}, which leaves out whole {noun},{cut} or {larger}"
+            )
         rows = np.sort(groups.members[np.repeat(~oversized, np.diff(groups.offsets))])
         ids, lengths, sizes = ids[rows], lengths[rows], sizes[rows]
         groups = group_items(sizes, group_ids[ids])

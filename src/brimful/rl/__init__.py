@@ -4,7 +4,7 @@
 
     lengths ─► StepItems ───► spread ──────────────────► StepPlan ─► packs ─► batches ─► each sample again
     step_planner  step_items  spread_samples  levels     step_plan   step_packs          step_packs
-                  groups:     ranks_of_groups  within_ranks
+                              within_ranks
 
 ``context_parallel`` shares long samples among ranks, ``context_parallel_split`` cuts the rows of a batch for ranks that
 share it, ``warm_up`` loads the compiled code, and ``compat`` has the planning functions of trainers under their own names.

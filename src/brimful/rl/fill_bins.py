@@ -85,9 +85,7 @@ def fill_least_loaded(
     """
     bin_of = np.full(len(lengths), -1, dtype=np.int64) if bin_of is None else bin_of
     state = (np.zeros(num_units, dtype=np.int64), np.zeros(num_units * bins_per_unit, dtype=np.int64), bin_of)
-    is_placed = run_loop(
-        _fill, len(lengths), lengths, weights, int(first_bin), int(capacity), int(bins_per_unit), results=state
-    )
+    is_placed = run_loop(_fill, len(lengths), lengths, weights, first_bin, capacity, bins_per_unit, results=state)
     return bin_of if is_placed else None
 
 
@@ -167,7 +165,7 @@ def fill_vectors(
     is_first_taken = sums is not None
     sums = np.zeros((len(loads) * bins_per_unit, len(capacities)), dtype=np.int64) if sums is None else sums
     is_placed = run_loop(
-        _scan_bins, len(sizes), sizes, weights, capacities, int(bins_per_unit), is_first_taken,
+        _scan_bins, len(sizes), sizes, weights, capacities, bins_per_unit, is_first_taken,
         results=(loads, sums, bin_of),
     )  # fmt: skip
     return bin_of if is_placed else None

@@ -46,10 +46,10 @@ def fill_levels(
     bin_of = np.full(len(lengths), -1, dtype=np.int64)
     next_unplaced = np.arange(len(lengths) + 1)
     slices = run_loop(
-        _fill_levels, len(lengths), lengths, weights, int(weights.sum()), int(capacity), int(num_ranks),
-        int(micro_batches), results=(next_unplaced, bin_of),
+        _fill_levels, len(lengths), lengths, weights, int(weights.sum()), capacity, num_ranks,
+        micro_batches, results=(next_unplaced, bin_of),
     )  # fmt: skip
-    return bin_of, int(slices)
+    return bin_of, slices
 
 
 def _fill_levels(
@@ -157,10 +157,10 @@ def fill_common_levels(
     slice_of = np.full(len(lengths), -1, dtype=np.int64)
     next_unplaced = np.arange(len(lengths) + 1)
     slices = run_loop(
-        _fill_common_levels, len(lengths), lengths, weights, offsets, int(capacity), int(micro_batches),
+        _fill_common_levels, len(lengths), lengths, weights, offsets, capacity, micro_batches,
         results=(next_unplaced, slice_of),
     )  # fmt: skip
-    return slice_of, int(slices)
+    return slice_of, slices
 
 
 def _fill_common_levels(

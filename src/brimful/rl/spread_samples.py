@@ -1,4 +1,6 @@
-"""Items spread over an exact number of micro-batches, none empty, none above a capacity."""
+"""Items spread over an exact number of micro-batches, and groups dealt to ranks, none above a capacity."""
+
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -7,8 +9,11 @@ from brimful.plan.counts.histogram import Histogram
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.fit.spread import occupy_empty_bins
 from brimful.plan.vector.pack_vectors import pack_vectors
-from brimful.rl.fill_bins import fill_least_loaded, fill_vectors, scattered
+from brimful.rl.fill_bins import fill_least_loaded, fill_vectors, run_loop, scattered
 from brimful.rl.levels import fill_levels
+
+_LIMITS = 4
+"""Number of token limits of a rank to try, from its whole room down to almost an equal share of all tokens."""
 
 
 def spread(
@@ -138,3 +143,186 @@ def _in_levels(
     units = num_ranks * (micro_batches - slices)
     first_bin = num_ranks * slices
     return fill_least_loaded(lengths, weights, capacity=capacity, num_units=units, bin_of=bin_of, first_bin=first_bin)
+
+
+def ranks_of_groups(
+    sizes: Int64Array,
+    weights: Int64Array,
+    capacities: Int64Array,
+    counts: Int64Array,
+    *,
+    num_ranks: int,
+    micro_batches: int,
+) -> Iterator[tuple[Int64Array, bool]]:
+    """Yield assignments of groups to ranks, and true for a last resort: equal by cost, tokens, samples.
+
+    With only a budget of tokens, ranks are balanced by cost under several limits of tokens, and by exchanges between
+    ranks: the samples of a rank that is full to its last token may not fit into its micro-batches, or only unequally.
+
+    Pure: no I/O, no randomness.
+
+    Args:
+        sizes: ``int64[num_groups, num_budgets]``, in the order of ``placing_order``.
+        weights, counts: ``int64[num_groups]``: cost and number of samples of each group.
+        capacities: ``int64[num_budgets]``, limits of one micro-batch.
+        num_ranks, micro_batches: number of ranks, and of micro-batches of each.
+    """
+    room = capacities * micro_batches
+    if len(room) > 1:
+        for keys in (weights, sizes[:, 0], counts):
+            way = fill_vectors(sizes, keys, room, loads=np.zeros(num_ranks, dtype=np.int64))
+            if way is not None:
+                yield way, keys is not weights
+        return
+    tokens, most = sizes[:, 0], int(room[0])
+    mean = -(-int(tokens.sum()) // num_ranks)
+    limits = [most - (most - mean) * number // _LIMITS for number in range(_LIMITS)]
+    for keys, limit in [*((weights, limit) for limit in limits), (tokens, most)]:
+        way = fill_least_loaded(tokens, keys, capacity=limit, num_units=num_ranks)
+        if way is None:
+            continue
+        exchanged = way.copy()
+        exchange_between_ranks(tokens, weights, exchanged, room=limit, num_ranks=num_ranks)
+        yield exchanged, False
+        # The assignment that is equal in tokens leaves the largest room in the micro-batches.
+        if keys is tokens:
+            yield way, False
+    way = fill_least_loaded(tokens, counts, capacity=most, num_units=num_ranks)
+    if way is not None:
+        yield way, True
+
+
+def deal_large_first(
+    sizes: Int64Array, weights: Int64Array, large_weights: Int64Array, room: Int64Array, *, num_ranks: int
+) -> Int64Array | None:
+    """Give each group to a rank: first balance the cost of large samples, then the whole cost.
+
+    ::
+
+        groups (weight, of which large)    A 9, 8    B 8, 8    C 9, 0    D 8, 0          2 ranks
+        only by weight                     A B | C D        both large samples on one rank: the other waits twice
+        large first                        A D | B C
+
+    Pure: no I/O, no randomness.
+
+    Args:
+        sizes: ``int64[num_groups, num_budgets]``.
+        weights: ``int64[num_groups]``: cost of each group.
+        large_weights: ``int64[num_groups]``: the cost of its samples above the mean micro-batch.
+        room: ``int64[num_budgets]``: room of a rank in all its micro-batches.
+        num_ranks: number of ranks.
+
+    Returns:
+        ``int64[num_groups]``: the rank of each group; None if a group has no room.
+
+    Cost: O(groups · ranks).
+
+    >>> weights, large = np.array([9, 9, 8, 8]), np.array([8, 0, 8, 0])
+    >>> deal_large_first(np.ones((4, 1), dtype=np.int64), weights, large, np.array([2]), num_ranks=2).tolist()
+    [0, 1, 1, 0]
+    """
+    by_large = np.argsort(-large_weights, kind="stable")
+    by_large = by_large[large_weights[by_large] > 0]
+    others = np.flatnonzero(large_weights == 0)
+    others = others[np.argsort(-weights[others], kind="stable")]
+    rank_of = np.full(len(sizes), -1, dtype=np.int64)
+    loads = np.zeros(num_ranks, dtype=np.int64)
+    sums = np.zeros((num_ranks, len(room)), dtype=np.int64)
+    for groups, keys in ((by_large, large_weights), (others, weights)):
+        ranks = fill_vectors(sizes[groups], keys[groups], room, loads=loads, sums=sums)
+        if ranks is None:
+            return None
+        rank_of[groups] = ranks
+        # The first round balanced the cost of large samples, the second balances the cost of all.
+        loads[:] = 0
+        np.add.at(loads, ranks, weights[groups])
+    return rank_of
+
+
+def exchange_between_ranks(
+    sizes: Int64Array, weights: Int64Array, rank_of: Int64Array, *, room: int, num_ranks: int
+) -> None:
+    """Move or exchange groups between the busiest rank and others until nothing helps; in place.
+
+    ::
+
+        weights 9 7 6 5 3, 2 ranks        9 5 3 | 7 6      17 and 13
+        exchanged: 9 with 7               7 5 3 | 9 6      15 and 15
+
+    The busiest rank is first tried with the least busy one, and the exchange that makes the two most equal is made. The
+    exchanges end when the busiest rank is within a thousandth of the mean.
+
+    Pure: no I/O, no randomness.
+
+    Args:
+        sizes: ``int64[num_groups]``: tokens.
+        weights: ``int64[num_groups]``: cost, at least 1.
+        rank_of: ``int64[num_groups]``: the rank of each group, changed in place.
+        room: tokens of a rank in all its micro-batches.
+        num_ranks: number of ranks.
+
+    Cost: O(groups) for each exchange, and at most eight exchanges for each rank.
+
+    >>> weights, rank_of = np.array([9, 7, 6, 5, 3]), np.array([0, 1, 1, 0, 0])
+    >>> exchange_between_ranks(np.ones(5, dtype=np.int64), weights, rank_of, room=4, num_ranks=2)
+    >>> np.bincount(rank_of, weights).tolist()
+    [15.0, 15.0]
+    """
+    loads, tokens = (np.zeros(num_ranks, dtype=np.int64) for _ in range(2))
+    np.add.at(loads, rank_of, weights)
+    np.add.at(tokens, rank_of, sizes)
+    run_loop(_exchange_between_ranks, len(sizes), sizes, weights, room, results=(loads, tokens, rank_of))
+
+
+def _exchange_between_ranks(
+    sizes: Sequence[int], weights: Sequence[int], room: int, loads: list[int], tokens: list[int], rank_of: list[int]
+) -> int:
+    """Exchange, and return the number of exchanges; to be compiled. ``loads`` and ``tokens`` are per rank."""
+    num_ranks = len(loads)
+    mean = (sum(loads) + num_ranks - 1) // num_ranks
+    last_turn = [0 for _ in range(num_ranks)]
+    for turn in range(8 * num_ranks):
+        busiest = 0
+        for rank in range(num_ranks):
+            if loads[rank] > loads[busiest]:
+                busiest = rank
+        if loads[busiest] - mean <= mean >> 10:
+            return turn
+        best_given, best_taken, best_rank = -1, -1, -1
+        givers = [group for group in range(len(sizes)) if rank_of[group] == busiest]
+        # Marks of this turn: the ranks that were tried, and the busiest itself.
+        last_turn[busiest] = turn + 1
+        for _ in range(num_ranks - 1):
+            other = -1
+            for rank in range(num_ranks):
+                if last_turn[rank] <= turn and (other < 0 or loads[rank] < loads[other]):
+                    other = rank
+            last_turn[other] = turn + 1
+            # Moving half the difference is best; the moved amount must be less than the whole difference.
+            difference = loads[busiest] - loads[other]
+            least_rest = difference
+            # First -1: nothing is taken in exchange.
+            takers = [group for group in range(-1, len(sizes)) if group < 0 or rank_of[group] == other]
+            for given_item in givers:
+                for taken_item in takers:
+                    weight, change = weights[given_item], sizes[given_item]
+                    if taken_item >= 0:
+                        weight, change = weight - weights[taken_item], change - sizes[taken_item]
+                    rest = abs(difference - 2 * weight)
+                    if rest < least_rest and tokens[other] + change <= room and tokens[busiest] - change <= room:
+                        least_rest, best_given, best_taken, best_rank = rest, given_item, taken_item, other
+            if best_rank >= 0:
+                break
+        if best_rank < 0:
+            return turn
+        weight, size = weights[best_given], sizes[best_given]
+        rank_of[best_given] = best_rank
+        if best_taken >= 0:
+            weight -= weights[best_taken]
+            size -= sizes[best_taken]
+            rank_of[best_taken] = busiest
+        loads[busiest] -= weight
+        loads[best_rank] += weight
+        tokens[busiest] -= size
+        tokens[best_rank] += size
+    return 8 * num_ranks

@@ -19,8 +19,7 @@ from brimful.plan.planner import plan_packs
 from brimful.plan.schedule.balance import Barrier
 from brimful.rl.context_parallel import plan_context_parallel
 from brimful.rl.fill_bins import scattered
-from brimful.rl.ranks_of_groups import deal_large_first, ranks_of_groups
-from brimful.rl.spread_samples import placing_order, spread
+from brimful.rl.spread_samples import deal_large_first, placing_order, ranks_of_groups, spread
 from brimful.rl.step_items import (
     GroupsShare,
     StepCost,
@@ -209,12 +208,7 @@ class _Search:
         if best is None or self._is_step_barrier or len(capacities) > 1:
             return best
         return exchange_within_ranks(
-            items.sizes[:, 0],
-            items.weights,
-            best,
-            capacity=self._settings.capacity,
-            num_ranks=ranks,
-            micro_batches=micro_batches,
+            items.sizes[:, 0], items.weights, best, capacity=self._settings.capacity, micro_batches=micro_batches
         )
 
     def _ranks_by_large_samples(self, micro_batches: int) -> Int64Array | None:

@@ -81,7 +81,7 @@ def _place_rest(
     has_room = np.zeros(num_ranks, dtype=np.int64)
     if sizes.shape[1] == 1:
         run_loop(
-            _place_least_loaded, len(sizes), sizes[:, 0], weights, offsets, int(capacities[0]), int(number_of_bins),
+            _place_least_loaded, len(sizes), sizes[:, 0], weights, offsets, int(capacities[0]), number_of_bins,
             results=(has_room, placement),
         )  # fmt: skip
         rest = np.flatnonzero((slice_of < 0) & (placement >= 0))
@@ -161,7 +161,6 @@ def exchange_within_ranks(
     bin_of: Int64Array,
     *,
     capacity: int,
-    num_ranks: int,
     micro_batches: int,
 ) -> Int64Array:
     """Move or exchange samples of a rank between its micro-batches while this shortens the step.
@@ -181,7 +180,7 @@ def exchange_within_ranks(
         lengths, weights: ``int64[num_items]``.
         bin_of: ``int64[num_items]``: the micro-batch ``rank · micro_batches + slice`` of each item; none is empty.
         capacity: capacity of a micro-batch.
-        num_ranks, micro_batches: number of ranks, and of micro-batches of each.
+        micro_batches: number of micro-batches of each rank.
 
     Returns:
         ``int64[num_items]``: micro-batches after the exchanges; none is empty.
@@ -190,17 +189,17 @@ def exchange_within_ranks(
 
     >>> weights, bin_of = np.array([9, 8, 3, 6, 5, 7, 5]), np.array([0, 0, 1, 2, 2, 3, 3])
     >>> exchange_within_ranks(
-    ...     np.ones_like(weights), weights, bin_of, capacity=9, num_ranks=2, micro_batches=2
+    ...     np.ones_like(weights), weights, bin_of, capacity=9, micro_batches=2
     ... ).tolist()
     [1, 0, 1, 2, 2, 3, 3]
     """
     # Rank after rank, so that the loop for a rank reads only its own items.
     by_rank = np.argsort(bin_of // micro_batches, kind="stable")
     rank_of, slice_of = np.divmod(bin_of[by_rank], micro_batches)
-    offsets = np.searchsorted(rank_of, np.arange(num_ranks + 1))
+    offsets = np.searchsorted(rank_of, np.arange(int(rank_of[-1]) + 2))
     run_loop(
-        _exchange_within_ranks, len(lengths), lengths[by_rank], weights[by_rank], offsets, int(capacity),
-        int(micro_batches), results=(slice_of,),
+        _exchange_within_ranks, len(lengths), lengths[by_rank], weights[by_rank], offsets, capacity,
+        micro_batches, results=(slice_of,),
     )  # fmt: skip
     return scattered(slice_of + rank_of * micro_batches, by_rank)
 

@@ -7,7 +7,7 @@ import numpy as np
 from brimful.base.ragged import offsets_of, ranges
 from brimful.base.typing import BoolArray, Int64Array, IntArrayLike, Lengths, Offsets
 from brimful.base.wording import setting
-from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError
+from brimful.errors import InvalidLengthsError, SettingsError
 from brimful.plan.packing import Packing
 from brimful.plan.policies.alignment import Alignment
 from brimful.plan.policies.budgets import Budgets, examples_of
@@ -50,38 +50,18 @@ class Groups:
         places = ranges(self.offsets[:-1][packing.items], counts)
         return Packing(offsets_of(counts)[packing.offsets], self.members[places])
 
-    def oversized(
-        self, budgets: Budgets, *, sizes: Int64Array, sample_ids: Int64Array, policy: Overflow, unit: int = 1
-    ) -> tuple[BoolArray, dict[str, int]]:
+    def oversized(self, budgets: Budgets) -> tuple[BoolArray, dict[str, int]]:
         """Find groups that exceed a capacity, and count their samples by the first exceeded budget.
 
         If a single sample exceeds a capacity, so does its group.
 
-        Args:
-            sizes: ``int64[num_items, num_budgets]``, sizes of the samples, for the message.
-            sample_ids: ``int64[num_items]``.
-            unit: capacities in tokens are multiples of this number; for the advice in the error.
-
         Returns:
             ``bool[num_groups]``, and counts.
-
-        Raises:
-            OversizedSampleError: the policy is ``error``; names groups, their samples and numbers.
         """
         first = budgets.first_exceeded(self.sizes)
-        oversized = first >= 0
-        if policy is Overflow.ERROR and oversized.any():
-            text, larger, name = self.describe_oversized(budgets, sizes, sample_ids, unit)
-            cut = ""
-            if self.are_rows and name == "tokens":
-                cut = f" {setting('overflow', 'truncate')}, which cuts each sample to half a pack,"
-            raise OversizedSampleError(
-                f"{text}. Choose {setting('overflow', 'drop')}, which leaves out whole "
-                f"{'rows' if self.are_rows else 'groups'},{cut} or {larger}"
-            )
-        counts = np.bincount(first[oversized], weights=np.diff(self.offsets)[oversized], minlength=len(budgets.names))
-        by_budget = zip(budgets.names, counts.astype(np.int64).tolist(), strict=True)
-        return oversized, {name: count for name, count in by_budget if count}
+        counts = np.bincount(first + 1, weights=np.diff(self.offsets), minlength=len(budgets.names) + 1)
+        by_budget = zip(budgets.names, counts[1:].astype(np.int64).tolist(), strict=True)
+        return first >= 0, {name: count for name, count in by_budget if count}
 
     def describe_oversized(
         self, budgets: Budgets, sizes: Int64Array, sample_ids: Int64Array, unit: int = 1
@@ -89,7 +69,9 @@ class Groups:
         """Return words for groups that exceed a capacity, the setting with which they would fit, and the budget.
 
         Args:
-            sizes, sample_ids, unit: see ``oversized``.
+            sizes: ``int64[num_items, num_budgets]``, sizes of the samples.
+            sample_ids: ``int64[num_items]``.
+            unit: capacities in tokens are multiples of this number.
         """
         column, groups = budgets.exceeding(self.sizes)
         name, group = budgets.names[column], int(groups[0])

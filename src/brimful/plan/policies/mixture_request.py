@@ -94,50 +94,48 @@ class Mixture:
 
     def __post_init__(self) -> None:
         check_type("weights", self.weights, Mapping, "a mapping such as {'chat': 3, 'code': 1}")
-        if not self.weights:
-            raise SettingsError(f"{setting('mixture')} has no sources: give the weight of each")
-        for name, weight in self.weights.items():
-            if not is_number(weight) or not math.isfinite(weight) or weight < 0:
-                raise SettingsError(
-                    f"{setting('mixture')}: the weight of {name} must be a number of at least 0 and is {weight!r}"
-                )
-        if not any(self.weights.values()):
-            raise SettingsError(f"{setting('mixture')}: all weights are 0: give one above 0")
-        if not is_number(self.temperature) or not self.temperature > 0:
-            raise SettingsError(
-                f"{setting('mixture')}: temperature must be a number above 0 and is {self.temperature!r}"
-            )
-        if not isinstance(self.replacement, bool):
-            raise SettingsError(f"{setting('mixture')}: replacement must be true or false and is {self.replacement!r}")
         targets = {name: getattr(self, name) for name in _TARGETS if getattr(self, name) is not None}
-        if len(targets) > 1:
-            raise SettingsError(f"{setting('mixture')}: {' and '.join(targets)} all end an epoch: keep one")
         for name, value in targets.items():
             self.__dict__[name] = whole_number(f"{setting('mixture')}: {name}", value, minimum=1)
-        for name in ("max_samples", "max_passes"):
-            self._check_limits(name)
         for name, kind in _CHOICES.items():
             self.__dict__[name] = _chosen(kind, name, getattr(self, name))
+        if fault := self._fault(targets):
+            raise SettingsError(f"{setting('mixture')}{fault}")
         self.__dict__["weights"] = {str(name): float(weight) for name, weight in self.weights.items()}
+        for name in ("max_samples", "max_passes"):
+            self.__dict__[name] = dict(getattr(self, name) or {}) or None
+
+    def _fault(self, targets: Mapping[str, Any]) -> str:
+        """Return words for the first value or combination that is impossible; empty without any."""
+        if not self.weights:
+            return " has no sources: give the weight of each"
+        for name, weight in self.weights.items():
+            if not is_number(weight) or not math.isfinite(weight) or weight < 0:
+                return f": the weight of {name} must be a number of at least 0 and is {weight!r}"
+        if not any(self.weights.values()):
+            return ": all weights are 0: give one above 0"
+        if not is_number(self.temperature) or not self.temperature > 0:
+            return f": temperature must be a number above 0 and is {self.temperature!r}"
+        if not isinstance(self.replacement, bool):
+            return f": replacement must be true or false and is {self.replacement!r}"
+        if len(targets) > 1:
+            return f": {' and '.join(targets)} all end an epoch: keep one"
+        for name, limits in (("max_samples", self.max_samples), ("max_passes", self.max_passes)):
+            if limits is not None:
+                check_type(name, limits, Mapping, "a mapping such as {'code': 2}")
+            for source, limit in (limits or {}).items():
+                if source not in self.weights:
+                    return f": {name} names {source}, which has no weight"
+                if not is_number(limit) or not math.isfinite(limit) or limit <= 0:
+                    return f": {name} of {source} must be above 0 and is {limit!r}"
         if self.weighting is Weighting.LOSS and (
             targets or self.max_samples or self.max_passes or self.replacement or self.stop != MixStop.FIRST_EXHAUSTED
         ):
-            raise SettingsError(
-                f"{setting('mixture')}: weighting loss packs every sample once, and limits, targets, stop and replacement "
-                f"are for draws: leave them out"
+            return (
+                ": weighting loss packs every sample once, and limits, targets, stop and replacement are for draws: "
+                "leave them out"
             )
-
-    def _check_limits(self, name: str) -> None:
-        limits = getattr(self, name)
-        if limits is None:
-            return
-        check_type(name, limits, Mapping, "a mapping such as {'code': 2}")
-        for source, limit in limits.items():
-            if source not in self.weights:
-                raise SettingsError(f"{setting('mixture')}: {name} names {source}, which has no weight")
-            if not is_number(limit) or not math.isfinite(limit) or limit <= 0:
-                raise SettingsError(f"{setting('mixture')}: {name} of {source} must be above 0 and is {limit!r}")
-        self.__dict__[name] = dict(limits) or None
+        return ""
 
     @cached_property
     def shares(self) -> dict[str, float]:

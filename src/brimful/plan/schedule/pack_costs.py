@@ -114,14 +114,13 @@ def pack_costs(
     [23.0, 24.0]
     """
     sizes = {"patches": patches, "patch_squares": patch_squares, "audio_frames": audio_frames, "sounds": sounds}
-    given = {name: values for name, values in sizes.items() if values is not None}
-    for name in given:
-        term = TOWER_SIZES[name].term
-        if not getattr(model, term):
-            raise SettingsError(f"{name} are given and the cost model has {term} = 0: set it, or leave {name} out")
     costs = _language_costs(plan_offsets, plan_lengths, model)
-    for name, values in given.items():
-        costs = costs + getattr(model, TOWER_SIZES[name].term) * real_array(name, values, len(costs))
+    for name, values in sizes.items():
+        term = TOWER_SIZES[name].term
+        if values is not None and not getattr(model, term):
+            raise SettingsError(f"{name} are given and the cost model has {term} = 0: set it, or leave {name} out")
+        if values is not None:
+            costs = costs + getattr(model, term) * real_array(name, values, len(costs))
     return costs
 
 

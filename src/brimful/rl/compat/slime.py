@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -67,11 +68,10 @@ def build_dp_schedule(
     rollouts: dict[int, list[int]] = {}
     for sample, rollout in enumerate(rollout_indices):
         rollouts.setdefault(rollout, []).append(sample)
-    names = list(rollouts)
-    num_steps = len(names) // global_batch_size
+    num_steps = len(rollouts) // global_batch_size
     if num_steps == 0:
         raise InvalidLengthsError(
-            f"{len(names):,} rollouts are fewer than one global_batch_size of {global_batch_size:,}"
+            f"{len(rollouts):,} rollouts are fewer than one global_batch_size of {global_batch_size:,}"
         )
 
     partitions: list[list[int]] = [[] for _ in range(ranks)]
@@ -83,8 +83,9 @@ def build_dp_schedule(
         capacity = max(1, int(args.max_tokens_per_gpu * train_parallel_config["cp_size"] * margin))
     else:
         capacity = args.micro_batch_size
-    for first in range(0, num_steps * global_batch_size, global_batch_size):
-        samples = np.array([sample for name in names[first : first + global_batch_size] for sample in rollouts[name]])
+    of_rollout = iter(rollouts.values())
+    for _ in range(num_steps):
+        samples = np.array([sample for members in islice(of_rollout, global_batch_size) for sample in members])
         lengths = np.asarray(total_lengths)[samples]
         step = plan_step(
             lengths if is_dynamic else np.ones_like(lengths),

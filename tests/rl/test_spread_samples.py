@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from brimful import CostModel
 from brimful.rl import plan_step
-from brimful.rl.ranks_of_groups import deal_large_first
+from brimful.rl.spread_samples import deal_large_first
 
 SIZES = np.ones((4, 1), dtype=np.int64)
 
