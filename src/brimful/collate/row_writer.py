@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, lru_cache
+from functools import cache
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -188,16 +188,6 @@ def _write_in_numpy(
     nonempty = slice(None) if shortest else np.flatnonzero(sizes)
     pack_labels[starts[nonempty]] = IGNORE_INDEX
     num_targets = np.count_nonzero(loss_mask) - np.count_nonzero(loss_mask[cu_seqlens[:-1][nonempty]])
-    # Position = start + index - begin of the segment: one subtraction from a cached row of whole numbers.
-    numbers = _numbers(position_start + end - begin)[position_start:]
-    np.subtract(numbers, starts.astype(np.int64).repeat(lengths), out=row.tokens[2, begin:end])
+    row.tokens[2, begin:end] = ranges(np.full_like(lengths, position_start), lengths)
     row.segment_index[begin:end] = np.arange(first_segment, end_segment, dtype=np.int32).repeat(lengths)
     return int(num_targets), int(lengths.max()), end
-
-
-@lru_cache(maxsize=8)
-def _numbers(count: int) -> Int64Array:
-    """Return 0 to count - 1 in a read-only array, cached by the length of the row."""
-    numbers = np.arange(count, dtype=np.int64)
-    numbers.flags.writeable = False
-    return numbers

@@ -11,8 +11,7 @@ from brimful.base.typing import CuSeqlens
 from brimful.base.wording import setting
 from brimful.collate.batch import PackedBatch
 from brimful.collate.dialects.tensors import (
-    column_tensors,
-    media_tensors,
+    other_tensors,
     row,
     shifted_labels,
     shifted_weights,
@@ -52,8 +51,7 @@ def to_megatron(batch: PackedBatch) -> dict[str, Any]:
         "cu_seqlens_padded": torch.from_numpy(batch.cu_seqlens),
         "max_seqlen": torch.tensor([batch.max_seqlen], dtype=torch.int32),
         "packed_seq_params": packed_seq_params(batch),
-        **column_tensors(batch, labels_shifted=True, flat=True),
-        **media_tensors(batch.media),
+        **other_tensors(batch, weights="", labels_shifted=True, flat=True),
     }
 
 
@@ -116,8 +114,7 @@ def to_megatron_bridge(batch: PackedBatch) -> dict[str, Any]:
         "max_seqlen_q": longest,
         "max_seqlen_kv": longest,
         "total_tokens": len(batch.input_ids),
-        **column_tensors(batch, labels_shifted=True),
-        **media_tensors(batch.media),
+        **other_tensors(batch, weights="", labels_shifted=True),
     }
 
 
@@ -169,8 +166,7 @@ def to_megatron_bridge_legacy(batch: PackedBatch) -> dict[str, Any]:
         **(_with_end_mark("cu_seqlens_unpadded", batch.cu_seqlens_real) if batch.has_gaps else {}),
         "max_seqlen": torch.tensor([[batch.max_seqlen]], dtype=torch.int32),
         "token_count": [len(batch.input_ids)],
-        **column_tensors(batch, labels_shifted=True),
-        **media_tensors(batch.media),
+        **other_tensors(batch, weights="", labels_shifted=True),
     }
 
 

@@ -8,14 +8,12 @@ import torch
 from brimful.base.wording import setting
 from brimful.collate.batch import PackedBatch
 from brimful.collate.dialects.tensors import (
-    column_tensors,
     divisor_if_no_target,
     flash_boundaries,
     media_tensors,
     other_tensors,
     row,
     shifted_labels,
-    shifted_weights,
     thd_boundaries,
 )
 from brimful.errors import CollateError
@@ -113,9 +111,7 @@ def to_ms_swift(batch: PackedBatch) -> dict[str, Any]:
     if batch.rope_positions is not None:
         tensors["text_position_ids"] = tensors["position_ids"]
         tensors["position_ids"] = torch.from_numpy(batch.rope_positions[:, None])
-    if batch.loss_weights is not None:
-        tensors["loss_scale"] = row(batch.target_weights)
-    return {**tensors, **column_tensors(batch), **media_tensors(batch.media)}
+    return {**tensors, **other_tensors(batch, weights="loss_scale")}
 
 
 def to_veomni(batch: PackedBatch) -> dict[str, Any]:
@@ -217,9 +213,7 @@ def to_torchtitan(batch: PackedBatch) -> dict[str, Any]:
     # ``positions`` hold text positions even with mRoPE: the masks are made from them.
     if batch.rope_positions is not None:
         tensors["mrope_positions"] = torch.from_numpy(batch.rope_positions)
-    if batch.loss_weights is not None:
-        tensors["loss_weights"] = torch.from_numpy(shifted_weights(batch))
-    return {**tensors, **column_tensors(batch, labels_shifted=True, flat=True), **media_tensors(batch.media)}
+    return {**tensors, **other_tensors(batch, labels_shifted=True, flat=True)}
 
 
 def to_transformer_engine(batch: PackedBatch) -> dict[str, Any]:
@@ -236,15 +230,11 @@ def to_transformer_engine(batch: PackedBatch) -> dict[str, Any]:
     ==========================================  =====================================================
     """
     positions = batch.position_ids if batch.rope_positions is None else batch.rope_positions
-    tensors = {
+    return {
         "input_ids": torch.from_numpy(batch.input_ids),
         "labels": torch.from_numpy(batch.labels),
         "position_ids": torch.from_numpy(positions),
         **thd_boundaries(batch),
         "pad_between_seqs": batch.has_gaps,
-        **column_tensors(batch, flat=True),
-        **media_tensors(batch.media),
+        **other_tensors(batch, flat=True),
     }
-    if batch.loss_weights is not None:
-        tensors["loss_weights"] = torch.from_numpy(batch.target_weights)
-    return tensors

@@ -114,38 +114,40 @@ def join_rows(rows: Sequence[PackedBatch], *, mrope_rows: int, labels_shifted: b
     if any(batch.loss_weights is not None for batch in rows):
         weights = [shifted_weights(batch) if labels_shifted else batch.target_weights for batch in rows]
         tensors["loss_weights"] = stack(weights)
-    return {
-        **tensors,
-        **_column_rows(rows, shifted=labels_shifted),
-        **media_tensors(join_media([(0, batch.media) for batch in rows])),
-    }
-
-
-def other_tensors(batch: PackedBatch) -> dict[str, torch.Tensor]:
-    """Return ``loss_weights: float32[1, T]``, aligned with the labels, if any is not 1; columns and media, if any."""
-    tensors = {**column_tensors(batch), **media_tensors(batch.media)}
-    return tensors if batch.loss_weights is None else {"loss_weights": row(batch.target_weights), **tensors}
-
-
-def column_tensors(batch: PackedBatch, *, labels_shifted: bool = False, flat: bool = False) -> dict[str, torch.Tensor]:
-    """Return columns by name, ``[1, T, …]``, or ``[T, …]`` if the dialect is flat.
-
-    Columns of targets are shifted with the labels, so that both are at the token that predicts.
-    """
-    columns = [column.shifted(batch.cu_seqlens) for column in batch.columns] if labels_shifted else batch.columns
-    return {column.name: torch.from_numpy(column.values) if flat else row(column.values) for column in columns}
-
-
-def _column_rows(rows: Sequence[PackedBatch], *, shifted: bool) -> dict[str, torch.Tensor]:
-    """Return columns of rows of one length by name: ``[B, S, …]``."""
-    if not any(batch.columns for batch in rows):
-        return {}
-    tables: dict[str, list[npt.NDArray[Any]]] = {column.name: [] for column in rows[0].columns}
-    for batch in rows:
-        if tables.keys() != {column.name for column in batch.columns}:
+    columns_of_rows = [
+        {
+            column.name: (column.shifted(batch.cu_seqlens) if labels_shifted else column).values
+            for column in batch.columns
+        }
+        for batch in rows
+    ]
+    for batch, columns in zip(rows, columns_of_rows, strict=True):
+        if columns.keys() != columns_of_rows[0].keys():
             raise CollateError(
                 f"the row with sample {batch.sample_ids[0]} has different columns from the first row: give all or none"
             )
-        for column in batch.columns:
-            tables[column.name].append((column.shifted(batch.cu_seqlens) if shifted else column).values)
-    return {name: stack(values) for name, values in tables.items()}
+    for name in columns_of_rows[0]:
+        tensors[name] = stack([columns[name] for columns in columns_of_rows])
+    return {**tensors, **media_tensors(join_media([(0, batch.media) for batch in rows]))}
+
+
+def other_tensors(
+    batch: PackedBatch, *, weights: str = "loss_weights", labels_shifted: bool = False, flat: bool = False
+) -> dict[str, torch.Tensor]:
+    """Return weights of the loss if any is not 1, columns by name, and media.
+
+    Weights and columns are ``[1, T, …]``, or ``[T, …]`` if the dialect is flat. Weights and columns of
+    targets are shifted with the labels, so that all are at the token that predicts.
+
+    Args:
+        batch: the batch.
+        weights: key of the weights; empty if the dialect always has weights, which it adds then.
+        labels_shifted, flat: of the dialect.
+    """
+    arrays = {}
+    if weights and batch.loss_weights is not None:
+        arrays[weights] = shifted_weights(batch) if labels_shifted else batch.target_weights
+    for column in batch.columns:
+        arrays[column.name] = (column.shifted(batch.cu_seqlens) if labels_shifted else column).values
+    tensors = {name: torch.from_numpy(array) if flat else row(array) for name, array in arrays.items()}
+    return {**tensors, **media_tensors(batch.media)}
