@@ -3,7 +3,7 @@
 import heapq
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -26,11 +26,6 @@ MAX_REJECTS = 1000
 """Number of rejected rows that a table names, from the first; the rest are only counted."""
 
 
-def num_bad(table: LengthTable) -> int:
-    """Return the number of rejected rows that no filter left out."""
-    return len(table.rejected_ids) - table.account.filtered.total()
-
-
 def knows_rejects(table: LengthTable, source: Source, path: str | os.PathLike[str]) -> bool:
     """Return true if the reason of each reject is in the table, or in the file at the path, which lists its rejects."""
     if len(table.rejected_ids) == len(table.rejects):
@@ -47,11 +42,6 @@ def lists_rejects(table: LengthTable, path: str | os.PathLike[str]) -> bool:
             return bool([json.loads(line)["sample_id"] for line in file] == table.rejected_ids.tolist())
     except (OSError, ValueError, KeyError, TypeError):
         return False
-
-
-def located_rejects(rejects: Iterable[Sequence[Any]], source: Source) -> list[list[Any]]:
-    """Return rejects with their current file and line: equal rows may be in a file of another name now."""
-    return [[sample_id, source.where(sample_id), reason] for sample_id, _, reason in rejects]
 
 
 def rejects_of(

@@ -21,8 +21,6 @@ from brimful.measure.assembly import (
     assembled_table,
     knows_rejects,
     lists_rejects,
-    located_rejects,
-    num_bad,
     originals_of,
     rejects_of,
     write_rejects,
@@ -130,7 +128,10 @@ def measure_and_keep(
     if earlier_table is not None and (
         encoded_dir is not None
         or (targets and earlier_table.targets is None)
-        or (settings.on_bad_sample == "error" and num_bad(earlier_table))
+        or (
+            settings.on_bad_sample == "error"
+            and len(earlier_table.rejected_ids) > earlier_table.account.filtered.total()
+        )
         or (rejects_path is not None and not knows_rejects(earlier_table, source, rejects_path))
         # New rows may duplicate earlier ones: the files of the earlier blocks, which exist, tell which.
         or (len(earlier_table) < len(source) and any(isinstance(judge, Duplicates) for judge in judges))
@@ -148,7 +149,8 @@ def measure_and_keep(
     rejects: Iterator[tuple[int, str]] | None = None
     if earlier_table is not None and len(earlier_table) == len(source):
         table = earlier_table
-        table.rejects = located_rejects(table.rejects, source)
+        # Equal rows may be in a file of another name now.
+        table.rejects = [[sample_id, source.where(sample_id), reason] for sample_id, _, reason in table.rejects]
     else:
         first_new = len(earlier_table) if earlier_table is not None else 0
         # Kept media are identified by their paths, which the rows do not determine.

@@ -110,7 +110,11 @@ def run_pending(
         pending_tasks, uncompared_tasks, undecoded_tasks = [], [], []
         for task in tasks:
             is_current = task.start not in changed_blocks
-            if is_current and (task.encoded_path is None or has_tokens(task)) and has_lengths(task, context):
+            if (
+                is_current
+                and (task.encoded_path is None or is_stored(task.encoded_path, len(task)))
+                and has_lengths(task, context)
+            ):
                 progress.advance(len(task), resumed=True)
                 if not is_compared(task):
                     uncompared_tasks.append(task)
@@ -190,11 +194,6 @@ def _changed_blocks(tasks: list[BlockTask], context: BlockContext, resources: Re
     runs = [StatedRows(task.start, open_table(task.part_path).flat(STATES)) for task in measured_tasks]
     changes = changed_samples(context.source, runs, resources)
     return {rows.start for rows, _ in changes}
-
-
-def has_tokens(task: BlockTask) -> bool:
-    """Return true if the tokens of a task are stored."""
-    return task.encoded_path is not None and is_stored(task.encoded_path, len(task))
 
 
 def has_lengths(task: BlockTask, context: BlockContext) -> bool:

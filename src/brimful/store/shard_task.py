@@ -11,8 +11,7 @@ import numpy as np
 from brimful.base.attachment import attachment_jobs
 from brimful.base.blobs import BlobGroup, BlobStore, crash_points, open_blob_store
 from brimful.base.fingerprint import short
-from brimful.base.typing import Fingerprint, Int64Array
-from brimful.encode import EncodedSample
+from brimful.base.typing import Fingerprint
 from brimful.encode.encoded import StoredSamples
 from brimful.encode.encoded_samples import EncodedSamples
 from brimful.errors import PlanMismatchError
@@ -146,7 +145,13 @@ def _gather_rows(context: ShardContext, plan: Plan, first: int, end: int, media:
     sample_ids = plan.sample_ids[rows].astype(np.int64)
     starts = np.ascontiguousarray(plan.starts[rows])
     lengths = np.ascontiguousarray(plan.lengths[rows])
-    samples = _samples(context, sample_ids)
+    if context.encoded is not None:
+        samples = context.encoded.read(sample_ids.tolist())
+    else:
+        # A sample that was split into several of these segments is encoded once.
+        distinct_ids, places = np.unique(sample_ids, return_inverse=True)
+        distinct_samples = list(context.samples.read(distinct_ids.tolist()))
+        samples = [distinct_samples[place] for place in places.tolist()]
     sample_lengths = np.array([len(sample) for sample in samples], dtype=np.int64)
     plan.check_sample_lengths(rows, sample_lengths, context.samples.source.where)
     runs = [(sample.input_ids, sample.loss_mask) for sample in samples]
@@ -161,13 +166,3 @@ def _gather_rows(context: ShardContext, plan: Plan, first: int, end: int, media:
     segments = plan.offsets[first : end + 1] - plan.offsets[first]
     pack_media = None if media is None else media.packs(sample_media, sample_ids, starts, lengths, segments)
     return PackRows(input_ids, loss_mask, lengths, sample_ids, starts, segments, pack_media)
-
-
-def _samples(context: ShardContext, sample_ids: Int64Array) -> list[EncodedSample]:
-    """Return the sample of each segment, kept by measuring or encoded now."""
-    if context.encoded is not None:
-        return context.encoded.read(sample_ids.tolist())
-    # A sample that was split into several of these segments is encoded once.
-    distinct_ids = np.unique(sample_ids).tolist()
-    samples = dict(zip(distinct_ids, context.samples.read(distinct_ids), strict=True))
-    return [samples[sample_id] for sample_id in sample_ids.tolist()]

@@ -11,7 +11,6 @@ from brimful.base.arguments import as_settings, understands
 from brimful.base.blobs import BlobStore, LocalBlobStore
 from brimful.base.checks import check_type
 from brimful.base.execute import run_tasks
-from brimful.base.typing import BoolArray
 from brimful.encode.encoded import StoredSamples
 from brimful.encode.encoder import Encoder
 from brimful.errors import PlanMismatchError
@@ -96,7 +95,9 @@ def write_plan(job: PackJob, plan: Plan, encoded: StoredSamples | None) -> int:
                 if _is_complete(store, log):
                     job.expect(job.identity(plan, 0))
                     return 0
-                attached.survey(_is_packed(plan))
+                is_packed = np.zeros(plan.ledger.samples_in, dtype=bool)
+                is_packed[plan.sample_ids[: int(plan.offsets[-1])]] = True
+                attached.survey(is_packed)
                 attached.lay_out(plan, encoded)
         per_shard = job.claim(plan)
         num_shards = -(-plan.num_packs // per_shard)
@@ -148,13 +149,6 @@ def write_plan(job: PackJob, plan: Plan, encoded: StoredSamples | None) -> int:
             execution.check_all_done(num_whole, num_shards, "shards")
         log.end(EndRecord(num_shards, plan.num_packs, plan.ledger.tokens_packed))
         return len(pending_shards)
-
-
-def _is_packed(plan: Plan) -> BoolArray:
-    """Return ``bool[num_samples]``, true for samples in a pack."""
-    is_packed = np.zeros(plan.ledger.samples_in, dtype=bool)
-    is_packed[plan.sample_ids[: int(plan.offsets[-1])]] = True
-    return is_packed
 
 
 def _is_complete(store: BlobStore, log: StreamLog) -> bool:

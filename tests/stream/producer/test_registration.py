@@ -42,8 +42,8 @@ def test_numbers_follow_each_other(store):
     assert made == [Registration(0, "a", {"capacity": 8}), Registration(1, "b.1_-", {"capacity": 8}), made[0]]
     assert [one.first_sample_id for one in made[:2]] == [0, SAMPLES_OF_PRODUCER] == [0, 2**44]
     assert producers.all() == made[:2]
-    assert producers.since(1) == made[1:2]
-    assert producers.since(2) == []
+    assert producers.all(1) == made[1:2]
+    assert producers.all(2) == []
     assert producers.named("b.1_-") == made[1]
     assert producers.named("c") is None
     assert sorted(path.name for path in (store.directory / "producers").iterdir()) == ["000000.json", "000001.json"]

@@ -224,7 +224,7 @@ class StreamWatch:
         return (packs - num_packs) / (now - begin), (tokens - num_tokens) / (now - begin)
 
     def _producer_statuses(self) -> tuple[ProducerStatus, ...]:
-        self._registrations += self._producers.since(len(self._registrations))
+        self._registrations += self._producers.all(len(self._registrations))
         return tuple(map(self._producer_status, self._registrations))
 
     def _producer_status(self, producer: Registration) -> ProducerStatus:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
@@ -184,31 +184,22 @@ def assemble_pack(
     cu_seqlens = offsets_of([len(segment) for segment in ids]).astype(np.int32)
     loss_mask = np.concatenate(masks)
     loss_mask[cu_seqlens[:-1]] = False
+    first_tokens = np.zeros(len(ids), dtype=np.int32) if starts is None else np.asarray(starts, dtype=np.int32)
+    placed: list[Any] = []
+    for segment, items in enumerate(attachments or ()):
+        start, offset, length = int(first_tokens[segment]), int(cu_seqlens[segment]), len(ids[segment])
+        try:
+            placed += attachments_of_segment(items, start=start, length=length, segment=segment, offset=offset)
+        except BadAttachmentError as error:
+            raise CollateError(f"sample {int(sample_ids[segment])}: {error}; drop samples that are too long") from error
     return Pack(
         input_ids=np.concatenate(ids).astype(np.int32, copy=False),
         loss_mask=loss_mask,
         cu_seqlens=cu_seqlens,
         sample_ids=np.asarray(sample_ids, dtype=np.int64),
-        starts=np.zeros(len(ids), dtype=np.int32) if starts is None else np.asarray(starts, dtype=np.int32),
-        attachments=() if attachments is None else tuple(_placed(attachments, sample_ids, starts, cu_seqlens)),
+        starts=first_tokens,
+        attachments=tuple(placed),
     )
-
-
-def _placed(
-    attachments: Sequence[Sequence[Any]],
-    sample_ids: Sequence[int] | SampleIds,
-    starts: Sequence[int] | TokenIds | None,
-    cu_seqlens: CuSeqlens,
-) -> Iterator[Any]:
-    """Yield the attachments of all segments, placed in the pack."""
-    edges = cu_seqlens.tolist()
-    for segment, items in enumerate(attachments):
-        start = 0 if starts is None else int(starts[segment])
-        offset, length = edges[segment], edges[segment + 1] - edges[segment]
-        try:
-            yield from attachments_of_segment(items, start=start, length=length, segment=segment, offset=offset)
-        except BadAttachmentError as error:
-            raise CollateError(f"sample {int(sample_ids[segment])}: {error}; drop samples that are too long") from error
 
 
 @dataclass(frozen=True)

@@ -67,15 +67,11 @@ class Producers:
     def __init__(self, store: BlobStore) -> None:
         self._store = store
 
-    def all(self) -> list[Registration]:
-        """Return the registered producers, by number."""
-        return self.since(0)
-
-    def since(self, number: int) -> list[Registration]:
-        """Return the registered producers from a number."""
+    def all(self, first: int = 0) -> list[Registration]:
+        """Return the registered producers, by number, from number ``first``."""
         registrations: list[Registration] = []
         # By key, not by a listing: a stale listing could miss some, and a number would be given twice.
-        while (producer := self._read(number + len(registrations))) is not None:
+        while (producer := self._read(first + len(registrations))) is not None:
             registrations.append(producer)
         return registrations
 
