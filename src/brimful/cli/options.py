@@ -27,7 +27,7 @@ from brimful.media.families import MediaSettings
 from brimful.plan import PlanSettings
 from brimful.report.analysis.training_run import MODELS, TrainingRun
 from brimful.sources.settings import SourceSettings
-from brimful.store.settings import JobSettings
+from brimful.store.claim import JobSettings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

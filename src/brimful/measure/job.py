@@ -27,15 +27,16 @@ from brimful.measure.assembly import (
 )
 from brimful.measure.block_task import BlockContext
 from brimful.measure.filters import Duplicates, as_filters
-from brimful.measure.measure_settings import MeasureSettings
+from brimful.measure.measure_settings import MeasureSettings, open_earlier, provenance_of
 from brimful.measure.media_states import changed_samples, runs_of_states
 from brimful.measure.pending import measure_share, run_pending, task_for
-from brimful.measure.provenance import open_earlier, provenance_of
 from brimful.measure.shares import forget_shares
 from brimful.sources.opening import open_source
 from brimful.sources.source import Source
 
 _PARTS_VERSION = 2
+
+_REMEDY = f"Choose another {setting('path')}, or measure again with {setting('on_mismatch', 'rebuild')}"
 
 
 @dataclass(frozen=True)
@@ -122,8 +123,9 @@ def measure_and_keep(
     target = Path(path) if path is not None else folder / f"{source.fingerprint}.arrow"
     # A table in the cache is named by the fingerprint of its source: it differs only if it is damaged, and is remade.
     earlier_table, misfit = open_earlier(target, provenance, source, encoder)
-    if misfit and path is not None and settings.on_mismatch == "error":
-        raise CacheMismatchError(f"{target} {misfit}")
+    is_kept = path is not None and settings.on_mismatch == "error"
+    if misfit and is_kept:
+        raise CacheMismatchError(f"{target} {misfit}. {_REMEDY}")
     # It is useless to a job that keeps the tokens of all rows, or needs targets or errors that it does not have.
     if earlier_table is not None and (
         encoded_dir is not None
@@ -140,8 +142,8 @@ def measure_and_keep(
     looks_at_media = looks_at_media and encoder.takes_media
     if earlier_table is not None and looks_at_media:
         misfit = _other_media(earlier_table, source, resources)
-        if misfit and path is not None and settings.on_mismatch == "error":
-            raise CacheMismatchError(f"{target} {misfit}")
+        if misfit and is_kept:
+            raise CacheMismatchError(f"{target} {misfit}. {_REMEDY}")
         if misfit:
             earlier_table = None
 
@@ -196,8 +198,6 @@ def _other_media(table: LengthTable, source: Source, resources: Resources) -> st
     runs = runs_of_states(table.media_states)
     with closing(changed_samples(source, runs, resources)) as changes:
         for _, sample_id in changes:
-            return (
-                f"was measured with other media: files of {source.where(sample_id)} (sample {sample_id}) were changed since. "
-                f"Choose another {setting('path')}, or measure again with {setting('on_mismatch', 'rebuild')}"
-            )
+            where = source.where(sample_id)
+            return f"was measured with other media: files of {where} (sample {sample_id}) were changed since"
     return ""

@@ -14,7 +14,7 @@ from brimful.lengths.table import LengthTable
 from brimful.lengths.targets import Account, Targets, joined_rows
 from brimful.measure.assembly import MAX_REJECTS
 from brimful.measure.filters import Duplicates
-from brimful.measure.provenance import differing_settings
+from brimful.measure.measure_settings import differing_settings
 from brimful.measure.shares import measure_command
 
 

@@ -19,8 +19,13 @@ from brimful.encode.encoder import Encoder
 from brimful.errors import CacheMismatchError, SettingsError
 from brimful.lengths.table import LengthTable
 from brimful.measure.job import measure_and_keep
-from brimful.measure.measure_settings import MeasureSettings, OnMismatch
-from brimful.measure.provenance import augmentation_settings, open_earlier, provenance_of
+from brimful.measure.measure_settings import (
+    MeasureSettings,
+    OnMismatch,
+    augmentation_settings,
+    open_earlier,
+    provenance_of,
+)
 from brimful.measure.shares import measure_command
 from brimful.sources.opening import open_source
 from brimful.sources.source import Source
@@ -98,7 +103,7 @@ class LengthCache:
                 return measure_and_keep(source, encoder, settings).table
             except CacheMismatchError as error:
                 # Media files, which are checked last, and once.
-                misfit = _without_remedy(error.message.removeprefix(f"{os.fspath(self.path)} "))
+                misfit = error.message.removeprefix(f"{os.fspath(self.path)} ").partition(". Choose ")[0]
         if self.on_mismatch == "error":
             command = _writing_command(source, encoder, settings)
             raise CacheMismatchError(
@@ -113,17 +118,12 @@ class LengthCache:
         provenance = provenance_of(source, encoder, settings)
         table, misfit = open_earlier(Path(self.path), provenance, source, encoder)
         if misfit:
-            return _without_remedy(misfit)
+            return misfit
         if table is None:
             return "is not there"
         if settings.targets and table.targets is None:
             return f"holds no targets of the loss, which planning looks at ({setting('targets', True)})"
         return ""
-
-
-def _without_remedy(misfit: str) -> str:
-    """Return the reason without its remedies, which apply to measuring and not to training."""
-    return misfit.split(". Choose another ", 1)[0].split("; choose another ", 1)[0]
 
 
 def _writing_command(source: Source, encoder: Encoder, settings: MeasureSettings) -> str:

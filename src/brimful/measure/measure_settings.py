@@ -1,27 +1,36 @@
-"""Settings of jobs that measure, with their help."""
+"""Settings of jobs that measure, with their help, and the provenance of lengths: all that they depend on."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from brimful.base.arguments import option
 from brimful.base.execute import LOCAL, ExecutionLike, Resources, as_execution
+from brimful.base.fingerprint import differing_keys, short
 from brimful.base.progress import Progress
 from brimful.base.wording import setting
 from brimful.encode.encoder import Encoder
-from brimful.errors import SettingsError
-from brimful.measure.filters import FILTERS, Filter
+from brimful.errors import BrimfulError, SettingsError
+from brimful.lengths.table import LengthTable
+from brimful.measure.filters import FILTERS, Filter, as_filters
 from brimful.sources.augmented import Transform
+from brimful.sources.source import Source
 
 OnBadSample: TypeAlias = Literal["error", "skip"]
 OnMismatch: TypeAlias = Literal["error", "rebuild"]
 
 BUDGETS = ("tokens", "loss_tokens")
 """Budgets that can be measured for texts: all tokens, and the targets of the loss."""
+
+
+_COMPARED = ("settings", "labels", "augmentation")
+"""Parts of a provenance that are compared by their keys."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,3 +94,94 @@ class MeasureSettings(SampleSettings):
     def budgets_of(self, encoder: Encoder) -> tuple[str, ...]:
         """Return the budgets of a table: tokens first, then the requested ones, then the encoder's budgets of media."""
         return ("tokens", *(name for name in BUDGETS[1:] if name in self.budgets), *encoder.budgets)
+
+
+def provenance_of(
+    source: Source,
+    encoder: Encoder,
+    measuring: MeasureSettings,
+) -> dict[str, Any]:
+    """Return the fingerprints and settings that lengths depend on; ``labels`` decide only targets.
+
+    Augmentation changes no length, so blocks are found for any; a table records the one it was made for.
+    """
+    budgets, filters = measuring.budgets_of(encoder), as_filters(measuring.filters)
+    settings = {f"encoder {name}": value for name, value in encoder.length_settings.items()}
+    if "loss_tokens" in budgets:
+        settings |= {f"encoder {name}": value for name, value in encoder.label_settings.items()}
+    if filters:
+        settings["filters"] = {judge.name: judge.settings for judge in filters}
+    return {
+        "settings": {**settings, "budgets": list(budgets), **{f"row {k}": v for k, v in source.row_settings.items()}},
+        **({"labels": {f"encoder {k}": v for k, v in encoder.label_settings.items()}} if measuring.targets else {}),
+        **({} if measuring.augmentation is None else {"augmentation": augmentation_settings(measuring.augmentation)}),
+        "source_fingerprint": source.fingerprint,
+        "source": source.title,
+        "parts": [list(member) for member in source.rows.members],
+        "num_samples": len(source),
+        **({"group_size": source.group_size} if source.group_size > 1 else {}),
+        **({"has_mismatches": True} if source.joins_rows else {}),
+    }
+
+
+def differing_settings(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+    """Return the names of the settings, labels and settings of augmentation in which two provenances differ."""
+    return [
+        f"augmentation {name}" if part == "augmentation" else name
+        for part in _COMPARED
+        for name in differing_keys(first.get(part, {}), second.get(part, {}))
+    ]
+
+
+def open_earlier(
+    target: Path, provenance: dict[str, Any], source: Source, encoder: Encoder
+) -> tuple[LengthTable | None, str]:
+    """Open the table at the target if it covers a beginning of the source with the same settings.
+
+    Returns:
+        The table, or None; and the reason why an existing table is unusable.
+    """
+    try:
+        table = LengthTable.open(target)
+    except FileNotFoundError:
+        return None, ""
+    except BrimfulError as error:
+        return None, f"is there and cannot be used ({error.message})"
+    # The content is compared last: the fingerprint of a file's first rows may require reading the file.
+    earlier = table.provenance
+    # Targets count if both have them, and a job without augmentation accepts any.
+    names = [name for name in _COMPARED if name in provenance and (name != "labels" or name in earlier)]
+    differences = differing_settings({name: earlier.get(name, {}) for name in names}, {n: provenance[n] for n in names})
+    if not all(map(encoder.engine.trusts, earlier.get("engines", ()))):
+        differences.append("libraries that encoded it, which were later found to give other tokens than the reference")
+    if not differences and len(table) > len(source):
+        differences = [f"source ({len(table):,} samples there, {len(source):,} here)"]
+    if not differences and not source.begins_with(len(table), earlier["source_fingerprint"]):
+        fingerprint = earlier["source_fingerprint"]
+        differences = [f"source content ({short(fingerprint)} there, {short(source.fingerprint)} here)"]
+    if not differences:
+        return table, ""
+    return None, f"was measured with other settings or data; these parts differ: {', '.join(differences)}"
+
+
+def augmentation_settings(augmentation: Mapping[str, Any]) -> dict[str, str]:
+    """Return settings of augmentation as texts, so that Python, YAML and the command line compare equal.
+
+    Raises:
+        SettingsError: a value that JSON has no text for, such as a function.
+
+    >>> augmentation_settings({"crop": 224, "flip": True, "policy": "v3", "scale": [0.8, 1.0]})
+    {'crop': '224', 'flip': 'true', 'policy': 'v3', 'scale': '[0.8, 1.0]'}
+    """
+    texts = {}
+    for name, value in augmentation.items():
+        try:
+            texts[str(name)] = (
+                value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False)
+            )
+        except (TypeError, ValueError) as error:
+            raise SettingsError(
+                f"{setting('augmentation')}: {name} is {value!r}, which cannot be recorded: give names, numbers and texts, "
+                f"such as a version of the code"
+            ) from error
+    return texts

@@ -1,4 +1,4 @@
-"""A job that writes packs: its data, encoder and directories, and the claim of the directory for its packs."""
+"""A job that writes packs: its settings, data, encoder and directories, and the claim of the directory for its packs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from brimful.base.arguments import option
 from brimful.base.atomic_file import atomic_file
 from brimful.base.attachment import AttachmentStorage, attachment_jobs
 from brimful.base.blobs import BlobStore, LocalBlobStore, open_blob_store
@@ -18,15 +19,47 @@ from brimful.base.fingerprint import fingerprint_of
 from brimful.encode.choose import as_encoder
 from brimful.encode.encoded_samples import EncodedSamples
 from brimful.encode.encoder import Encoder
+from brimful.measure.measure_settings import SampleSettings
 from brimful.plan import Overflow, Plan
 from brimful.plan.policies.groups import check_beginnings_stay
 from brimful.sources.opening import open_source
 from brimful.sources.source import Source
-from brimful.store.settings import JobSettings
 from brimful.store.shards import LANES, StreamLog
+
+SHARD_BYTES = 64 << 20
+"""Target size of a shard in bytes: few files, and small enough to build in memory."""
+
 
 _PIECE = 8 << 20
 """Bytes of a file that are read at a time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSettings(SampleSettings):
+    """Settings of a job that writes packs; none of them changes the plan but ``filters`` and ``on_bad_sample``.
+
+    Attributes:
+        on_bad_sample, filters: as for ``measure_lengths``.
+        media_storage: how the store holds media in files: ``references``, ``bytes`` or ``features``. Bytes are stored
+            once for each distinct medium; bytes that came with rows are always stored.
+        shard_bytes: target size of a shard.
+        notes: information for users, such as the name of the tokenizer; kept in the header, not compared.
+        num_proc: processes; all cores if None, one for small jobs. Never changes a byte.
+        cache_dir: directory of finished blocks and of fingerprints of files.
+        execution: ``ray``, for a cluster, or an ``Execution``, for one share of the shards. All machines must see the
+            source, the plan and the directory.
+        progress: reports samples, packs and tokens per second and the remaining time.
+    """
+
+    media_storage: AttachmentStorage | str = option(
+        AttachmentStorage.REFERENCES,
+        "What packs hold of media in files: path and fingerprint; their bytes; or the processor's features. Distinct "
+        "bytes and features are stored once.",
+        None,
+        "--media",
+    )
+    shard_bytes: int = SHARD_BYTES
+    notes: Mapping[str, Any] | None = None
 
 
 class JobHome:

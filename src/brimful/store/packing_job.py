@@ -38,8 +38,7 @@ from brimful.sources.augmented import Transform
 from brimful.sources.directory import TextFiles
 from brimful.sources.opening import open_source
 from brimful.sources.source import Source
-from brimful.store.claim import JobHome, PackJob
-from brimful.store.settings import JobSettings
+from brimful.store.claim import JobHome, JobSettings, PackJob
 from brimful.store.shards import StreamLog
 from brimful.store.summary import PackSummary, write_dropped
 from brimful.store.writing import write_plan

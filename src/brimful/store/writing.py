@@ -16,8 +16,7 @@ from brimful.encode.encoder import Encoder
 from brimful.errors import PlanMismatchError
 from brimful.plan import Plan
 from brimful.sources.source import Source
-from brimful.store.claim import PackJob
-from brimful.store.settings import JobSettings
+from brimful.store.claim import JobSettings, PackJob
 from brimful.store.shard_task import ShardContext, ShardTasks, write_shard
 from brimful.store.shards import EndRecord, ShardRecord, StreamLog, new_producer_id
 

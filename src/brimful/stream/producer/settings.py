@@ -15,7 +15,7 @@ from brimful.measure.measure_settings import OnBadSample
 from brimful.plan import NoTarget, Overflow
 from brimful.plan.stream.lookahead import LOOKAHEAD_ALGORITHMS, Lookahead
 from brimful.sources.settings import RowSettings
-from brimful.store.settings import SHARD_BYTES
+from brimful.store.claim import SHARD_BYTES
 
 MAX_AGE = 30.0
 """Seconds without a shard after which all samples leave, unless another age is given."""
