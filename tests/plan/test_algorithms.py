@@ -19,8 +19,8 @@ from brimful.plan.fit.any_fit import first_fit, next_fit, worst_fit
 from brimful.plan.fit.best_fit import best_fit
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.fit.first_fit_decreasing import first_fit_decreasing
-from brimful.testing import reference
 from brimful.testing.strategies import capacities_and_lengths
+from tests.plan import reference
 from tests.plan.contents import ids_of
 from tests.plan.forms import use
 

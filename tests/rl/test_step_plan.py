@@ -9,7 +9,7 @@ from brimful.collate import Padding, lay_out
 from brimful.errors import SettingsError
 from brimful.rl import SampleColumn, pack_step, plan_step
 from brimful.rl.step_plan import LossMean
-from brimful.testing.reference import step_loss
+from tests.plan.reference import step_loss
 
 LENGTHS = np.array([7, 3, 5, 6, 2, 4, 8, 1])
 TARGETS = np.array([4, 1, 0, 6, 2, 3, 8, 0])

@@ -1,4 +1,4 @@
-"""For your tests: toys, slow reference algorithms, strategies, contracts, and one line that checks packing."""
+"""For your tests: toys, strategies, contracts, and one line that checks packing."""
 
 from brimful.testing.assertions import assert_packing_is_right
 

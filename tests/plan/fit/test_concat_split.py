@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from brimful import plan_packs
 from brimful.plan.fit.any_fit import concat_split
 from brimful.plan.policies.overflow import Overflow, cut_stream
-from brimful.testing import reference
 from brimful.testing.strategies import capacities_and_lengths
+from tests.plan import reference
 
 LARGEST = 2**31 - 1
 

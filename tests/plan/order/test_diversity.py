@@ -12,7 +12,7 @@ from brimful.plan.order import diversity as diversity_module
 from brimful.plan.order.diversity import measure_variety
 from brimful.plan.packing import Packing
 from brimful.plan.schedule import Tail, schedule_packs
-from brimful.testing.overlap import co_packing_overlap
+from tests.plan.reference import co_packing_overlap
 
 OFFSETS = np.array([0, 1, 3, 7])
 LENGTHS = np.array([8, 4, 4, 2, 2, 2, 2], dtype=np.int32)

@@ -15,8 +15,8 @@ from brimful.plan.order.diversity import measure_variety
 from brimful.plan.order.exchange import _swap, exchange_segments
 from brimful.plan.order.shuffle import companion_order, pack_order
 from brimful.plan.packing import Packing
-from brimful.testing.overlap import co_packing_overlap
 from brimful.testing.strategies import capacities_and_lengths
+from tests.plan.reference import co_packing_overlap
 
 LONG_TAIL = np.clip(np.rint(np.random.default_rng(0).lognormal(np.log(350), 1.0, 20_000)), 1, 4096).astype(np.int32)
 

@@ -14,8 +14,8 @@ from brimful.base.compiling import compiled_forms
 from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError, StateError
 from brimful.plan.fit.any_fit import next_fit
 from brimful.plan.stream.lookahead import LOOKAHEAD_ALGORITHMS, Lookahead, StreamLedger, StreamPacks
-from brimful.testing import reference
 from brimful.testing.strategies import capacities_and_lengths
+from tests.plan import reference
 
 
 @st.composite

@@ -17,7 +17,7 @@ from brimful.plan.items import prepare_items
 from brimful.plan.packing import loads_of
 from brimful.plan.plan_settings import PlanSettings
 from brimful.plan.vector.pack_vectors import bound_of_budgets, pack_vectors
-from brimful.testing import reference
+from tests.plan import reference
 from tests.plan.vector.instances import check, matrix, vectors
 
 LENGTHS = Path(__file__).parents[3].parent / "shared" / "data" / "lengths"
