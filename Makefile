@@ -9,7 +9,7 @@ test test-all: export PYTHONDONTWRITEBYTECODE =
 
 # Half of the tests by their time: those that load models, trainers and processors. The other half is all the others. Two
 # processes of pytest that know nothing of each other take a tenth less than two that a third one feeds (`-n 2`).
-MODELS := $(addprefix tests/,cli demo encode flow measure media report serve stream integrations verify test_readme.py)
+MODELS := $(addprefix tests/,cli encode flow measure media report serve stream integrations verify test_readme.py)
 
 .PHONY: help demo test test-models test-rest test-all check bench chaos mutants format clean
 

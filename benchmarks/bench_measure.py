@@ -57,8 +57,8 @@ def _data(home: Path, quick: bool) -> tuple[str, dict[str, Path]]:
                 rows = open_source(str(path), cache_dir=home / "indexes").rows
                 files[name] = _written(home / f"{name}.jsonl", rows.read(0, min(_QUICK_ROWS, len(rows))))
         return str(tokenizer), files
-    from brimful.demo.chats import make_chats
-    from brimful.demo.toy_tokenizer import train_tokenizer
+    from brimful.cli.demo.docstring_chats import make_chats
+    from brimful.cli.demo.toy_model import train_tokenizer
 
     chats = make_chats(limit=_QUICK_ROWS if quick else None)
     texts = (turn["content"] for chat in chats for turn in chat["messages"])

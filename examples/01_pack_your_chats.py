@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from brimful import ChatEncoder, PlanSettings, open_packs, open_source, pack_dataset
-from brimful.demo import train_tokenizer
+from brimful.cli.demo.toy_model import train_tokenizer
 from brimful.store import check_store
 
 CHATS = [

@@ -15,7 +15,8 @@ from torch.utils.data import DataLoader
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
 from brimful import ChatEncoder, PackCollator, PackedDataset, measure_lengths, open_source, plan_packs
-from brimful.demo import make_chats, train_tokenizer
+from brimful.cli.demo.docstring_chats import make_chats
+from brimful.cli.demo.toy_model import train_tokenizer
 
 
 def main() -> None:

@@ -15,7 +15,8 @@ import tempfile
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM, set_seed
 
 from brimful import ChatEncoder, PackedDataset, measure_lengths, open_source, plan_packs
-from brimful.demo import make_chats, train_tokenizer
+from brimful.cli.demo.docstring_chats import make_chats
+from brimful.cli.demo.toy_model import train_tokenizer
 from brimful.errors import missing_extra
 from brimful.integrations.trainers import collator_for, evaluate_samples, one_by_one
 from brimful.integrations.trainers.transformers import log_packing

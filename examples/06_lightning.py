@@ -14,7 +14,8 @@ import torch
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
 from brimful import ChatEncoder, PackedDataset, measure_lengths, open_source, plan_packs
-from brimful.demo import make_chats, train_tokenizer
+from brimful.cli.demo.docstring_chats import make_chats
+from brimful.cli.demo.toy_model import train_tokenizer
 from brimful.errors import MissingExtraError
 from brimful.integrations.trainers import collator_for
 

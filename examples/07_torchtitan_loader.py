@@ -11,7 +11,8 @@ from __future__ import annotations
 import tempfile
 
 from brimful import PackedDataset, measure_lengths, open_source, plan_packs
-from brimful.demo import make_chats, train_tokenizer
+from brimful.cli.demo.docstring_chats import make_chats
+from brimful.cli.demo.toy_model import train_tokenizer
 from brimful.integrations.trainers.torchtitan import TorchtitanLoader
 
 

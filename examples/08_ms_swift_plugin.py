@@ -18,7 +18,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from brimful.demo import make_chats, train_tokenizer
+from brimful.cli.demo.docstring_chats import make_chats
+from brimful.cli.demo.toy_model import train_tokenizer
 
 PLUGIN = "from brimful.integrations.trainers.ms_swift import install\ninstall()\n"
 

@@ -24,7 +24,8 @@ import torch.distributed as distributed
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from brimful import ChatEncoder, PackLoader, PlanSettings
-from brimful.demo import make_chats, make_model, train_tokenizer
+from brimful.cli.demo.docstring_chats import make_chats
+from brimful.cli.demo.toy_model import make_model, train_tokenizer
 from brimful.integrations.trainers import collator_for
 from brimful.shared import shared_plan
 

@@ -25,7 +25,8 @@ import torch.distributed as distributed
 import transformers
 
 from brimful import PackCollator
-from brimful.demo import make_media_chats, train_tokenizer
+from brimful.cli.demo.drawn_chats import make_media_chats
+from brimful.cli.demo.toy_model import train_tokenizer
 from brimful.media.collate import MediaFeatures
 from brimful.media.encode import MediaChatEncoder
 from brimful.media.families import open_family

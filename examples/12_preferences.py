@@ -14,7 +14,8 @@ import numpy as np
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM, Trainer, TrainingArguments, set_seed
 
 from brimful import PackedDataset, PlanSettings, pack_dataset
-from brimful.demo import make_chats, train_tokenizer
+from brimful.cli.demo.docstring_chats import make_chats
+from brimful.cli.demo.toy_model import train_tokenizer
 from brimful.integrations.trainers import collator_for
 from brimful.preferences import PreferenceCollator, ReferenceLogps, compute_references, train_on_preferences
 

@@ -25,7 +25,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2VLConfig, Qwen2VLForConditionalGeneration
 
 from brimful import PackCollator, PackedDataset, PackLoader
-from brimful.demo import run_demo
+from brimful.cli.demo.steps import run_demo
 from brimful.media.collate import MediaFeatures
 from brimful.serve import Pack
 

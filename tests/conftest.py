@@ -321,7 +321,7 @@ def qwen(qwen_tokenizer: Path) -> Any:
 @pytest.fixture(scope="session")
 def stdlib_chats(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, list[dict[str, str]]]]:
     """All chats of the demo: reading the standard library takes seconds."""
-    from brimful.demo import make_chats
+    from brimful.cli.demo.docstring_chats import make_chats
 
     home = made_once(
         tmp_path_factory, "stdlib-chats", lambda folder: (folder / "chats.json").write_text(json.dumps(make_chats()))
@@ -336,7 +336,7 @@ def media_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("PIL", reason="pictures need the extra brimful[media]")
     pytest.importorskip("soundfile", reason="sounds need the extra brimful[media]")
     pytest.importorskip("transformers", reason="the tokenizer needs the extra brimful[text]")
-    from brimful.demo.steps import write_media_chats
+    from brimful.cli.demo.steps import write_media_chats
 
     def make(home: Path) -> None:
         write_media_chats(home, num_chats=16, num_tones=3)

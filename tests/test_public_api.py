@@ -119,8 +119,8 @@ def instances(tmp_path_factory):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
 
+    from brimful.cli.demo.toy_model import train_tokenizer
     from brimful.collate import Normaliser
-    from brimful.demo.toy_tokenizer import train_tokenizer
     from brimful.encode import EncodedSamples, TrainOn
     from brimful.integrations.export import check_export
     from brimful.integrations.trainers import choose_attention, one_by_one

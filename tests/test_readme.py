@@ -65,7 +65,7 @@ def demo_directory(tmp_path_factory):
     """A directory as ``brimful demo`` leaves it: chats.jsonl, tokenizer, packs, model."""
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    from brimful.demo import make_model, train_tokenizer
+    from brimful.cli.demo.toy_model import make_model, train_tokenizer
 
     here = tmp_path_factory.mktemp("readme")
     rows = [

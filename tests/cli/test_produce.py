@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from brimful import open_packs
-from brimful.demo.toy_tokenizer import train_tokenizer
+from brimful.cli.demo.toy_model import train_tokenizer
 from tests.cli.tools import outcome
 
 

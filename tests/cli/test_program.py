@@ -18,7 +18,7 @@ from tests.library import Module, modules
 SPEAKS_FLAGS = (
     *(
         "cli/",
-        "demo/steps.py",
+        "cli/demo/steps.py",
         "measure/length_cache.py",
         "measure/length_cache.py",
         "measure/shares.py",

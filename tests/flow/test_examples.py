@@ -236,7 +236,7 @@ def blocks(page: str) -> list[tuple[str, str]]:
 def made(tmp_path_factory, stdlib_chats):
     """A directory as the demo leaves it, with fewer chats."""
     pytest.importorskip("transformers")
-    from brimful.demo import train_tokenizer
+    from brimful.cli.demo.toy_model import train_tokenizer
 
     here = tmp_path_factory.mktemp("demo")
     chats = stdlib_chats[:: -(-len(stdlib_chats) // 300)]

@@ -26,7 +26,7 @@ def make_model(folder: Path, texts: list[str]) -> Any:
     """Write a Qwen2-Audio with random weights, its tokenizer and its processor; return the tokenizer."""
     import transformers
 
-    from brimful.demo import train_tokenizer
+    from brimful.cli.demo.toy_model import train_tokenizer
 
     marks = ["<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>"]
     train_tokenizer(texts, folder, vocab_size=600, special_tokens=marks, chat_template=TEMPLATE)
@@ -57,7 +57,7 @@ def main(folder: Path, flags: list[str]) -> None:
     import torch
 
     from brimful import PackCollator
-    from brimful.demo import make_media_chats
+    from brimful.cli.demo.drawn_chats import make_media_chats
     from brimful.media.collate import MediaFeatures
     from brimful.media.encode.media_chat import MediaChatEncoder
     from brimful.media.families import open_family

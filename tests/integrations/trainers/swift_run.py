@@ -24,7 +24,8 @@ def main(folder: Path) -> None:
     import torch
     from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
-    from brimful.demo import make_chats, train_tokenizer
+    from brimful.cli.demo.docstring_chats import make_chats
+    from brimful.cli.demo.toy_model import train_tokenizer
     from brimful.integrations.trainers.ms_swift import SwiftPacks
 
     chats = make_chats(limit=60)

@@ -29,7 +29,8 @@ def main(folder: Path, flags: list[str]) -> None:
     from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
     from brimful import ChatEncoder
-    from brimful.demo import make_chats, train_tokenizer
+    from brimful.cli.demo.docstring_chats import make_chats
+    from brimful.cli.demo.toy_model import train_tokenizer
     from brimful.stream import PackingProducer
 
     chats = make_chats(limit=60)

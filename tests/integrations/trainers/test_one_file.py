@@ -14,7 +14,7 @@ transformers = pytest.importorskip("transformers", minversion="5.0")
 pytest.importorskip("accelerate")
 
 from brimful import ChatEncoder, PackedDataset, measure_lengths, open_source, plan_packs  # noqa: E402
-from brimful.demo import train_tokenizer  # noqa: E402
+from brimful.cli.demo.toy_model import train_tokenizer  # noqa: E402
 from brimful.errors import NoTargetError, OversizedSampleError, SettingsError  # noqa: E402
 from brimful.integrations.trainers import collator_for, packed_for_transformers, packed_for_trl  # noqa: E402
 from brimful.integrations.trainers.one_file import packs_of_file  # noqa: E402

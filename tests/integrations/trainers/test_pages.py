@@ -35,7 +35,8 @@ def made(tmp_path_factory):
     from transformers import AutoTokenizer
 
     from brimful import ChatEncoder
-    from brimful.demo import make_chats, make_model, train_tokenizer
+    from brimful.cli.demo.docstring_chats import make_chats
+    from brimful.cli.demo.toy_model import make_model, train_tokenizer
 
     here = tmp_path_factory.mktemp("pages")
     chats = make_chats(limit=400)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from brimful.demo import train_tokenizer
+from brimful.cli.demo.toy_model import train_tokenizer
 
 
 def test_the_tokenizer_gives_back_any_text_and_is_the_same_every_time(tmp_path, stdlib_chats) -> None:

@@ -14,10 +14,9 @@ from typing import Any
 
 from brimful.base.atomic_file import atomic_file
 from brimful.base.wording import setting
-from brimful.demo.chats import Chat, make_chats
-from brimful.demo.media_demo import MediaChats, make_media_chats
-from brimful.demo.model import make_model
-from brimful.demo.toy_tokenizer import train_tokenizer
+from brimful.cli.demo.docstring_chats import make_chats
+from brimful.cli.demo.drawn_chats import MediaChats, make_media_chats
+from brimful.cli.demo.toy_model import make_model, train_tokenizer
 from brimful.errors import SettingsError, TaskFailedError, missing_extra
 from brimful.serve import open_packs
 
@@ -100,8 +99,8 @@ def run_demo(directory: str | os.PathLike[str], say: Say = print, *, limit: int 
     chats = make_chats(limit=limit)
     num_bytes = write_file(home / "chats.jsonl", _json_lines(chats))
     say(f"chats.jsonl    {len(chats):,} chats, {num_bytes / 1e6:.1f} MB; one of them:")
-    for turn in _short_chat(chats)["messages"]:
-        say(f"               {turn['role'] + ':':<11}{' '.join(turn['content'].split())}")
+    for turn in chats[0]["messages"][:2]:
+        say(f"               {turn['role'] + ':':<11}{' '.join(turn['content'].split())[:90]}")
 
     show.title("A tokenizer: byte-level BPE, trained on these texts, with a chat template")
     vocab_size = train_tokenizer(_texts(chats), home / "tokenizer")
@@ -123,12 +122,11 @@ def run_demo(directory: str | os.PathLike[str], say: Say = print, *, limit: int 
     full = (index for index, pack in enumerate(packs) if len(pack) == packs.capacity and 3 <= pack.num_segments <= 6)
     show.run("inspect", "packs", "--pack", str(next(full, 0)), max_lines=_MAX_LINES_OF_PACK)
 
-    show.end(
+    return show.end(
         "  pack your data     brimful pack chats.jsonl -o packs --tokenizer DIR|ID --max-length 8192 --overflow drop",
         '  train with it      Trainer(model, train_dataset=PackedDataset("packs"), data_collator=collator_for(model))',
         "  prove it           brimful verify --model model packs",
     )
-    return _summary(home / "packs")
 
 
 def run_multimodal_demo(
@@ -193,11 +191,10 @@ def run_multimodal_demo(
     show.title("Export: the same packs for another trainer")
     show.run("export", "packs", "--to", "webdataset", "-o", "webdataset")
 
-    show.end(
+    return show.end(
         "  look at the packs  packs.html and tones.html in a browser",
         "  pack your data     brimful pack photos.jsonl -o packs --processor DIR --max-length 8192 --max-patches 32768",
     )
-    return _summary(home / "packs")
 
 
 class _Show:
@@ -258,8 +255,8 @@ class _Show:
         if process.returncode:
             raise TaskFailedError(f"`{command}` ended with exit code {process.returncode}; see above")
 
-    def end(self, *next_steps: str) -> None:
-        """Show what to do next."""
+    def end(self, *next_steps: str) -> dict[str, Any]:
+        """Show what to do next, and return the summary of the packs."""
         for line in (
             "",
             f"The demo took {time.monotonic() - self._start:.0f} s. What to do next:",
@@ -267,6 +264,8 @@ class _Show:
             "  see every option   brimful pack --help",
         ):
             self._say(line)
+        summary: dict[str, Any] = json.loads((self.home / "packs" / "summary.json").read_text("utf-8"))
+        return summary
 
 
 def write_media_chats(home: Path, *, num_chats: int, num_tones: int) -> MediaChats:
@@ -319,16 +318,3 @@ def _json_lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
 
 def _texts(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     return [turn["content"] for row in rows for turn in row["messages"]]
-
-
-def _summary(packs: Path) -> dict[str, Any]:
-    summary: dict[str, Any] = json.loads((packs / "summary.json").read_text(encoding="utf-8"))
-    return summary
-
-
-def _short_chat(chats: Sequence[Chat]) -> Chat:
-    """Return the first chat of the later half whose only answer has 60 to 90 characters; otherwise the first."""
-    for chat in chats[len(chats) // 2 :]:
-        if len(chat["messages"]) == 2 and 60 <= len(chat["messages"][1]["content"]) <= 90:
-            return chat
-    return {"messages": [{**turn, "content": turn["content"][:90]} for turn in chats[0]["messages"][:2]]}

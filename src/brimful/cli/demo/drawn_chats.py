@@ -9,7 +9,7 @@ import numpy as np
 
 from brimful.base.optional import optional
 from brimful.base.rng import RandomStream, generator
-from brimful.demo.chats import make_chat
+from brimful.cli.demo.docstring_chats import make_chat
 
 _SIDES = (56, 224)
 """Minimum and maximum pixels of a side: 2 to 8 tokens of 28 pixels."""

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from brimful.demo.media_demo import make_media_chats
+from brimful.cli.demo.drawn_chats import make_media_chats
 
 pytest.importorskip("PIL", reason="pictures need the extra brimful[media]")
 soundfile = pytest.importorskip("soundfile", reason="sounds need the extra brimful[media]")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from brimful import open_packs
-from brimful.demo import run_demo, run_multimodal_demo
+from brimful.cli.demo.steps import run_demo, run_multimodal_demo
 from brimful.errors import MissingExtraError, SettingsError
 
 

@@ -1,4 +1,9 @@
-"""``brimful demo``: the whole pipeline on real text from this machine."""
+"""``brimful demo``: the whole pipeline on real text from this machine. No network, no GPU.
+
+::
+
+    docstrings ─► chats ─► tokenizer ─► brimful pack, report, inspect
+"""
 
 import contextlib
 import shutil
@@ -26,14 +31,13 @@ from brimful.cli.program import show_json
         help="Draw images and tones, and pack chats about them.",
     ),
 )
-@click.option("--chats", "limit", type=click.IntRange(min=100), hidden=True, help="Most chats, for tests.")
-def demo(output: str | None, keep: bool, as_json: bool, multimodal: bool, limit: int | None) -> None:
+def demo(output: str | None, keep: bool, as_json: bool, multimodal: bool) -> None:
     """Pack the docstrings of Python's standard library, report, and inspect a pack.
 
     With --multimodal, pack chats about drawn images and tones. Run again on the same directory, it continues. It
     takes half a minute on two cores, needs no network and no GPU, and writes nothing outside its directory.
     """
-    from brimful.demo import run_demo, run_multimodal_demo
+    from brimful.cli.demo import steps
 
     # With --json, standard output is only for the result.
     say = partial(click.echo, err=as_json)
@@ -43,10 +47,7 @@ def demo(output: str | None, keep: bool, as_json: bool, multimodal: bool, limit:
         is_permanent = keep or output is not None
         if not is_permanent:
             stack.callback(shutil.rmtree, directory)
-        if multimodal:
-            summary = run_multimodal_demo(directory, say, **({} if limit is None else {"num_chats": limit}))
-        else:
-            summary = run_demo(directory, say, limit=limit)
+        summary = (steps.run_multimodal_demo if multimodal else steps.run_demo)(directory, say)
         if is_permanent:
             say(f"All files stay in {directory}")
         else:

@@ -5,6 +5,7 @@ heavy tail of real data: most answers are a line, a few are whole manuals.
 """
 
 import ast
+import json
 import os
 import re
 import sysconfig
@@ -27,7 +28,7 @@ _SKIPPED_FOLDERS = frozenset(
 """Folders of an installation that hold third-party packages, tests, or no useful text."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-"""Half of a surrogate pair, which alone is not a character."""
+"""Half of a surrogate pair, which UTF-8 cannot encode; a docstring may show one."""
 
 _MIN_CHATS = 500
 """Minimum number of chats that a standard library with its sources gives."""
@@ -56,7 +57,12 @@ def make_chats(directory: str | os.PathLike[str] | None = None, *, limit: int | 
         SourceNotFoundError: too few sources, as in installations that keep compiled files only.
     """
     root = Path(directory if directory is not None else sysconfig.get_path("stdlib"))
-    chats = [chat for name, path in _modules(root) for chat in _module_chats(name, path) if _is_writable(chat)]
+    chats = [
+        chat
+        for name, path in _modules(root)
+        for chat in _module_chats(name, path)
+        if not _SURROGATE.search(json.dumps(chat, ensure_ascii=False))
+    ]
     minimum = _MIN_CHATS if directory is None else 1
     if len(chats) < minimum:
         raise SourceNotFoundError(
@@ -71,16 +77,13 @@ def make_chats(directory: str | os.PathLike[str] | None = None, *, limit: int | 
 def _modules(root: Path) -> list[tuple[str, Path]]:
     """Return dotted names and files of the public modules, in order."""
     modules = []
-    for folder, folders, files in os.walk(root):
-        # Assigned in place, so that the walk does not enter the other folders.
-        folders[:] = [name for name in folders if name not in _SKIPPED_FOLDERS and name.isidentifier()]
-        for file in files:
-            path = Path(folder, file)
-            parts = list(path.relative_to(root).with_suffix("").parts)
-            if parts[-1] == "__init__":
-                parts.pop()
-            if path.suffix == ".py" and parts and not any(part.startswith("_") for part in parts):
-                modules.append((".".join(parts), path))
+    for path in root.rglob("*.py"):
+        parts = path.relative_to(root).with_suffix("").parts
+        if parts[-1] == "__init__":
+            parts = parts[:-1]
+        is_public = all(part.isidentifier() and not part.startswith("_") for part in parts)
+        if parts and is_public and _SKIPPED_FOLDERS.isdisjoint(parts):
+            modules.append((".".join(parts), path))
     return sorted(modules)  # file systems list in any order
 
 
@@ -156,8 +159,3 @@ def make_chat(*turns: tuple[str, str]) -> Chat:
     for question, answer in turns:
         messages += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
     return {"messages": messages}
-
-
-def _is_writable(chat: Chat) -> bool:
-    """Return true for text that UTF-8 can encode; a docstring may show half of a surrogate pair."""
-    return not any(_SURROGATE.search(turn["content"]) for turn in chat["messages"])

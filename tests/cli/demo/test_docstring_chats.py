@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from brimful import open_source
-from brimful.demo import make_chats
+from brimful.cli.demo.docstring_chats import make_chats
 from brimful.errors import SourceNotFoundError
 
 SOURCE = '''"""Adds things."""
@@ -83,7 +83,7 @@ def test_chats_are_the_same_in_another_process_and_taken_evenly() -> None:
     chats = make_chats(folder)
     assert len(chats) > 100
     assert make_chats(folder, limit=10) == [chats[number * len(chats) // 10] for number in range(10)]
-    code = "import json, sys; from brimful.demo import make_chats; print(json.dumps(make_chats(sys.argv[1])))"
+    code = "import json, sys; from brimful.cli.demo.docstring_chats import make_chats; print(json.dumps(make_chats(sys.argv[1])))"
     again = subprocess.run(
         [sys.executable, "-c", code, folder],
         env={**os.environ, "PYTHONHASHSEED": "7"},
