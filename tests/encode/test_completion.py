@@ -138,7 +138,7 @@ def test_sources_side_by_side_get_one_encoder_for_all(put: Any) -> None:
         (
             "chats",
             {"train_on": "completion"},
-            "train_on 'completion' is unknown with mode=\"chat\": use one of assistant",
+            "train_on 'completion' is unknown: use one of assistant, last, all",
         ),
         ("chats", {"mode": "both"}, "mode 'both' is unknown: use one of auto, chat, completion, text, tokens"),
         ("chats", {"reasoning": "keep"}, "reasoning 'keep' is unknown: use one of error, inline, drop"),

@@ -14,11 +14,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from brimful.shared.equal_arguments import kept_fingerprint
 
 from brimful.errors import SourceError
 from brimful.measure import measure_lengths
 from brimful.shared.ranks import kept_fingerprint
-from brimful.sources import huggingface, line_index, lines, open_source
+from brimful.sources import arrow_files, line_index, lines, open_source
 from brimful.sources.source import Source
 from brimful.sources.stamp import Stamp
 from tests.measure.encoders import Letters
@@ -58,7 +59,7 @@ def _overwrite(path, data):
 def case(request, tmp_path, monkeypatch):
     """A data set, one file of it, and what makes the bytes of that file from texts."""
     monkeypatch.setattr(lines, "_PIECE_ROWS", 2)
-    monkeypatch.setattr(huggingface, "_ROWS_AT_ONCE", 2)
+    monkeypatch.setattr(arrow_files, "_ROWS_AT_ONCE", 2)
     kind = request.param
     if kind == "files":
         for number, text in enumerate(TEXTS):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
 from importlib import import_module
+from inspect import signature
 from typing import Any
 
 from brimful.base.arguments import as_settings, option, understands
@@ -35,19 +36,11 @@ class Mode(str, Enum):
     """Rows that are already tokenized (``TokenEncoder``)."""
 
 
-_SETTINGS = {
-    Mode.CHAT: ("train_on", "chat_template", "template_kwargs", "system", "reasoning", "date"),
-    Mode.COMPLETION: ("train_on", "separator", "bos", "eos"),
-    Mode.TEXT: ("bos", "eos"),
-    Mode.TOKENS: (),
-}
-"""Settings that item mode has; any other is refused."""
-
-_TRAIN_ON = {Mode.CHAT: ("assistant", "last", "all"), Mode.COMPLETION: ("completion", "all")}
 _ENCODERS: dict[Mode, Callable[..., Encoder]] = {
     Mode.CHAT: ChatEncoder,
     Mode.COMPLETION: CompletionEncoder,
     Mode.TEXT: TextEncoder,
+    Mode.TOKENS: TokenEncoder,
 }
 _MODE_OF_FORMAT = {"text": Mode.TEXT, "tokens": Mode.TOKENS}
 """Mode of a row format; chats for all others."""
@@ -146,9 +139,10 @@ def encoder_for(
         mode = modes.pop() if len(modes) == 1 else Mode.CHAT
     values = settings.changes()
     # A setting that this mode does not have would change nothing, and the user would never know.
-    stray = next((name for name in values if name not in _SETTINGS[mode]), None)
+    known = {choice: signature(encoder).parameters for choice, encoder in _ENCODERS.items()}
+    stray = next((name for name in values if name not in known[mode]), None)
     if stray is not None:
-        mode_names = " or ".join(setting("mode", choice.value) for choice in _SETTINGS if stray in _SETTINGS[choice])
+        mode_names = " or ".join(setting("mode", choice.value) for choice in known if stray in known[choice])
         raise SettingsError(f"{setting(stray)} has no effect in {setting('mode', mode.value)}: it is for {mode_names}")
     if source is not None and source.group_size > 1 and train_on is not None:
         raise SettingsError(
@@ -159,11 +153,6 @@ def encoder_for(
     if tokenizer is None:
         raise SettingsError(
             f"{setting('tokenizer')} is missing: name the directory or hub id of the tokenizer of your model"
-        )
-    if train_on is not None and train_on not in _TRAIN_ON[mode]:
-        raise SettingsError(
-            f"{setting('train_on')} {train_on!r} is unknown with {setting('mode', mode.value)}: use one of "
-            f"{', '.join(_TRAIN_ON[mode])}"
         )
     if not settings.fast:
         tokenizer = tokenizer.reference if isinstance(tokenizer, Tokenizer) else Tokenizer(tokenizer, fast=False)

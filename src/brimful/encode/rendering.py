@@ -16,8 +16,7 @@ from brimful.base.wording import setting
 from brimful.encode.chat_template import ChatTemplate
 from brimful.encode.completions import PromptAndOther, encode_borrowed, has_borrowed, mark_completions
 from brimful.encode.encoded import EncodedBatch, EncodedSample, MeasuredLengths
-from brimful.encode.encoder import Encoder, Engine, PendingBatch, PendingLengths, TokenEncoder
-from brimful.encode.fast.engines import FastEngine
+from brimful.encode.encoder import Encoder, Engine, FastEngine, PendingBatch, PendingLengths, TokenEncoder
 from brimful.encode.token_places import Span, TextSpans
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import BadSampleError

@@ -17,6 +17,7 @@ from brimful.base.hub import looks_like_hub_id
 from brimful.base.wings import READER_MODULES
 from brimful.base.wording import setting
 from brimful.errors import SettingsError, SourceError, SourceNotFoundError
+from brimful.sources.arrow_files import HuggingFaceRows, ParquetRows
 from brimful.sources.copies import (
     begins_like_array,
     rows_of_iterable,
@@ -25,11 +26,9 @@ from brimful.sources.copies import (
     unpacked_lines,
 )
 from brimful.sources.directory import TextFiles, data_files, require_split
-from brimful.sources.huggingface import HuggingFaceRows
 from brimful.sources.lines import JsonArray, JsonLines, TextLines
 from brimful.sources.memory import DatasetRows, MemoryRows, TableRows, is_table
 from brimful.sources.paired_files import pair_folders, pair_rows
-from brimful.sources.parquet import ParquetRows
 from brimful.sources.rows import FEW_FILES, ChainedRows, FirstRows, Rows
 from brimful.sources.settings import RowSettings, SourceSettings
 from brimful.sources.source import Source

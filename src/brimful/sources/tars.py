@@ -20,6 +20,7 @@ all others             a column of the ending's name that is not read
 import os
 import posixpath
 import tarfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -73,9 +74,9 @@ class TarRows(CatalogueRows):
         def write(file: IO[bytes], target: Path, earlier: Path | None) -> None:
             with open(archive, "rb") as source:
                 members = _members(source, path, stamp.size)
-                by_name = {member.name: member for member in members}
+                contents = _Contents(source, {member.name: member for member in members}, allow_outside)
                 for name, group in _rows_of(members):
-                    file.write(line_of({"name": name, **_entry(source, group, by_name, allow_outside)}))
+                    file.write(line_of({"name": name, **contents.entry(group)}))
             stamp.check(archive, path)
 
         target = kept_copy("catalogues", archive, version, cache, write)
@@ -84,17 +85,13 @@ class TarRows(CatalogueRows):
         self._archive, self._archive_stamp = archive, stamp
         return self
 
-    @classmethod
-    def _reopen_with_archive(cls, state: tuple[Any, ...], archive: str, stamp: Stamp) -> "TarRows":
-        stamp.check(archive, state[2])
-        self = cls._reopen(*state)
-        assert isinstance(self, TarRows)
-        self._archive, self._archive_stamp = archive, stamp
-        return self
-
     def __reduce__(self) -> tuple[Any, ...]:
-        _, state = super().__reduce__()
-        return type(self)._reopen_with_archive, (state, self._archive, self._archive_stamp)
+        return *super().__reduce__(), {"_archive": self._archive, "_archive_stamp": self._archive_stamp}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Refuse, in a worker process, a tar that has changed since."""
+        vars(self).update(state)
+        self._archive_stamp.check(self._archive, self.title)
 
     def _ranges(self, ranges: Iterable[tuple[int, int]]) -> list[bytes]:
         data = super()._ranges(ranges)
@@ -228,83 +225,89 @@ def _rows_of(members: Sequence[_Member]) -> Iterator[tuple[str, list[_Member]]]:
         yield from by_stem.items()
 
 
-def _entry(
-    source: IO[bytes], group: Sequence[_Member], by_name: Mapping[str, _Member], allow_outside: bool
-) -> dict[str, Any]:
-    """Return the row of some members, or the reason why they have none, as part of a catalogue entry."""
-    try:
-        _check(group, allow_outside)
-        row = _row(source, group, by_name, allow_outside)
-    except MalformedRowError as error:
-        return {"error": str(error)}
-    return {"row": row}
+class _Contents:
+    """Rows of the members of an open tar.
 
+    Args:
+        source: the tar.
+        by_name: its members.
+        allow_outside: see ``TarRows.of``.
+    """
 
-def _check(group: Sequence[_Member], allow_outside: bool) -> None:
-    """Refuse members that cannot belong to a row."""
-    for member in group:
-        if member.fault and (member.size < 0 or not allow_outside):
-            way_out = "" if member.size < 0 else f": allow it with {setting('media_outside', True)}"
-            raise MalformedRowError(f"member {shown(member.name)!r} {member.fault}{way_out}")
-    names = [member.name for member in group]
-    twin = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
-    if twin is not None:
-        raise MalformedRowError(f"the tar has member {shown(twin)!r} twice: two rows of one name cannot be told apart")
+    def __init__(self, source: IO[bytes], by_name: Mapping[str, _Member], allow_outside: bool) -> None:
+        self._source, self._by_name, self._allow_outside = source, by_name, allow_outside
 
+    def entry(self, group: Sequence[_Member]) -> dict[str, Any]:
+        """Return the row of some members, or the reason why they have none, as part of a catalogue entry."""
+        try:
+            self._check(group)
+            return {"row": self._row(group)}
+        except MalformedRowError as error:
+            return {"error": str(error)}
 
-def _row(
-    source: IO[bytes], group: Sequence[_Member], by_name: Mapping[str, _Member], allow_outside: bool
-) -> dict[str, Any]:
-    """Return the columns that the members of a row hold, with references to its media."""
-    row: dict[str, Any] = {}
-    texts = [member for member in group if member.ending == "json"]
-    for member in texts:
-        row = _content(source, member, object_of)
-    media = [(member, kind) for member in group if (kind := media_kind(member.name)) is not None]
-    if has_media_of_its_own(row):
-        folder = posixpath.dirname(texts[0].name)
-        row = map_media(row, lambda value: _resolved(value, folder, group, by_name, allow_outside))
-    else:
-        for member, kind in media:
-            row.setdefault(COLUMN_OF_KIND[kind], []).append(_reference(member))
-    kinds = {kind for _, kind in media}
-    for member in group:
-        if member in texts or media_kind(member.name) is not None:
-            continue
-        if member.ending == "txt":
-            column = "transcript" if kinds == {MediaKind.AUDIO} else "caption" if kinds else "text"
-            row.setdefault(column, _content(source, member, text_of).strip())
+    def _check(self, group: Sequence[_Member]) -> None:
+        """Refuse members that cannot belong to a row."""
+        for member in group:
+            if member.fault and (member.size < 0 or not self._allow_outside):
+                way_out = "" if member.size < 0 else f": allow it with {setting('media_outside', True)}"
+                raise MalformedRowError(f"member {shown(member.name)!r} {member.fault}{way_out}")
+        twin, count = Counter(member.name for member in group).most_common(1)[0]
+        if count > 1:
+            raise MalformedRowError(
+                f"the tar has member {shown(twin)!r} twice: two rows of one name cannot be told apart"
+            )
+
+    def _row(self, group: Sequence[_Member]) -> dict[str, Any]:
+        """Return the columns that the members of a row hold, with references to its media."""
+        row: dict[str, Any] = {}
+        texts = [member for member in group if member.ending == "json"]
+        for member in texts:
+            row = self._content(member, object_of)
+        media = [(member, kind) for member in group if (kind := media_kind(member.name)) is not None]
+        if has_media_of_its_own(row):
+            folder = posixpath.dirname(texts[0].name)
+            row = map_media(row, lambda value: self._resolved(value, folder, group))
         else:
-            row.setdefault(member.part or member.name, f"{member.size:,} bytes")
-    return row
+            for member, kind in media:
+                row.setdefault(COLUMN_OF_KIND[kind], []).append(_reference(member))
+        kinds = {kind for _, kind in media}
+        for member in group:
+            if member in texts or media_kind(member.name) is not None:
+                continue
+            if member.ending == "txt":
+                column = "transcript" if kinds == {MediaKind.AUDIO} else "caption" if kinds else "text"
+                row.setdefault(column, self._content(member, text_of).strip())
+            else:
+                row.setdefault(member.part or member.name, f"{member.size:,} bytes")
+        return row
+
+    def _resolved(self, value: Any, folder: str, group: Sequence[_Member]) -> Any:
+        """Return the reference to the member that a row's value names; a value that holds a medium stays as it is."""
+        name = value
+        if isinstance(value, Mapping):
+            name = value.get("path") or value.get("url") or value.get("file_name")
+        if not isinstance(name, str) or name.startswith("data:") or "://" in name[:16]:
+            return value
+        # First among the row's own members, by name or part; then in the whole tar, starting in the folder of the JSON
+        # member.
+        own_members = [
+            member for member in group if name in (member.name, member.part, posixpath.basename(member.name))
+        ]
+        paths = [posixpath.normpath(posixpath.join(folder, name)), name]
+        candidates = [*own_members, *(self._by_name[path] for path in paths if path in self._by_name)]
+        if not candidates:
+            raise MalformedRowError(f"it names {shown(name)[:200]!r}, and the tar has no such member")
+        self._check(candidates[:1])
+        return _reference(candidates[0])
+
+    def _content(self, member: _Member, read: Callable[[bytes], _Content]) -> _Content:
+        """Return what ``read`` makes of the bytes of a member; an error names the member."""
+        self._source.seek(member.offset)
+        try:
+            return read(self._source.read(min(member.size, MAX_ROW_BYTES + 1)))
+        except MalformedRowError as error:
+            raise MalformedRowError(f"member {shown(member.name)!r}: {error}") from error
 
 
 def _reference(member: _Member) -> dict[str, Any]:
     return {_MEMBER: member.name, "offset": member.offset, "size": member.size}
-
-
-def _resolved(
-    value: Any, folder: str, group: Sequence[_Member], by_name: Mapping[str, _Member], allow_outside: bool
-) -> Any:
-    """Return the reference to the member that a row's value names; a value that holds a medium stays as it is."""
-    name = value.get("path") or value.get("url") or value.get("file_name") if isinstance(value, Mapping) else value
-    if not isinstance(name, str) or name.startswith("data:") or "://" in name[:16]:
-        return value
-    # First among the row's own members, by name or part; then in the whole tar, starting in the folder of the JSON
-    # member.
-    own_members = [member for member in group if name in (member.name, member.part, posixpath.basename(member.name))]
-    paths = [posixpath.normpath(posixpath.join(folder, name)), name]
-    candidates = [*own_members, *(by_name[path] for path in paths if path in by_name)]
-    if not candidates:
-        raise MalformedRowError(f"it names {shown(name)[:200]!r}, and the tar has no such member")
-    _check(candidates[:1], allow_outside)
-    return _reference(candidates[0])
-
-
-def _content(source: IO[bytes], member: _Member, read: Callable[[bytes], _Content]) -> _Content:
-    """Return what ``read`` makes of the bytes of a member; an error names the member."""
-    source.seek(member.offset)
-    try:
-        return read(source.read(min(member.size, MAX_ROW_BYTES + 1)))
-    except MalformedRowError as error:
-        raise MalformedRowError(f"member {shown(member.name)!r}: {error}") from error

@@ -14,7 +14,7 @@ from brimful.base.cache import exclusive
 from brimful.base.fingerprint import fingerprint_array
 from brimful.base.typing import AnyIntArray
 from brimful.base.wording import setting
-from brimful.encode.augmentation_probe import check_augmentation
+from brimful.encode.encoded_samples import check_augmentation
 from brimful.encode.encoder import Encoder
 from brimful.errors import (
     BadSampleError,

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from brimful.encode.fast.engines import TOKENIZER
+from brimful.encode.encoder import TOKENIZER
 from brimful.encode.fast.proofs import remember
 
 SERVER = """

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from brimful import pack_dataset
-from brimful.encode.augmentation_probe import check_augmentation
+from brimful.encode.encoded_samples import check_augmentation
 from brimful.errors import AugmentationError, SettingsError, WrongTypeError
 from brimful.media.augmentation import on_pictures
 from brimful.media.encode.media_chat import MediaChatEncoder
