@@ -18,6 +18,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from brimful.base.attachment import BadAttachmentError, attachment_store
 from brimful.base.ragged import offsets_of
@@ -112,6 +113,11 @@ MeasuredLengths: TypeAlias = tuple[Lengths, list[BadSampleError]]
 """``int32[num_samples]`` numbers of tokens, -1 for a sample with an error; and the errors, in sample order."""
 
 
+def joined_rows(rows: Sequence[npt.NDArray[Any]], dtype: npt.DTypeLike) -> Ragged:
+    """Return rows as one array with offsets."""
+    return Ragged(np.concatenate([np.empty(0, dtype), *rows]), offsets_of([*map(len, rows)]))
+
+
 @dataclass(frozen=True)
 class EncodedBatch:
     """Tokens of several samples.
@@ -135,20 +141,13 @@ class EncodedBatch:
     @classmethod
     def of(cls, results: Sequence[EncodedSample | BadSampleError]) -> EncodedBatch:
         """Concatenate samples."""
-        samples = [None if isinstance(result, BadSampleError) else result for result in results]
-        no_ids, no_mask = np.empty(0, dtype=np.int32), np.empty(0, dtype=bool)
+        nothing = EncodedSample(np.empty(0, dtype=np.int32), np.empty(0, dtype=bool))
+        samples = [nothing if isinstance(result, BadSampleError) else result for result in results]
         return cls(
-            Ragged(
-                np.concatenate([no_ids, *(sample.input_ids for sample in samples if sample is not None)]),
-                offsets_of([0 if sample is None else len(sample) for sample in samples]),
-            ),
-            np.concatenate([no_mask, *(sample.loss_mask for sample in samples if sample is not None)]),
+            joined_rows([sample.input_ids for sample in samples], np.int32),
+            joined_rows([sample.loss_mask for sample in samples], bool).values,
             {index: result for index, result in enumerate(results) if isinstance(result, BadSampleError)},
-            {
-                index: sample.attachments
-                for index, sample in enumerate(samples)
-                if sample is not None and sample.attachments
-            },
+            {index: sample.attachments for index, sample in enumerate(samples) if sample.attachments},
         )
 
     def __len__(self) -> int:

@@ -198,9 +198,13 @@ class ByteAlignedTexts(AlignedTexts):
         self._ends = offsets[1:]
         self._text_starts = offsets[ids.offsets[:-1]]
         is_ascii = np.fromiter(map(str.isascii, texts), dtype=bool, count=len(texts))
-        self._characters = _Characters(texts, is_ascii)
-        num_bytes = offsets[ids.offsets[1:]] - self._text_starts
-        self._is_aligned: BoolArray = sizes.keeps(texts, is_ascii) & (num_bytes == self._characters.num_bytes)
+        # In a text of pure ASCII each character is one byte.
+        self._first_bytes = {row: _first_bytes(texts[row]) for row in np.flatnonzero(~is_ascii).tolist()}
+        num_bytes = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
+        for row, first_bytes in self._first_bytes.items():
+            num_bytes[row] = first_bytes[-1]
+        has_all_bytes = offsets[ids.offsets[1:]] - self._text_starts == num_bytes
+        self._is_aligned: BoolArray = sizes.keeps(texts, is_ascii) & has_all_bytes
 
     def runs(self, rows: AnyIntArray, starts: AnyIntArray, ends: AnyIntArray) -> tuple[Int64Array, Int64Array]:
         rows, starts, ends = (np.asarray(column, dtype=np.int64) for column in (rows, starts, ends))
@@ -217,38 +221,23 @@ class ByteAlignedTexts(AlignedTexts):
 
     def _holders(self, rows: Int64Array, positions: Int64Array) -> Int64Array:
         """Return the first token that holds each character; after the last character, the number of tokens."""
-        places = self._text_starts[rows] + self._characters.first_bytes(rows, positions)
+        places = positions.copy()
+        for row, first_bytes in self._first_bytes.items():
+            is_own = rows == row
+            places[is_own] = first_bytes[positions[is_own]]
+        places += self._text_starts[rows]
         tokens = np.searchsorted(self._ends, places, side="right") - self.ids.offsets[rows]
         # After the end of a text the next text begins.
         holders: Int64Array = np.minimum(tokens, np.diff(self.ids.offsets)[rows])
         return holders
 
 
-class _Characters:
-    """Places of characters in the UTF-8 bytes of their text."""
+def _first_bytes(text: str) -> Int64Array:
+    """Return the place of each character, and of the end, in the UTF-8 bytes of a text.
 
-    def __init__(self, texts: Sequence[str], is_ascii: BoolArray) -> None:
-        self.num_bytes = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
-        is_wide = ~is_ascii
-        self._has_wide = bool(is_wide.any())
-        if not self._has_wide:
-            return
-        # Characters of the texts that are not pure ASCII, concatenated; in the others each character is one byte.
-        sizes = np.where(is_wide, self.num_bytes, 0)
-        self._is_wide, self._starts = is_wide, offsets_of(sizes)
-        # Lone surrogates were refused earlier, so every character has a UTF-8 encoding.
-        wide_text = "".join([texts[row] for row in np.flatnonzero(is_wide).tolist()])
-        codes = np.frombuffer(wide_text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
-        widths = 1 + (codes > 0x7F).view(np.int8) + (codes > 0x7FF).view(np.int8) + (codes > 0xFFFF).view(np.int8)
-        self._bytes = offsets_of(widths)
-        self.num_bytes[is_wide] = np.diff(self._bytes[self._starts])[is_wide]
-
-    def first_bytes(self, rows: Int64Array, positions: Int64Array) -> Int64Array:
-        """Return the first byte of characters, counted from the beginning of their text."""
-        if not self._has_wide:
-            return positions
-        places: Int64Array = positions.copy()
-        is_wide = self._is_wide[rows]
-        starts = self._starts[rows[is_wide]]
-        places[is_wide] = self._bytes[starts + positions[is_wide]] - self._bytes[starts]
-        return places
+    >>> _first_bytes("aé漢!").tolist()
+    [0, 1, 3, 6, 7]
+    """
+    # Lone surrogates were refused earlier, so every character has a UTF-8 encoding.
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+    return offsets_of(1 + (codes > 0x7F).view(np.int8) + (codes > 0x7FF).view(np.int8) + (codes > 0xFFFF).view(np.int8))

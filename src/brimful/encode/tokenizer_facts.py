@@ -145,11 +145,6 @@ class TokenizerFacts:
             return
 
 
-def _loads(text: str) -> Any:
-    library = fast_json_library()
-    return json.loads(text) if library is None else library.loads(text)
-
-
 def _canonical(value: Any) -> bytes:
     """Return ``canonical_json`` of the settings of a tokenizer, faster if a fast library writes the same bytes."""
     library, model = fast_json_library(), value[0]["model"]
@@ -161,7 +156,7 @@ def _canonical(value: Any) -> bytes:
 
 def settings_of(backend: Any) -> dict[str, Any]:
     """Return the settings of a ``tokenizers`` object, without truncation and padding: encoding does neither."""
-    settings: dict[str, Any] = _loads(backend.to_str())
+    settings: dict[str, Any] = json.loads(backend.to_str())
     del settings["truncation"], settings["padding"]
     return settings
 
@@ -171,16 +166,13 @@ def _written(settings: Mapping[str, Any]) -> str:
 
     Libraries read one text in less time than two: the fast one loads about 0.2 seconds sooner.
     """
-    library, model = fast_json_library(), settings["model"]
+    model = settings["model"]
     merges = model.get("merges")
     # A space would split the pair elsewhere, and a line with this beginning is a comment in merges files.
     if not merges or any(" " in left or " " in right or left.startswith("#version") for left, right in merges):
         return json.dumps(settings, ensure_ascii=False)
     model = {**model, "merges": [f"{left} {right}" for left, right in merges]}
-    settings = {**settings, "model": model}
-    if library is not None:
-        return str(library.dumps(settings), "utf-8")
-    return json.dumps(settings, ensure_ascii=False, separators=(",", ":"))
+    return json.dumps({**settings, "model": model}, ensure_ascii=False, separators=(",", ":"))
 
 
 def state_path(directory: str, hub_id: str) -> str:

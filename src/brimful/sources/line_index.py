@@ -24,6 +24,9 @@ from brimful.sources.rows import BLOCK_BYTES, BLOCK_ROWS, Block
 from brimful.sources.stamp import Stamp
 
 _KIND, _VERSION = "line_index", 3
+_FACTS = ("size", "mtime_ns", "ctime_ns", "fingerprint", "blank_lines")
+"""Attributes of an index that are stored as they are."""
+
 _CHUNK = 1 << 20
 _NEWLINE, _RETURN = 10, 13
 _SETTLED_NS = 2_000_000_000
@@ -102,16 +105,9 @@ def load_line_index(index_path: Path) -> LineIndex | None:
         return None
     edges = meta["block_edges"]
     sizes = np.diff(np.append(starts[edges[:-1]], meta["size"])).tolist()
-    return LineIndex(
-        index_path=str(index_path),
-        starts=starts,
-        size=meta["size"],
-        mtime_ns=meta["mtime_ns"],
-        ctime_ns=meta["ctime_ns"],
-        blocks=[Block(*block) for block in zip(edges[:-1], edges[1:], meta["block_fingerprints"], sizes, strict=True)],
-        fingerprint=meta["fingerprint"],
-        blank_lines=meta["blank_lines"],
-    )
+    pairs = zip(edges[:-1], edges[1:], meta["block_fingerprints"], sizes, strict=True)
+    facts = {name: meta[name] for name in _FACTS}
+    return LineIndex(index_path=str(index_path), starts=starts, blocks=[Block(*block) for block in pairs], **facts)
 
 
 def index_of_lines(data_path: str, previous: LineIndex | None = None, *, is_copy: bool = False) -> LineIndex:
@@ -143,11 +139,7 @@ def _write(index: LineIndex, index_path: Path) -> None:
     meta = {
         "kind": _KIND,
         "version": _VERSION,
-        "size": index.size,
-        "mtime_ns": index.mtime_ns,
-        "ctime_ns": index.ctime_ns,
-        "fingerprint": index.fingerprint,
-        "blank_lines": index.blank_lines,
+        **{name: getattr(index, name) for name in _FACTS},
         "block_edges": [0, *(block.stop for block in index.blocks)],
         "block_fingerprints": [block.fingerprint for block in index.blocks],
     }
