@@ -28,7 +28,7 @@ from brimful.cli.artefacts import (
     tables_at,
 )
 from brimful.cli.options import command, grouped, json_option, value_option
-from brimful.cli.program import in_flags, show, show_json, show_lines
+from brimful.cli.program import in_flags, show, show_json
 from brimful.errors import (
     CorruptFileError,
     NotAPackStoreError,
@@ -170,16 +170,13 @@ def _show_store(path: str, index: int | None, check: bool, as_json: bool, option
         if not as_json:  # texts are not folded to the terminal
             click.echo("\n".join(show_pack(packs[index], index, packs.capacity, decode, options["full"])))
     if check:
-        # A check reads every byte: the description is shown before it starts.
-        if not as_json:
-            show_lines(lines)
         result = check_store(
             path, plan=plan, media_root=media_root, progress=make_progress("json" if as_json else "auto")
         )
         reference = "log and plan" if plan is not None else "log (no plan.arrow next to it)"
         totals = {name: count for name, count in asdict(result).items() if count or name != "media"}
         data = {**data, "checked": {**totals, "against": reference}}
-        lines = [
+        lines += [
             f"checked        {counted(result.shards, 'shard')}, {counted(result.packs, 'pack')}, "
             f"{result.tokens:,} tokens of {counted(result.samples, 'sample')}"
             f"{f' and {result.media:,} media' if result.media else ''} agree with {reference}"

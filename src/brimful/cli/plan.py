@@ -30,7 +30,7 @@ from brimful.cli.options import (
     training_options,
     value_option,
 )
-from brimful.cli.program import show, show_lines
+from brimful.cli.program import show
 from brimful.errors import SettingsError, SourceNotFoundError
 from brimful.measure import LengthTable, join_tables
 from brimful.measure.shares import unfinished_shares
@@ -87,16 +87,13 @@ def plan(lengths: tuple[str, ...], output: str | None, groups: str | None, **opt
     data = {**plan_as_dict(result), "path": output}
     lines = [*describe_plan(result), f"plan           {output or 'not saved: name a file with -o'}"]
     if run is not None:
-        # A comparison takes a while: the plan is shown before it starts.
-        if not options["as_json"]:
-            show_lines(lines)
         # Alternatives are compared at the run's current number of packs per step.
         capacities = options["try_capacities"]
         alternatives = compare_plans(table, result, capacities=capacities, packs_per_step=run.packs_per_step)
         advice = advise(table, result, run)
         data["comparison"] = [asdict(alternative) for alternative in alternatives]
         data["advice"] = asdict(advice)
-        lines = [
+        lines += [
             "",
             *draw_table(comparison_table(alternatives)),
             "",

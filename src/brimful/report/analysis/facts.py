@@ -219,32 +219,25 @@ class Facts:
 
     def as_dict(self) -> dict[str, Any]:
         """Return a dictionary for JSON, with the bins of every histogram."""
+        names = ("run", "advice", "sweep", "shares", "work")
+        parts = {name: getattr(self, name) for name in names}
+        parts |= {"lengths": self.length_facts, "plan": self.plan_facts}
         facts = {
             "title": self.title,
-            "run": self.run.as_dict(),
-            "lengths": _plain(self.length_facts),
-            "plan": None if self.plan_facts is None else self.plan_facts.as_dict(),
-            "advice": _plain(self.advice),
-            "sweep": _plain(self.sweep),
+            **{name: _plain(part) for name, part in parts.items()},
             "rejects": self.rejects,
             "account": {} if self.table is None else self.table.account.as_dict(),
-            "shares": _plain(self.shares),
-            "work": _plain(self.work),
         }
-        parts = {
-            "budgets": _plain(self.budgets),
-            "mixed": _plain(self.mixed),
-            "media": self.media.as_dict() if self.media.kinds else None,
-            "shown": [pack.as_dict() for pack in self.shown],
-        }
-        return facts | {name: part for name, part in parts.items() if part}
+        if self.media.kinds:
+            facts["media"] = self.media.as_dict()
+        return facts | {name: _plain(part) for name in ("budgets", "mixed", "shown") if (part := getattr(self, name))}
 
 
 def _plain(part: Any) -> Any:
-    """Return a part of a report for JSON: None, a dataclass, or a list of dataclasses."""
-    if part is None:
-        return None
-    return [asdict(one) for one in part] if isinstance(part, list) else asdict(part)
+    """Return a part of a report for JSON: None, an object, or a list of objects."""
+    if isinstance(part, list):
+        return [_plain(one) for one in part]
+    return None if part is None else part.as_dict() if hasattr(part, "as_dict") else asdict(part)
 
 
 def gather_facts(
