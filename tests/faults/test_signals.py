@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-import brimful.cli.arguments as cli_arguments
 import brimful.cli.jobs as pack_command
+import brimful.cli.option_values as cli_arguments
 from brimful import pack_dataset
 from brimful.cli import main
 from brimful.testing.toys import toy_chat_encoder
@@ -39,7 +39,7 @@ from functools import partial
 from brimful.__main__ import main
 from tests.faults.stalls import solve, stall, stalling
 
-import brimful.cli.arguments as arguments, brimful.cli.jobs as command, brimful.store.packing_job as job
+import brimful.cli.option_values as arguments, brimful.cli.jobs as command, brimful.store.packing_job as job
 from brimful.encode.encoder import Engine
 from brimful.testing.toys import toy_chat_encoder
 

@@ -11,6 +11,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from brimful.report.html.sections import ledger_section  # noqa: E402
+
 from brimful import (  # noqa: E402
     ChatEncoder,
     CompletionEncoder,
@@ -39,7 +41,7 @@ from brimful.preferences.kto import (  # noqa: E402
 from brimful.preferences.kto_loss import split_kl_completions  # noqa: E402
 from brimful.preferences.references import ReferenceLogps, compute_references  # noqa: E402
 from brimful.report.analysis.plan_facts import PlanFacts  # noqa: E402
-from brimful.report.html.sections import ledger_section  # noqa: E402
+from brimful.report.html.page import ledger_section  # noqa: E402
 from tests.preferences import preference_pairs as tiny  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")

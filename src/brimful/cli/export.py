@@ -6,7 +6,7 @@ import click
 
 from brimful.base.arguments import settings_from
 from brimful.base.execute import Execution
-from brimful.cli.arguments import one_or_all, output_directory, progress_of, required
+from brimful.cli.option_values import one_or_all, output_directory, progress_of, required
 from brimful.cli.options import (
     command,
     execution_options,

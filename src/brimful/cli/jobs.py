@@ -8,8 +8,8 @@ import click
 
 from brimful.base.blobs import open_blob_store
 from brimful.base.wording import counted
-from brimful.cli.arguments import open_job, output_directory, plan_settings
 from brimful.cli.artefacts import PLAN, kind_of, lengths_as_dict, mismatch, numbers_from_npy
+from brimful.cli.option_values import open_job, output_directory, plan_settings
 from brimful.cli.options import (
     command,
     config_option,

@@ -10,7 +10,7 @@ from brimful.base.arguments import settings_from
 from brimful.base.progress import Progress
 from brimful.base.stopping import keeping
 from brimful.base.wording import counted
-from brimful.cli.arguments import CAPACITY, output_directory, progress_of, required
+from brimful.cli.option_values import CAPACITY, output_directory, progress_of, required
 from brimful.cli.options import (
     command,
     config_option,

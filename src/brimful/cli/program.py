@@ -39,8 +39,8 @@ COMMANDS = {
 }
 """The commands."""
 
-_FILES = {"pack": "jobs", "measure": "jobs", "write": "jobs"}
-"""Files of commands that share one; the others have a file of their name."""
+_FILES = {"pack": "jobs", "measure": "jobs", "write": "jobs", "plan": "planning"}
+"""Files of commands; the others have a file of their name."""
 
 
 def command_named(name: str) -> click.Command:

@@ -9,12 +9,12 @@ from brimful.base.atomic_file import atomic_file
 from brimful.base.blobs import open_blob_store
 from brimful.base.fingerprint import short
 from brimful.base.typing import AnyIntArray
-from brimful.cli.arguments import make_run
 from brimful.cli.artefacts import (
     decoder_of,
     numbers_from_npy,
     tables_at,
 )
+from brimful.cli.option_values import make_run
 from brimful.cli.options import (
     command,
     grouped,

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from brimful.base.optional import optional
-from brimful.cli.arguments import imported
+from brimful.cli.option_values import imported
 from brimful.cli.options import command, grouped, json_option, value_option
 from brimful.cli.program import show
 from brimful.errors import SettingsError

@@ -1,15 +1,32 @@
 """The report as one page: nothing is loaded, nothing runs, and its numbers are in it as JSON."""
 
 import json
+from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 from typing import Any
 
 from brimful import __version__
 from brimful.base.fingerprint import short
-from brimful.base.wording import counted
+from brimful.base.wording import counted, in_python, percent, setting, whole
+from brimful.encode.completions import BORROWED_REASON
+from brimful.measure import LengthTable
+from brimful.plan.ledger import MUCH_LOST, Ledger
+from brimful.report import table_model as tables
+from brimful.report.analysis.advise import Advice
 from brimful.report.analysis.facts import Facts
-from brimful.report.html.sections import sections_of
+from brimful.report.analysis.plan_facts import LengthFacts, PlanFacts
+from brimful.report.analysis.rank_balance import RankBalance
+from brimful.report.html.charts import (
+    capacity_charts,
+    fill_chart,
+    lengths_chart,
+    sizes_chart,
+    work_charts,
+)
+from brimful.report.html.markup import pair, paragraph, section, table, tile, warning
+from brimful.report.html.pack_section import shown_packs_section
+from brimful.report.table_model import Row, Table
 
 DATA_ID = "report-data"
 """Id of the element that holds the numbers as JSON, as ``brimful report --json`` prints them."""
@@ -73,3 +90,269 @@ def _footer(facts: Facts) -> str:
     if facts.plan is not None:
         names.append(f"plan {short(facts.plan.fingerprint)}")
     return ", ".join(names) + f". The numbers of this page are in it as JSON, in the element {DATA_ID}."
+
+
+def sections_of(facts: Facts) -> list[str]:
+    """Return the parts of the page in the order of questions: result, training, evidence."""
+    plan, model = facts.plan_facts, facts.run.model
+    parts = [summary_tiles(facts)]
+    if facts.advice is not None:
+        parts.append(advice_section(facts.advice, model))
+    if facts.length_facts is not None:
+        capacity = None if facts.plan is None else facts.plan.capacity
+        parts.append(lengths_section(facts.length_facts, capacity))
+    if plan is not None:
+        parts.append(packs_section(plan))
+    if facts.shown:
+        parts.append(shown_packs_section(facts.shown))
+    if facts.sweep:
+        parts.append(capacity_section(facts))
+    if plan is not None:
+        parts.append(ledger_section(plan, facts.table, facts.rejects))
+    parts += [
+        section(part.name, part.title, paragraph(part.words), table(part.table)) for part in tables.titled_tables(facts)
+    ]
+    if facts.work is not None:
+        parts.append(work_section(facts.work, model))
+    return parts
+
+
+def summary_tiles(facts: Facts) -> str:
+    """Return the numbers to remember, and a warning on large losses."""
+    lengths, plan = facts.length_facts, facts.plan_facts
+    numbers = []
+    if plan is not None:
+        numbers += _plan_tiles(plan)
+    elif lengths is not None:
+        numbers += [
+            tile("samples", whole(lengths.number), counted(lengths.tokens, "token")),
+            tile("median", whole(lengths.median), "tokens a sample"),
+            tile("longest", whole(lengths.longest), "tokens"),
+        ]
+    if facts.advice is not None:
+        step = facts.advice.packed
+        samples = f"{counted(round(step.samples), 'sample')} a step"
+        numbers.append(tile("steps an epoch", whole(step.steps_per_epoch), samples))
+    text = plan.losses.warning if plan is not None else None
+    return f'<dl class="tiles">{"".join(numbers)}</dl>' + (warning(f"{text}.") if text else "")
+
+
+def _plan_tiles(facts: PlanFacts) -> list[str]:
+    plan, sizes, losses = facts.plan, facts.sizes, facts.losses
+    packs = f"of {plan.num_packs:,} × {counted(plan.capacity, 'token')}"
+    numbers = [
+        tile("fill", percent(plan.fill_ratio, 2), packs),
+        tile("packs", whole(plan.num_packs), f"lower bound {plan.bound:,}"),
+    ]
+    if sizes is not None:
+        spread = f"median {sizes.median:,}, most {sizes.most:,}"
+        numbers.append(tile("samples a pack", f"{sizes.mean:,.1f}", spread))
+    # Name dropped and cut samples only if they exist; "0 dropped" if neither do.
+    remarks = []
+    if losses.samples or not losses.cut:
+        ratio = percent(losses.samples_ratio, 2)
+        remarks.append(f"{counted(losses.samples, 'sample')} ({ratio}) dropped")
+    if losses.cut:
+        remarks.append(f"{counted(losses.cut, 'sample')} cut")
+    lost_share, is_warning = percent(losses.tokens_ratio, 2), losses.warning is not None
+    return [*numbers, tile("tokens lost", lost_share, ", ".join(remarks), much_lost=is_warning)]
+
+
+def advice_section(advice: Advice, model: str) -> str:
+    """Return the unpacked run compared with the packed one, the choices, and the notes."""
+    forward = f"micro-batch {advice.micro_batch_size:,}"
+    if advice.packs_per_micro_batch != advice.micro_batch_size:
+        forward = f"{forward} unpacked and {advice.packs_per_micro_batch:,} packed"
+    words = (
+        f"{counted(advice.dp_world_size, 'data-parallel rank')}, {forward}, accumulation "
+        f"{advice.gradient_accumulation_steps:,}, packs of {advice.packing_factor:,.1f} samples on "
+        "average. The batch size that counts samples without packing counts packs with it."
+    )
+    rate = "factors of the learning rate" if advice.learning_rate is None else "learning rates"
+    rules = f"SGD and Adam: {rate} by linear scaling and by square root scaling. At a ratio near 1 keep the old one."
+    notes = "".join(
+        f"<div><dt>{escape(note.topic)}</dt><dd>{escape(note.text)}<cite>{escape(note.source)}</cite></dd></div>"
+        for note in advice.notes
+    )
+    arithmetic = f"Arithmetic is by the cost model of {model}; kernels and networks have their own limits."
+    return section(
+        "packing",
+        "What changes when you turn packing on",
+        paragraph(words),
+        table(tables.runs_table(advice)),
+        "<h3>What you can set</h3>",
+        table(tables.choices_table(advice)),
+        paragraph(rules, "fine"),
+        f'<dl class="notes">{notes}</dl>',
+        paragraph(arithmetic, "fine"),
+    )
+
+
+def lengths_section(lengths: LengthFacts, capacity: int | None) -> str:
+    """Return the distribution of lengths."""
+    marks = {
+        "shortest": lengths.shortest,
+        "5 % are at most": lengths.p5,
+        "half are at most": lengths.median,
+        "mean": round(lengths.mean),
+        "95 % are at most": lengths.p95,
+        "99 % are at most": lengths.p99,
+        "longest": lengths.longest,
+    }
+    rows: list[Row] = [{"length": name, "tokens": tokens} for name, tokens in marks.items()]
+    verb = "holds" if lengths.number == 1 else "hold"
+    words = f"{counted(lengths.number, lengths.of[:-1])} {verb} {counted(lengths.tokens, 'token')}."
+    if lengths.of == "segments":
+        words += " The length table is missing, so these are the segments of the plan, after dropping and cutting."
+    parts = pair(lengths_chart(lengths, capacity), table(Table(rows)))
+    return section("lengths", "Lengths", paragraph(words), parts)
+
+
+def packs_section(facts: PlanFacts) -> str:
+    """Return the distributions of fill and of samples in a pack; nothing without packs."""
+    if facts.variety is None or facts.fill is None or facts.sizes is None:
+        return ""
+    num_packs = facts.plan.num_packs
+    words = [f"How packs differ from the data: {'; '.join(facts.variety.describe())}."]
+    if facts.is_uniform:
+        mix = in_python(setting("mix", True))
+        words.append(f"Segments of a pack are alike. With {mix} they are exchanged, at no cost in fill.")
+    charts = pair(fill_chart(facts.fill, num_packs), sizes_chart(facts.sizes, num_packs))
+    return section("packs", "Packs", charts, *map(paragraph, words))
+
+
+def capacity_section(facts: Facts) -> str:
+    """Return fill, steps and losses at other capacities."""
+    points = facts.sweep
+    capacity = None if facts.plan is None else facts.plan.capacity
+    words = "The same lengths planned again, best fit decreasing, without samples longer than the capacity."
+    large_losses = ", ".join(
+        f"{percent(point.lost_ratio)} at {point.capacity:,}" for point in points if point.loses_much
+    )
+    return section(
+        "capacities",
+        "Other capacities",
+        paragraph(words),
+        warning(f"Too long, and so left out, of all tokens: {large_losses}.") if large_losses else "",
+        pair(*capacity_charts(points, facts.run.packs_per_step, capacity)),
+        table(tables.sweep_table(points)),
+    )
+
+
+def work_section(work: RankBalance, model: str) -> str:
+    """Return the cost on each rank, and how long ranks wait for each other."""
+    words = (
+        f"{model}: attention over squares is {percent(work.attention_ratio)} of the cost, and the "
+        f"costliest pack costs {work.pack_cost_spread:.2f} times the mean. "
+        f"{counted(work.num_steps, 'full step')} on "
+        f"{counted(len(work.balanced.rank_tokens), 'rank')}."
+    )
+    reading = (
+        "Slowest rank ÷ mean rank: 1.000 = no wait. The first three columns are for sharded "
+        "parameters (FSDP, ZeRO-3), where ranks meet at every micro-batch. "
+        "The last two: most ÷ mean over the ranks, of an epoch."
+    )
+    parts = [
+        paragraph(words),
+        pair(*work_charts(work)),
+        table(tables.orders_table(work)),
+        paragraph(reading, "fine"),
+    ]
+    if work.parts:
+        reading = (
+            "Parts of the model run one after the other, and ranks wait for each other in each: "
+            "slowest ÷ mean rank over the epoch. The last column is what an order for that part "
+            "alone would reach."
+        )
+        parts += [table(tables.parts_table(work.parts)), paragraph(reading, "fine")]
+    parts += [warning(f"{note[0].upper()}{note[1:]}.") for note in work.notes]
+    return section("work", "Cost on ranks and steps", *parts)
+
+
+def ledger_section(facts: PlanFacts, lengths: LengthTable | None, rejects: Sequence[Sequence[Any]]) -> str:
+    """Return the account of every sample, every token and every target of the loss."""
+    plan, ledger = facts.plan, facts.plan.ledger
+    samples, tokens = max(1, ledger.samples_in), max(1, ledger.tokens_in)
+    policy = plan.settings.overflow_policy.value
+    longer = f"longer than {counted(plan.capacity, 'token')}, overflow policy {policy}"
+
+    def row(name: str, num_samples: int, num_tokens: int, reason: str = "", is_loss: bool = False) -> Row:
+        ratio = num_tokens / tokens
+        return {
+            "": name,
+            "samples": num_samples,
+            "of samples": percent(num_samples / samples, 2),
+            "tokens": num_tokens,
+            "of tokens": tables.loss(ratio) if is_loss else percent(ratio, 2),
+            "why": reason if num_samples or not reason else "none was",
+        }
+
+    rows = [
+        row("in", ledger.samples_in, ledger.tokens_in),
+        row("packed", ledger.samples_packed, ledger.tokens_packed),
+        row("dropped", ledger.samples_dropped, ledger.tokens_dropped, facts.losses.why, True),
+        row("rejected", ledger.samples_rejected, 0, "could not be read or encoded")
+        | {"tokens": None, "of tokens": None},
+        row("truncated, of those packed", ledger.samples_truncated, ledger.tokens_truncated, longer, True),
+        row("split, of those packed", ledger.samples_split, 0, longer),
+    ]
+    sums = (
+        "Samples: in = packed + dropped + rejected. Tokens: in = packed + dropped + truncated. "
+        "A rejected sample has no length. Tokens of split samples are all kept."
+    )
+    parts = [table(Table(rows)), paragraph(sums, "fine")]
+    account = None if lengths is None else lengths.account
+    parts += _targets(ledger, 0 if account is None else account.no_target[BORROWED_REASON])
+    if account is not None and account.no_target:
+        reasons: list[Row] = [{"why": reason, "samples": count} for reason, count in account.no_target.most_common()]
+        parts += ["<h3>Samples without a target of their own</h3>", table(Table(reasons))]
+    if account is not None and account.unread:
+        names = ", ".join(f"{name} ({percent(count / samples, 0)})" for name, count in account.unread.most_common())
+        text = "Columns of the rows that were not read, with the share of samples that have them"
+        parts.append(paragraph(f"{text}: {names}.", "fine"))
+    after_segments, at_row_ends = plan.padding
+    if after_segments or at_row_ends:
+        ratio = (after_segments + at_row_ends) / (plan.num_packs * plan.capacity)
+        text = (
+            f"Alignment adds {counted(after_segments, 'token')} of padding after segments and "
+            f"{at_row_ends:,} at the ends of rows, {percent(ratio, 2)} of the packs, which lowers "
+            "the fill by as much."
+        )
+        parts.append(paragraph(text, "fine"))
+    if rejects:
+        reject_rows: list[Row] = [
+            {"where": str(origin), "which": f"sample {sample_id}", "why": str(reason)}
+            for sample_id, origin, reason in rejects
+        ]
+        parts += ["<h3>Rejected rows</h3>", table(Table(reject_rows))]
+        if ledger.samples_rejected > len(rejects):
+            parts.append(paragraph(f"and {ledger.samples_rejected - len(rejects):,} more", "fine"))
+    return section("ledger", "Where everything went", *parts)
+
+
+def _targets(ledger: Ledger, num_mismatches: int) -> list[str]:
+    """Return the account of the targets of the loss; nothing if they were not measured.
+
+    Mismatches of KTO have no targets by design; some of them, and of others without targets, may
+    have been dropped.
+    """
+    if ledger.targets_in is None:
+        return []
+    ratio = percent(ledger.targets_in / max(1, ledger.tokens_in))
+    text = (
+        f"Targets of the loss: {ledger.targets_in:,} in, {ratio} of the tokens = "
+        f"{ledger.targets_packed:,} packed + {ledger.targets_dropped:,} dropped + "
+        f"{ledger.targets_cut:,} cut off."
+    )
+    parts = [paragraph(text)]
+    if ledger.targets_lost_ratio >= MUCH_LOST:
+        share = percent(ledger.targets_lost_ratio, 2)
+        parts.append(warning(f"{share} of the targets are in no pack."))
+    if num_mismatches:
+        samples = counted(min(num_mismatches, ledger.samples_without_target), "sample")
+        text = f"{samples} in the packs are mismatches of KTO, for its KL term"
+        parts.append(paragraph(f"{text}: they have no targets."))
+    if ledger.samples_without_target > num_mismatches:
+        samples = counted(ledger.samples_without_target - num_mismatches, "sample")
+        parts.append(warning(f"{samples} in the packs have no target: they teach nothing."))
+    return parts

@@ -6,7 +6,6 @@ from typing import Any
 
 import click
 
-from brimful.cli.arguments import make_run, open_job, plan_settings
 from brimful.cli.artefacts import (
     LENGTHS,
     PLAN,
@@ -18,6 +17,7 @@ from brimful.cli.artefacts import (
     plan_as_dict,
 )
 from brimful.cli.config import SourceArgument
+from brimful.cli.option_values import make_run, open_job, plan_settings
 from brimful.cli.options import (
     command,
     config_option,
