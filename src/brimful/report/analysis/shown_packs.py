@@ -211,25 +211,18 @@ class ShownMedium:
     Attributes:
         facts: its name, size and tokens.
         thumbnail: JPEG of an image or of the first frame of a video; empty for audio, and if it cannot be drawn.
-        width, height: of the thumbnail, in pixels.
         peaks: loudest sample of each of equal parts of an audio clip, from 0 to 1.
         note: why it is not drawn; empty if it is.
     """
 
     facts: MediumFacts
     thumbnail: bytes = b""
-    width: int = 0
-    height: int = 0
     peaks: tuple[float, ...] = ()
     note: str = ""
 
 
-@dataclass(frozen=True)
-class ShownSegment:
-    """A segment of a pack with its texts and media."""
-
-    facts: Segment
-    parts: tuple[ShownText | ShownMedium, ...]
+ShownSegment: TypeAlias = "tuple[Segment, tuple[ShownText | ShownMedium, ...]]"
+"""A segment of a pack, and its texts and media."""
 
 
 @dataclass(frozen=True)
@@ -257,7 +250,7 @@ class ShownPack:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the numbers of a pack for JSON, without images and texts."""
-        media = [part.facts for segment in self.segments for part in segment.parts if isinstance(part, ShownMedium)]
+        media = [part.facts for _, parts in self.segments for part in parts if isinstance(part, ShownMedium)]
         return {
             "pack": self.index,
             "tokens": self.tokens,
@@ -304,7 +297,7 @@ def _show(pack: Pack, index: int, budgets: dict[str, int], decode: Decode | None
         strip=_strip(pack, capacity),
         boundaries=tuple(edge / capacity for edge in pack.cu_seqlens[1:-1].tolist()),
         segments=tuple(
-            ShownSegment(segment, tuple(_parts(pack, segment, media, decode, drawings)))
+            (segment, tuple(_parts(pack, segment, media, decode, drawings)))
             for segment, media in islice(segments_of(pack), _SEGMENTS)
         ),
         hidden=max(0, pack.num_segments - _SEGMENTS),
@@ -372,7 +365,7 @@ def _drawn(item: PlacedMedium) -> ShownMedium:
         picture.thumbnail((_SIDE, _SIDE))
         file = BytesIO()
         picture.save(file, "JPEG", quality=75)
-        return ShownMedium(facts, thumbnail=file.getvalue(), width=picture.width, height=picture.height)
+        return ShownMedium(facts, thumbnail=file.getvalue())
     except (BadMediumError, MissingExtraError, ImportError) as error:
         return ShownMedium(facts, note=str(error))
 

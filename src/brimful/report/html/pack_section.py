@@ -1,11 +1,12 @@
 """A few packs as drawings: a strip of each, and its segments with their texts, targets and media."""
 
 from base64 import b64encode
+from collections.abc import Sequence
 from html import escape
 from itertools import groupby
 
 from brimful.base.wording import counted, percent, whole
-from brimful.report.analysis.shown_packs import ShownMedium, ShownPack, ShownSegment, ShownText
+from brimful.report.analysis.shown_packs import Segment, ShownMedium, ShownPack, ShownText
 from brimful.report.html.markup import paragraph, section
 
 _LEGEND = {
@@ -44,7 +45,7 @@ def _pack(pack: ShownPack) -> str:
         for name, (amount, capacity) in pack.budgets.items()
     )
     rest = paragraph(f"and {counted(pack.hidden, 'segment')} more", "fine") if pack.hidden else ""
-    segments = "".join(_segment(segment) for segment in pack.segments)
+    segments = "".join(_segment(*segment) for segment in pack.segments)
     return f"<h3>Pack {pack.index:,}: {escape(uses)}</h3>{_strip(pack)}{segments}{rest}"
 
 
@@ -67,13 +68,12 @@ def _strip(pack: ShownPack) -> str:
     )
 
 
-def _segment(segment: ShownSegment) -> str:
-    facts = segment.facts
+def _segment(facts: Segment, parts: Sequence[ShownText | ShownMedium]) -> str:
     head = (
         f"sample {facts.sample_id:,} · tokens {facts.first:,} … {facts.first + facts.tokens - 1:,} "
         f"· {counted(facts.loss_tokens, 'target')}"
     )
-    body = "".join(_text(part) if isinstance(part, ShownText) else _medium(part) for part in segment.parts)
+    body = "".join(_text(part) if isinstance(part, ShownText) else _medium(part) for part in parts)
     return f'<div class="segment"><p class="fine">{escape(head)}</p><div class="words">{body}</div></div>'
 
 
@@ -90,10 +90,7 @@ def _medium(part: ShownMedium) -> str:
     content = ""
     if part.thumbnail:
         data = b64encode(part.thumbnail).decode()
-        content = (
-            f'<img src="data:image/jpeg;base64,{data}" width="{part.width}" height="{part.height}" alt="{title}" '
-            f'title="{title}">'
-        )
+        content = f'<img src="data:image/jpeg;base64,{data}" alt="{title}" title="{title}">'
     elif part.peaks:
         content = _wave(part.peaks, title)
     # The color shows the kind; only the name is bold, without the quotation marks of the title.
