@@ -2,7 +2,7 @@
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -76,3 +76,18 @@ def version_of(library: str) -> str:
     import importlib.metadata
 
     return importlib.metadata.version(library)
+
+
+def at_first_use(package: str, names_of: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a package that imports names at their first use, since their modules need torch.
+
+    Args:
+        package: ``__name__`` of the package.
+        names_of: public names by module, of the package or with its full name.
+    """
+    modules = {
+        name: module if module.startswith("brimful.") else f"{package}.{module}"
+        for module, names in names_of.items()
+        for name in names
+    }
+    return lambda name: public_name(package, modules.get(name), name)

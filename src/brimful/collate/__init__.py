@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from brimful.base.optional import public_name
+from brimful.base.optional import at_first_use
 from brimful.base.tokenized_media import Media
 from brimful.collate.batch import PackedBatch
 from brimful.collate.columns import Column, ColumnPlace
@@ -35,7 +35,4 @@ __all__ = [
 if TYPE_CHECKING:
     from brimful.collate.loss_torch import per_sample_loss
 
-
-def __getattr__(name: str) -> Any:
-    module = "brimful.collate.loss_torch" if name == "per_sample_loss" else None  # it needs torch
-    return public_name(__name__, module, name)
+__getattr__ = at_first_use(__name__, {"loss_torch": ("per_sample_loss",)})

@@ -8,10 +8,10 @@ probabilities of a reference model from ``references``. The line imports nothing
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import brimful.sources  # noqa: F401  (first: it loads the formats of this room, which import the others)
-from brimful.base.optional import public_name
+from brimful.base.optional import at_first_use
 
 __all__ = [
     "KtoCollator",
@@ -34,16 +34,6 @@ __all__ = [
     "with_mismatch_targets",
 ]
 
-_NAMES_OF = {
-    "dpo": ("pair_segments", "PreferenceCollator", "packed_preference_loss", "train_on_preferences"),
-    "kto": ("KtoCollator", "kl_sums", "packed_kto_loss", "train_on_kto", "with_mismatch_targets"),
-    "kto_loss": ("KtoLosses", "UNPAIRED_LOSSES", "kto_loss"),
-    "pair_loss": ("PAIR_LOSSES", "PreferenceLosses", "preference_loss"),
-    "references": ("ReferenceLogps", "compute_references", "model_fingerprint"),
-}
-_MODULE_OF = {name: f"{__name__}.{module}" for module, names in _NAMES_OF.items() for name in names}
-"""Module of each name; it is imported when the name is used, since most modules need torch."""
-
 if TYPE_CHECKING:
     from brimful.preferences.dpo import (
         PreferenceCollator,
@@ -56,6 +46,13 @@ if TYPE_CHECKING:
     from brimful.preferences.pair_loss import PAIR_LOSSES, PreferenceLosses, preference_loss
     from brimful.preferences.references import ReferenceLogps, compute_references, model_fingerprint
 
-
-def __getattr__(name: str) -> Any:
-    return public_name(__name__, _MODULE_OF.get(name), name)
+__getattr__ = at_first_use(
+    __name__,
+    {
+        "dpo": ("pair_segments", "PreferenceCollator", "packed_preference_loss", "train_on_preferences"),
+        "kto": ("KtoCollator", "kl_sums", "packed_kto_loss", "train_on_kto", "with_mismatch_targets"),
+        "kto_loss": ("KtoLosses", "UNPAIRED_LOSSES", "kto_loss"),
+        "pair_loss": ("PAIR_LOSSES", "PreferenceLosses", "preference_loss"),
+        "references": ("ReferenceLogps", "compute_references", "model_fingerprint"),
+    },
+)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from brimful.base.optional import public_name
+from brimful.base.optional import at_first_use
 from brimful.stream.acks import mark_completed, remove_acknowledged
 from brimful.stream.assignment import Assignment, StreamSettings
 from brimful.stream.lazy_dataset import LazyShardedDataset
@@ -21,13 +21,10 @@ __all__ = [
     "remove_acknowledged",
 ]
 
-_MODULE_OF = {"PackingProducer": "brimful.stream.producer", "StreamDataset": "brimful.serve.worker_loader"}
-"""Module of each name that is imported when it is used: producers load encoders, and a data set needs torch."""
-
 if TYPE_CHECKING:
     from brimful.serve.worker_loader import StreamDataset
     from brimful.stream.producer import PackingProducer
 
-
-def __getattr__(name: str) -> Any:
-    return public_name(__name__, _MODULE_OF.get(name), name)
+__getattr__ = at_first_use(
+    __name__, {"producer": ("PackingProducer",), "brimful.serve.worker_loader": ("StreamDataset",)}
+)

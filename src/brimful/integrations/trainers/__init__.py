@@ -6,9 +6,9 @@ trainer is in the file named after it. Pages: ``docs/trainers``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from brimful.base.optional import public_name
+from brimful.base.optional import at_first_use
 
 __all__ = [
     "AttentionChoice",
@@ -23,17 +23,6 @@ __all__ = [
     "packed_for_trl",
 ]
 
-_NAMES_OF = {
-    "attention": ("AttentionChoice", "choose_attention", "collator_for"),
-    "evaluation": ("SampleLosses", "evaluate_samples", "one_by_one"),
-    "lightning": ("packed_for_lightning",),
-    "refused_settings": ("check_arguments",),
-    "transformers": ("packed_for_transformers",),
-    "trl": ("packed_for_trl",),
-}
-_MODULE_OF = {name: f"{__name__}.{module}" for module, names in _NAMES_OF.items() for name in names}
-"""Module of each name; it is imported when the name is used, since most modules need torch."""
-
 if TYPE_CHECKING:
     from brimful.integrations.trainers.attention import AttentionChoice, choose_attention, collator_for
     from brimful.integrations.trainers.evaluation import SampleLosses, evaluate_samples, one_by_one
@@ -42,6 +31,14 @@ if TYPE_CHECKING:
     from brimful.integrations.trainers.transformers import packed_for_transformers
     from brimful.integrations.trainers.trl import packed_for_trl
 
-
-def __getattr__(name: str) -> Any:
-    return public_name(__name__, _MODULE_OF.get(name), name)
+__getattr__ = at_first_use(
+    __name__,
+    {
+        "attention": ("AttentionChoice", "choose_attention", "collator_for"),
+        "evaluation": ("SampleLosses", "evaluate_samples", "one_by_one"),
+        "lightning": ("packed_for_lightning",),
+        "refused_settings": ("check_arguments",),
+        "transformers": ("packed_for_transformers",),
+        "trl": ("packed_for_trl",),
+    },
+)
