@@ -44,25 +44,17 @@ _stream_options = grouped(
 )
 
 
-class _Account(threading.Thread):
-    """A thread that reports every ten seconds what has arrived and when the next shard is due, if anything changed."""
-
-    def __init__(self, producer: PackingProducer, progress: Progress) -> None:
-        super().__init__(daemon=True)
-        self._producer, self._progress = producer, progress
-        self.has_ended = threading.Event()
-
-    def run(self) -> None:
-        """Report until the work has ended."""
-        counts: dict[str, int] = {}
-        while not self.has_ended.wait(_LINE_SECONDS):
-            if counts != (counts := self._producer.counts):
-                self._progress.say(self._line(counts))
-
-    def _line(self, counts: dict[str, int]) -> str:
-        line = f"{counted(counts['samples_read'], 'sample')} read, {counted(counts['packs'], 'pack')} in {counted(counts['shards'], 'shard')}"
-        seconds = self._producer.seconds_to_shard
-        return line if seconds is None else f"{line}; the next shard is due in {seconds:.0f} s or less"
+def _report(producer: PackingProducer, progress: Progress, has_ended: threading.Event) -> None:
+    """Report every ten seconds what has arrived and when the next shard is due, if anything changed."""
+    counts: dict[str, int] = {}
+    while not has_ended.wait(_LINE_SECONDS):
+        if counts != (counts := producer.counts):
+            seconds = producer.seconds_to_shard
+            due = "" if seconds is None else f"; the next shard is due in {seconds:.0f} s or less"
+            progress.say(
+                f"{counted(counts['samples_read'], 'sample')} read, {counted(counts['packs'], 'pack')} in "
+                f"{counted(counts['shards'], 'shard')}{due}"
+            )
 
 
 class _Warnings(logging.Handler):
@@ -111,14 +103,14 @@ def produce(source: tuple[str, ...], output: str | None, **options: Any) -> None
     )
     handler = _Warnings(progress)
     logging.getLogger("brimful").addHandler(handler)
-    account = _Account(producer, progress)
-    account.start()
+    has_ended = threading.Event()
+    threading.Thread(target=_report, args=(producer, progress, has_ended), daemon=True).start()
     try:
         with keeping(producer.stop):
             statistics = producer.run(close=options["close"])
             if not producer.is_finished:
                 progress.say(str(statistics))
     finally:
-        account.has_ended.set()
+        has_ended.set()
         logging.getLogger("brimful").removeHandler(handler)
     show({"directory": directory, **statistics.as_dict()}, lambda: [str(statistics)], options["as_json"])

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -42,15 +42,6 @@ class VeomniPacks:
         return (self[index] for index in range(len(self)))
 
 
-class _Slices(Protocol):
-    """The part of VeOmni's ``SequenceParallelCollator`` that is used here."""
-
-    sp_size: int
-    sp_rank: int
-
-    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]: ...
-
-
 class SlicingCollator:
     """``PackCollator`` and VeOmni's ``SequenceParallelCollator`` as the one function that ``build_dataloader`` takes.
 
@@ -72,7 +63,7 @@ class SlicingCollator:
         SettingsError: another dialect, or rows that are not a multiple of the ranks.
     """
 
-    def __init__(self, collator: PackCollator, slices: _Slices) -> None:
+    def __init__(self, collator: PackCollator, slices: Any) -> None:
         if collator.dialect.name != "veomni":
             raise SettingsError(
                 f"VeOmni cuts rows of its own kind, and the collator makes {collator.dialect.name!r}: choose "
