@@ -20,7 +20,7 @@ from brimful.errors import BadSampleError, BrimfulError, SettingsError
 from brimful.measure import LengthTable
 from brimful.measure.job import measure_and_keep
 from brimful.measure.measure_settings import MeasureSettings
-from brimful.media.families import Family, MediaSettings
+from brimful.media.families import MediaSettings
 from brimful.plan import Alignment, PlanSettings
 from brimful.report.analysis.training_run import DEFAULT_MODEL, TrainingRun, cost_model_from_config, cost_model_named
 from brimful.sources import Source, open_source
@@ -106,11 +106,13 @@ def open_job(data: Sequence[str], options: Mapping[str, Any]) -> Job:
         source = open_source(one_or_all(data), **settings)
     example = "augment:half for half in augment.py"
     source = source.augmented([imported("--transform", text, example) for text in options.get("transforms", ())])
-    encoder = encoder_for(
-        source,
-        options["tokenizer"] or media.processor,
-        settings_from(EncoderSettings, options, media=_family(media, options)),
-    )
+    family = media.open()
+    if family is None and options.get("max_patches") is not None:
+        raise SettingsError(
+            "--max-patches is for images, videos and audio: name the model's --processor, or leave it out"
+        )
+    encoder_settings = settings_from(EncoderSettings, options, media=family)
+    encoder = encoder_for(source, options["tokenizer"] or media.processor, encoder_settings)
     progress = progress_of(options)
     # A detected format is not reported if the first row does not have it.
     if source.detected and not isinstance(next(source.read(0, 1)), BadSampleError):
@@ -126,15 +128,6 @@ def open_job(data: Sequence[str], options: Mapping[str, Any]) -> Job:
         settings_from(JobSettings, options, **run_settings, notes={**notes, "source": source.title}),
         sources,
     )
-
-
-def _family(media: MediaSettings, options: Mapping[str, Any]) -> Family | None:
-    family = media.open()
-    if family is None and options.get("max_patches") is not None:
-        raise SettingsError(
-            "--max-patches is for images, videos and audio: name the model's --processor, or leave it out"
-        )
-    return family
 
 
 def _open_mixture(

@@ -137,7 +137,10 @@ def _table(
 
 def _measured_table(paths: tuple[str, ...]) -> LengthTable | None:
     """Open existing lengths, with several parts joined into one table; return None for paths of data."""
-    _check_finished(paths)
+    # A table whose shares have begun and are not joined would be taken for missing data.
+    for path in paths:
+        if not os.path.exists(path) and (reason := unfinished_shares(path)):
+            raise SourceNotFoundError(reason)
     if len(paths) == 1:
         (path,) = paths
         kind = kind_of(path)
@@ -162,14 +165,3 @@ def _measured_table(paths: tuple[str, ...]) -> LengthTable | None:
             f"{path} -o FILE`, and plan from all tables"
         )
     return join_tables([LengthTable.open(path) for path in paths])
-
-
-def _check_finished(paths: tuple[str, ...]) -> None:
-    """Refuse the path of a table whose shares have begun and are not joined.
-
-    Raises:
-        SourceNotFoundError: names the shares that are missing, and the command.
-    """
-    for path in paths:
-        if not os.path.exists(path) and (reason := unfinished_shares(path)):
-            raise SourceNotFoundError(reason)

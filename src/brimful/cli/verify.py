@@ -11,6 +11,7 @@ from brimful.cli.option_values import imported
 from brimful.cli.options import command, grouped, json_option, value_option
 from brimful.cli.program import show
 from brimful.errors import SettingsError
+from brimful.serve import open_packs
 
 
 @command()
@@ -55,7 +56,7 @@ def verify(
     if store is not None and options["packs"] is not None:
         raise SettingsError(f"packs are given twice: {store} and --packs {options['packs']}")
     options["packs"] = store if store is not None else options["packs"]
-    media_settings = None if options["packs"] is None else _media_settings(options["packs"])
+    media_settings = None if options["packs"] is None else open_packs(options["packs"]).media_settings
     given = (path is not None) + (model_type is not None)
     if given != 1 and not (given == 0 and media_settings is not None):
         raise SettingsError("give either --model DIR|ID or --model-type NAME (such as qwen2): what should be verified?")
@@ -92,18 +93,10 @@ def verify(
     return 0 if report.ok else 1
 
 
-def _media_settings(directory: str) -> dict[str, Any] | None:
-    """Return the settings with which the media of packs were encoded; None for packs of text."""
-    from brimful.serve import open_packs
-
-    return open_packs(directory).media_settings
-
-
 def _text_case(
     model_type: str | None, model: Any, options: dict[str, Any], place: dict[str, Any]
 ) -> tuple[Any, list[Any]]:
     """Return a model, a tiny one if none is given, and samples: random ones, or the first of packs."""
-    from brimful.serve import open_packs
     from brimful.verify.drawn_samples import few_of, random_samples
     from brimful.verify.models import tiny_model
 
@@ -120,7 +113,6 @@ def _media_case(
 ) -> tuple[Any, list[Any], Any]:
     """Return a model, a tiny one of the packs' family if none is given, samples, and the maker of their features."""
     from brimful.media.collate import MediaFeatures
-    from brimful.serve import open_packs
     from brimful.verify.drawn_samples import RememberedFeatures, few_with_media, renumbered
     from brimful.verify.models import tiny_media_model
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from brimful.base.progress import clock
 from brimful.base.wording import counted, percent, size_of
-from brimful.report.analysis.stream_watch import ProducerStatus, StreamStatus, TrainingStatus
+from brimful.report.analysis.stream_watch import StreamStatus, TrainingStatus
 
 _MAX_RANKS = 8
 """Maximum number of ranks named in one line, the slowest first."""
@@ -22,8 +22,13 @@ def describe_stream(stream: StreamStatus) -> list[str]:
         f"stream         {stream.url}: {'ended' if stream.is_ended else 'growing'}, {size_of(stream.kept_bytes)}{removed}",
         f"produced       {counted(stream.packs, 'pack')} in {counted(stream.shards, 'shard')}, {stream.tokens:,} tokens, "
         f"{percent(stream.fill_ratio)} of {stream.capacity:,}{_growth(stream)}",
-        *(f"producer       {_producer(producer)}" for producer in stream.producers),
     ]
+    for producer in stream.producers:
+        dropped = "".join(f", {number:,} {reason.replace('_', ' ')}" for reason, number in producer.dropped.items())
+        lines.append(
+            f"producer       {producer.name}: {counted(producer.samples_read, 'sample')} read{dropped}; "
+            f"{counted(producer.packs, 'pack')} in {counted(producer.shards, 'shard')}{'; closed' * producer.is_closed}"
+        )
     for training in stream.trainings:
         lines += _training(training)
     if not stream.trainings:
@@ -52,14 +57,6 @@ def _growth(stream: StreamStatus) -> str:
     if stream.seconds_without_shard is not None:
         text += f"; last shard {clock(stream.seconds_without_shard)} ago"
     return text
-
-
-def _producer(producer: ProducerStatus) -> str:
-    dropped = "".join(f", {number:,} {reason.replace('_', ' ')}" for reason, number in producer.dropped.items())
-    return (
-        f"{producer.name}: {counted(producer.samples_read, 'sample')} read{dropped}; {counted(producer.packs, 'pack')} in "
-        f"{counted(producer.shards, 'shard')}{'; closed' * producer.is_closed}"
-    )
 
 
 def _training(training: TrainingStatus) -> list[str]:
@@ -161,12 +158,11 @@ def prometheus_text(stream: StreamStatus) -> str:
         for rank in training.ranks:
             add("rank_step", rank.step, **labels, dp_rank=rank.dp_rank)
             add("rank_skipped_total", rank.skipped, **labels, dp_rank=rank.dp_rank)
-    return "".join(_block(name, lines) for name, lines in samples.items() if lines)
-
-
-def _block(name: str, lines: list[str]) -> str:
-    kind = "counter" if name.endswith("_total") else "gauge"
-    return "\n".join([f"# HELP {name} {_METRICS[name]}", f"# TYPE {name} {kind}", *lines, ""])
+    blocks = []
+    for name, lines in samples.items():
+        kind = "counter" if name.endswith("_total") else "gauge"
+        blocks += [f"# HELP {name} {_METRICS[name]}", f"# TYPE {name} {kind}", *lines] if lines else []
+    return "".join(f"{line}\n" for line in blocks)
 
 
 def _escaped(text: str) -> str:
