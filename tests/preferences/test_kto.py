@@ -11,7 +11,6 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from brimful.report.html.sections import ledger_section  # noqa: E402
 
 from brimful import (  # noqa: E402
     ChatEncoder,

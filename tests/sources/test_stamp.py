@@ -14,7 +14,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from brimful.shared.equal_arguments import kept_fingerprint
 
 from brimful.errors import SourceError
 from brimful.measure import measure_lengths

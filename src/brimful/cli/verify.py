@@ -11,7 +11,7 @@ from brimful.cli.option_values import imported
 from brimful.cli.options import command, grouped, json_option, value_option
 from brimful.cli.program import show
 from brimful.errors import SettingsError
-from brimful.serve import open_packs
+from brimful.serve import PackStore, open_packs
 
 
 @command()
@@ -55,8 +55,9 @@ def verify(
     """
     if store is not None and options["packs"] is not None:
         raise SettingsError(f"packs are given twice: {store} and --packs {options['packs']}")
-    options["packs"] = store if store is not None else options["packs"]
-    media_settings = None if options["packs"] is None else open_packs(options["packs"]).media_settings
+    directory = store if store is not None else options["packs"]
+    packs = None if directory is None else open_packs(directory)
+    media_settings = None if packs is None else packs.media_settings
     given = (path is not None) + (model_type is not None)
     if given != 1 and not (given == 0 and media_settings is not None):
         raise SettingsError("give either --model DIR|ID or --model-type NAME (such as qwen2): what should be verified?")
@@ -74,17 +75,17 @@ def verify(
         with optional("torch", "torch", "brimful verify"):
             import torch  # noqa: F401
         from brimful.verify import verify_packing
-        from brimful.verify.models import load_model
+        from brimful.verify.models import load_model, tiny_model
 
         names = _attention(options["attention"])
-        place: dict[str, Any] = {"dtype": options["dtype"], "device": options["device"]}
-        model = None if path is None else load_model(path, **place)
-        seeded_place = {**place, "seed": options["seed"]}
+        place = {name: options[name] for name in ("dtype", "device", "seed")}
+        model = None if path is None else load_model(path, dtype=options["dtype"], device=options["device"])
         maker = None
-        if media_settings is not None:
-            model, samples, maker = _media_case(media_settings, model, options, seeded_place)
+        if packs is not None and media_settings is not None:
+            model, samples, maker = _media_case(packs, model, options, place)
         else:
-            model, samples = _text_case(model_type, model, options, seeded_place)
+            model = tiny_model(str(model_type), **place) if model is None else model
+            samples = _texts(packs, model, options)
         collator = _collator(options["collator"], samples, model, media=maker)
         report = verify_packing(
             model, collator, samples, attention=names, gradients=not no_gradients, media_maker=maker
@@ -93,30 +94,25 @@ def verify(
     return 0 if report.ok else 1
 
 
-def _text_case(
-    model_type: str | None, model: Any, options: dict[str, Any], place: dict[str, Any]
-) -> tuple[Any, list[Any]]:
-    """Return a model, a tiny one if none is given, and samples: random ones, or the first of packs."""
+def _texts(packs: PackStore | None, model: Any, options: dict[str, Any]) -> list[Any]:
+    """Return samples of tokens for a model: random ones, or the first of packs."""
     from brimful.verify.drawn_samples import few_of, random_samples
-    from brimful.verify.models import tiny_model
 
-    model = tiny_model(str(model_type), **place) if model is None else model
     embedding = model.get_input_embeddings()
     vocab = int(embedding.num_embeddings if hasattr(embedding, "num_embeddings") else embedding.weight.shape[0])
-    if options["packs"] is None:
-        return model, random_samples(vocab, seed=options["seed"])
-    return model, few_of(open_packs(options["packs"]), vocab=vocab, max_tokens=options["max_tokens"])
+    if packs is None:
+        return random_samples(vocab, seed=options["seed"])
+    return few_of(packs, vocab=vocab, max_tokens=options["max_tokens"])
 
 
 def _media_case(
-    media_settings: dict[str, Any], model: Any, options: dict[str, Any], place: dict[str, Any]
+    packs: PackStore, model: Any, options: dict[str, Any], place: dict[str, Any]
 ) -> tuple[Any, list[Any], Any]:
     """Return a model, a tiny one of the packs' family if none is given, samples, and the maker of their features."""
     from brimful.media.collate import MediaFeatures
     from brimful.verify.drawn_samples import RememberedFeatures, few_with_media, renumbered
     from brimful.verify.models import tiny_media_model
 
-    packs = open_packs(options["packs"])
     if packs.media_features is not None:
         raise SettingsError(
             "these packs hold features, and verify exchanges media to see what changes: verify packs of the same plan "
@@ -128,7 +124,7 @@ def _media_case(
         samples, vocab, token_ids = renumbered(samples)
         rate = features.tokens_per_second
         more: dict[str, Any] = {} if rate is None else {"tokens_per_second": rate}
-        model = tiny_media_model(media_settings, token_ids, vocab, **place, **more)
+        model = tiny_media_model(packs.media_settings or {}, token_ids, vocab, **place, **more)
     return model, samples, RememberedFeatures(features)
 
 
