@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -15,6 +15,10 @@ CHUNK_ITEMS = 1 << 18
 
 TILE_PACKS = 1 << 12
 """Packs that compiled code fills before it continues with the next ones, so that their places stay in the cache."""
+
+
+Pieces: TypeAlias = tuple[Int64Array, Int64Array, Int64Array, Int64Array, Int64Array]
+"""Pieces of runs: first item in the order of items, first pack, packs, copies per pack, and items before."""
 
 
 def lay_packs(sizes: AnyIntArray, places: AnyIntArray | None, dtype: np.dtype[Any]) -> tuple[Offsets, AnyIntArray]:
@@ -44,24 +48,16 @@ def lay_packs(sizes: AnyIntArray, places: AnyIntArray | None, dtype: np.dtype[An
     return offsets, begins
 
 
-def assign_pieces(
-    first_item: Int64Array,
-    first_pack: Int64Array,
-    packs_in_run: Int64Array,
-    copies_per_pack: Int64Array,
-    items_before: Int64Array,
-    begins: AnyIntArray,
-    order: AnyIntArray,
-    items: AnyIntArray,
-) -> None:
+def assign_pieces(pieces: Pieces, begins: AnyIntArray, order: AnyIntArray, items: AnyIntArray) -> None:
     """Write the items of each piece of a run to the places of its packs; to be compiled.
 
     Args:
-        first_item, first_pack, packs_in_run, copies_per_pack, items_before: pieces from ``PackRuns.in_tiles``.
+        pieces: from ``PackRuns.in_tiles``.
         begins: first item of each pack, in the order of opening.
         order: see ``PackRuns.assign``.
         items: ``int[num_items]``, the output.
     """
+    first_item, first_pack, packs_in_run, copies_per_pack, items_before = pieces
     # Pieces are in the order of their packs, so that a pack is filled while its places are in the cache. Indices are
     # unsigned: a signed index is checked at every use for a negative value, which takes as long as the copying.
     for run in range(len(first_pack)):
@@ -80,21 +76,14 @@ def assign_pieces(
                 next_item += np.uint64(1)
 
 
-def assign_in_numpy(
-    first_pack: Int64Array,
-    packs_in_run: Int64Array,
-    copies_per_pack: Int64Array,
-    items_before: Int64Array,
-    begins: AnyIntArray,
-    order: AnyIntArray,
-    items: AnyIntArray,
-) -> None:
+def assign_in_numpy(pieces: Pieces, begins: AnyIntArray, order: AnyIntArray, items: AnyIntArray) -> None:
     """Do the same in NumPy, chunk by chunk; runs longer than a chunk are cut into several."""
+    _, first_pack, packs_in_run, copies_per_pack, items_before = pieces
     packs_per_piece = np.maximum(1, CHUNK_ITEMS // copies_per_pack)
     if bool((packs_in_run > packs_per_piece).any()):
-        pieces = -(-packs_in_run // packs_per_piece)
-        run = np.repeat(np.arange(len(first_pack)), pieces)
-        packs_before = ranges(np.zeros(len(pieces), dtype=np.int64), pieces) * packs_per_piece[run]
+        parts = -(-packs_in_run // packs_per_piece)
+        run = np.repeat(np.arange(len(first_pack)), parts)
+        packs_before = ranges(np.zeros(len(parts), dtype=np.int64), parts) * packs_per_piece[run]
         first_pack = first_pack[run] + packs_before
         packs_in_run = np.minimum(packs_in_run[run] - packs_before, packs_per_piece[run])
         copies_per_pack, items_before = copies_per_pack[run], items_before[run]

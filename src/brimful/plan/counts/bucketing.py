@@ -24,6 +24,7 @@ import numpy as np
 from brimful.base.compiling import compiled
 from brimful.base.ragged import offsets_of
 from brimful.base.typing import AnyIntArray, Int64Array, Offsets
+from brimful.plan.counts.assigning import Pieces
 
 BUCKET_WORDS = 1 << 18
 """Average words of the records of one bucket: they stay in a cache, and few buckets are written to in turn."""
@@ -73,7 +74,7 @@ def bucket_kernels(num_items: int) -> BucketKernels | None:
 
 
 def write_records(
-    pieces: tuple[Int64Array, Int64Array, Int64Array, Int64Array, Int64Array],
+    pieces: Pieces,
     sizes: AnyIntArray,
     places: AnyIntArray,
     order: AnyIntArray,
@@ -95,7 +96,7 @@ def write_records(
     kernels.count(places, sizes, shift, num_words)
     begins = offsets_of(num_words)
     words = np.empty(num_items + num_packs + STEP, dtype=order.dtype)
-    kernels.write(*pieces, places, sizes, TILE_PACKS, shift, size_bits, begins[:-1].copy(), order, words)
+    kernels.write(pieces, places, sizes, TILE_PACKS, shift, size_bits, begins[:-1].copy(), order, words)
     return Records(words, begins, shift, size_bits)
 
 
@@ -113,11 +114,7 @@ def _count_words(places: AnyIntArray, sizes: AnyIntArray, shift: int, words: Int
 
 
 def _write(
-    first_item: Int64Array,
-    first_pack: Int64Array,
-    packs_in_run: Int64Array,
-    copies_per_pack: Int64Array,
-    items_before: Int64Array,
+    pieces: Pieces,
     places: AnyIntArray,
     sizes: AnyIntArray,
     tile_packs: int,
@@ -130,7 +127,7 @@ def _write(
     """Append the record of each pack to its bucket, tile by tile; to be compiled.
 
     Args:
-        first_item, first_pack, packs_in_run, copies_per_pack, items_before: pieces from ``PackRuns.in_tiles``.
+        pieces: from ``PackRuns.in_tiles``.
         places, order: see ``PackRuns.assign``.
         sizes: items of each pack, in the order of opening.
         tile_packs: pieces are cut at every ``tile_packs`` packs.
@@ -138,6 +135,7 @@ def _write(
         ends: ``int64[num_buckets]``, the begins of the buckets; updated to their ends.
         words: see ``Records``, the output.
     """
+    first_item, first_pack, packs_in_run, copies_per_pack, items_before = pieces
     begins = np.empty(tile_packs, dtype=np.uint64)
     low_bits = (np.uint64(1) << np.uint64(shift)) - np.uint64(1)
     run = 0

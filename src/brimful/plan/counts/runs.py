@@ -19,15 +19,12 @@ from brimful.base.compiling import compiled
 from brimful.base.ragged import ranges, starts_of
 from brimful.base.typing import AnyIntArray, Int64Array
 from brimful.plan.counts import bucketing
-from brimful.plan.counts.assigning import TILE_PACKS, assign_in_numpy, assign_pieces, lay_packs
+from brimful.plan.counts.assigning import TILE_PACKS, Pieces, assign_in_numpy, assign_pieces, lay_packs
 from brimful.plan.counts.bucketing import bucket_kernels, read_records, write_records
 from brimful.plan.packing import Packing
 
 _ITEMS_FOR_BUCKETS = 1 << 22
 """Number of items from which packs are reordered through buckets: fewer items are near the cache anyway."""
-
-_PACKS_OF_A_RUN = 4
-"""Packs per run up to which the sizes of packs are counted in a table of all packs."""
 
 
 @dataclass(frozen=True)
@@ -69,23 +66,12 @@ class PackRuns:
 
     def pack_sizes(self) -> npt.NDArray[np.unsignedinteger[Any]]:
         """Return the number of items of each pack, ``[num_packs]``, in the narrowest type: reads are random."""
-        if self.num_packs <= _PACKS_OF_A_RUN * len(self.length):
-            # Few packs per run: a table of all packs is cheaper than sorting the edges. Sums are exact below 2**53.
-            begins, ends = (
-                np.bincount(packs, weights=self.copies_per_pack, minlength=self.num_packs + 1)
-                for packs in (self.first_pack, self.first_pack + self.packs_in_run)
-            )
-            sizes = np.cumsum(begins - ends)[:-1]
-            return sizes.astype(np.min_scalar_type(int(sizes.max(initial=0))))
-        edges, edge = np.unique(
-            np.concatenate([self.first_pack, self.first_pack + self.packs_in_run]), return_inverse=True
-        )
         # The size of packs changes where a run begins or ends, and is the same in between.
-        change = np.zeros(len(edges), dtype=np.int64)
-        np.add.at(change, edge[: len(self.length)], self.copies_per_pack)
-        np.subtract.at(change, edge[len(self.length) :], self.copies_per_pack)
-        sizes = np.cumsum(change)[:-1]
-        return np.repeat(sizes.astype(np.min_scalar_type(int(sizes.max(initial=0)))), np.diff(edges))
+        sizes, copies = np.zeros(self.num_packs + 1, dtype=np.int32), self.copies_per_pack.astype(np.int32)
+        np.add.at(sizes, self.first_pack, copies)
+        np.subtract.at(sizes, self.first_pack + self.packs_in_run, copies)
+        np.cumsum(sizes, out=sizes)
+        return sizes[:-1].astype(np.min_scalar_type(int(sizes.max(initial=0))))
 
     def assign(self, order: AnyIntArray, places: AnyIntArray | None = None) -> Packing:
         """Assign the items of ``order``, longest first, to the runs one after the other.
@@ -102,24 +88,19 @@ class PackRuns:
                 # Only the records are needed from here on: the items reuse the memory of their order.
                 del places
                 return Packing(read_records(records, len(sizes), order, kernels), order)
-        kernel = compiled(assign_pieces, len(order))
         offsets, begins = lay_packs(sizes, places, order.dtype)
         # Only the begins are needed from here on: the memory of the places is freed for the items.
         del places
         items = np.empty_like(order)
+        kernel = compiled(assign_pieces, len(order))
         if kernel is not None:
-            kernel(*self.in_tiles(TILE_PACKS), begins, order, items)
+            kernel(self.in_tiles(TILE_PACKS), begins, order, items)
         else:
-            columns = (self.first_pack, self.packs_in_run, self.copies_per_pack, self.items_before)
-            assign_in_numpy(*columns, begins, order, items)
+            assign_in_numpy(self.in_tiles(self.num_packs), begins, order, items)
         return Packing(offsets, items)
 
-    def in_tiles(self, tile_packs: int) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array, Int64Array]:
-        """Cut the runs at every ``tile_packs`` packs, and sort the pieces by their packs.
-
-        Returns:
-            For each piece: first item in the order of items, first pack, packs, copies per pack, and items before.
-        """
+    def in_tiles(self, tile_packs: int) -> Pieces:
+        """Cut the runs at every ``tile_packs`` packs, and sort the pieces by their packs."""
         if self.num_packs <= tile_packs:
             first_item = starts_of(self.packs_in_run * self.copies_per_pack)
             return first_item, self.first_pack, self.packs_in_run, self.copies_per_pack, self.items_before

@@ -6,7 +6,7 @@ without fused operations, so both round in the same way.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -31,8 +31,31 @@ _MIN_SHARE = 1e-3
 """Minimum weight of a budget, as a share of the binding one: even a budget without demand orders the candidates."""
 
 
-@dataclass(frozen=True)
-class _Weights:
+class _Arrays(NamedTuple):
+    """Arrays of the packs and of the candidates.
+
+    Attributes:
+        stream: ``float64[num_budgets, num_items]``, sizes in order of the stream.
+        capacities: ``float64[num_budgets]``.
+        pool: ``int64[num_candidates]``, positions in the stream.
+        pool_sizes: ``float64[num_budgets, num_candidates]``.
+        items: ``int64[num_items]``, positions in the stream in order of packing; output.
+        ends: ``int64[num_items]``, end of each pack in ``items``; output.
+    """
+
+    stream: Float64Array
+    capacities: Float64Array
+    pool: Int64Array
+    pool_sizes: Float64Array
+    items: Int64Array
+    ends: Int64Array
+
+
+_State: TypeAlias = tuple[int, int, int, int]
+"""Next item of the stream, number of candidates in the pool, items packed, packs made."""
+
+
+class _Weights(NamedTuple):
     """Weights of the scores; all but the last are ``float64[num_budgets]``.
 
     Attributes:
@@ -96,64 +119,45 @@ def fill_packs(sizes: Int64Array, capacities: Int64Array, straightness: float, s
     items_per_pack = num_items / expected_packs
     few_items = 2 if num_items <= _FEW_ITEMS else 1
     num_candidates = int(min(num_items, max(_MIN_CANDIDATES * few_items, 8 * min(items_per_pack, 1024))))
-    pool = np.arange(num_candidates, dtype=np.int64)
-    pool_sizes = stream[:, :num_candidates].copy()
-    items = np.empty(num_items, dtype=np.int64)
-    ends = np.empty(num_items, dtype=np.int64)
+    arrays = _Arrays(
+        stream,
+        limits,
+        pool=np.arange(num_candidates, dtype=np.int64),
+        pool_sizes=stream[:, :num_candidates].copy(),
+        items=np.empty(num_items, dtype=np.int64),
+        ends=np.empty(num_items, dtype=np.int64),
+    )
+    items = arrays.items
     fill = compiled(_fill, num_items, worth=_WORTH_COMPILING) or _fill_in_numpy
-    # Next item of the stream, number of candidates in the pool, items packed, packs made.
-    position, in_pool, num_packed, num_packs = num_candidates, num_candidates, 0, 0
-    remaining = total
+    state: _State = (num_candidates, num_candidates, 0, 0)
+    num_packed, remaining = 0, total
     # Weights depend on the remaining items: they are recomputed after every 256th part of the packs.
     while num_packed < num_items:
-        weights = _Weights.of(remaining, limits, pool_sizes[:, :in_pool], straightness)
+        weights = _Weights.of(remaining, limits, arrays.pool_sizes[:, : state[1]], straightness)
         average = float(remaining[weights.binding]) / float(num_items - num_packed)
         first_item = num_packed
-        position, in_pool, num_packed, num_packs = fill(
-            stream, limits, pool, pool_sizes, items, ends,
-            weights.scale, weights.progress, weights.deviation, weights.worth, weights.binding,
-            _SCORED_ITEMS * average, max(4, expected_packs // 256), position, in_pool, num_packed, num_packs,
-        )  # fmt: skip
+        state = fill(arrays, weights, _SCORED_ITEMS * average, max(4, expected_packs // 256), state)
+        num_packed = state[2]
         remaining = np.maximum(remaining - sizes[order[items[first_item:num_packed]]].sum(axis=0), 0.0)
-    return Packing(np.concatenate([[0], ends[:num_packs]]), order[items])
+    return Packing(np.concatenate([[0], arrays.ends[: state[3]]]), order[items])
 
 
-def _fill(
-    stream: Float64Array,
-    capacities: Float64Array,
-    pool: Int64Array,
-    pool_sizes: Float64Array,
-    items: Int64Array,
-    ends: Int64Array,
-    scale: Float64Array,
-    progress: Float64Array,
-    deviation: Float64Array,
-    worth: Float64Array,
-    binding: int,
-    bulk_room: float,
-    packs_to_make: int,
-    position: int,
-    in_pool: int,
-    num_packed: int,
-    num_packs: int,
-) -> tuple[int, int, int, int]:
+def _fill(arrays: _Arrays, weights: _Weights, bulk_room: float, packs_to_make: int, state: _State) -> _State:
     """Fill some packs; to be compiled.
 
     Args:
-        stream: ``float64[num_budgets, num_items]``, sizes in order of the stream.
-        capacities: ``float64[num_budgets]``.
-        pool: ``int64[num_candidates]``, positions in the stream; changed in place.
-        pool_sizes: ``float64[num_budgets, num_candidates]``; changed in place.
-        items: ``int64[num_items]``, positions in the stream in order of packing; output.
-        ends: ``int64[num_items]``, end of each pack in ``items``; output.
-        scale, progress, deviation, worth, binding: see ``_Weights``.
+        arrays: changed in place.
+        weights: of the scores.
         bulk_room: room in the binding budget above which items are taken in order of the stream.
         packs_to_make: number of packs.
-        position, in_pool, num_packed, num_packs: next item of the stream, candidates, items packed, packs made.
+        state: how far the packs before came.
 
     Returns:
-        The last four arguments, updated.
+        How far these packs came.
     """
+    stream, capacities, pool, pool_sizes, items, ends = arrays
+    scale, progress, deviation, worth, binding = weights
+    position, in_pool, num_packed, num_packs = state
     num_budgets, num_items = stream.shape
     pool_limit = len(pool)
     score = np.empty(pool_limit, dtype=np.float64)
@@ -262,26 +266,11 @@ def _fill(
     return position, in_pool, num_packed, num_packs
 
 
-def _fill_in_numpy(
-    stream: Float64Array,
-    capacities: Float64Array,
-    pool: Int64Array,
-    pool_sizes: Float64Array,
-    items: Int64Array,
-    ends: Int64Array,
-    scale: Float64Array,
-    progress: Float64Array,
-    deviation: Float64Array,
-    worth: Float64Array,
-    binding: int,
-    bulk_room: float,
-    packs_to_make: int,
-    position: int,
-    in_pool: int,
-    num_packed: int,
-    num_packs: int,
-) -> tuple[int, int, int, int]:
+def _fill_in_numpy(arrays: _Arrays, weights: _Weights, bulk_room: float, packs_to_make: int, state: _State) -> _State:
     """Fill the same packs in NumPy; arguments and result are as in ``_fill``."""
+    stream, capacities, pool, pool_sizes, items, ends = arrays
+    scale, progress, deviation, worth, binding = weights
+    position, in_pool, num_packed, num_packs = state
     num_budgets, num_items = stream.shape
     pool_limit = len(pool)
 
