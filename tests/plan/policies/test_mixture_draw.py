@@ -98,7 +98,9 @@ def test_four_times_the_sources_take_four_times_as_long(options):
 
 
 def queue_of(uses, *, count, replacement=False, allowance=None, epoch=0, name="a"):
-    queue = Queue(name, np.array(uses), seed=0, epoch=epoch, replacement=replacement, allowance=allowance)
+    elements = Elements([name], np.array([0, len(uses)]), np.ones(len(uses), np.int64), np.array(uses))
+    mixture = Mixture(weights={name: 1}, replacement=replacement)
+    queue = Queue(elements, 0, mixture, seed=0, epoch=epoch, allowance=allowance)
     queue.grow(count)
     return queue.elements
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
@@ -93,29 +94,31 @@ class Queue:
         uses 1 0 0 1      pass 0   2 1      pass 1   3 0 1 2      pass 2   1 3 2 0
 
     Args:
-        name: name of the source.
-        uses: ``int64[num_elements]``, how often each element was consumed before.
+        elements: elements of all sources.
+        source: number of the source.
+        mixture: the request; with ``replacement``, each draw is from the whole source.
         seed, epoch: seed and epoch of the orders; only draws with replacement use the epoch.
-        replacement: draw from the whole source each time.
         allowance: maximum draws; None for no limit.
 
-    >>> queue = Queue("a", np.array([1, 0, 1]), seed=0, epoch=0, replacement=False, allowance=4)
+    >>> elements = Elements("a", np.array([0, 3]), np.ones(3, np.int64), np.array([1, 0, 1]))
+    >>> queue = Queue(elements, 0, Mixture(weights={"a": 1}), seed=0, epoch=0, allowance=4)
     >>> queue.grow(4)
     >>> queue.elements[:1].tolist(), sorted(queue.elements[1:].tolist())
     ([1], [0, 1, 2])
     """
 
     def __init__(
-        self, name: str, uses: Int64Array, *, seed: int, epoch: int, replacement: bool, allowance: int | None
+        self, elements: Elements, source: int, mixture: Mixture, *, seed: int, epoch: int, allowance: int | None
     ) -> None:
-        self._name = name
-        self._uses = uses
+        self._begin, end = elements.bounds[source : source + 2].tolist()
+        self._uses = elements.uses[self._begin : end]
+        self._purpose = f"mixture {elements.names[source]}"
+        self._seed = seed
+        self._replacement = mixture.replacement
+        self._pass = int(self._uses.min()) if len(self._uses) else 0
+        self._stream = generator(seed=seed, epoch=epoch, purpose=f"{self._purpose} with replacement")
         self.allowance = allowance
         self.elements: Int64Array = np.empty(0, dtype=np.int64)
-        self._seed = seed
-        self._replacement = replacement
-        self._pass = int(uses.min()) if len(uses) else 0
-        self._stream = generator(seed=seed, epoch=epoch, purpose=f"mixture {name} with replacement")
 
     @property
     def is_finished(self) -> bool:
@@ -129,7 +132,7 @@ class Queue:
             num_missing = min(num_missing, self.allowance - len(self.elements))
         while num_missing > 0:
             run = self._next_run(num_missing)
-            runs.append(run)
+            runs.append(self._begin + run)
             num_missing -= len(run)
         self.elements = np.concatenate(runs)[: self.allowance]
 
@@ -137,7 +140,7 @@ class Queue:
         """Return the next draws: a whole pass, or ``count`` with replacement."""
         if self._replacement:
             return self._stream.integers(count, below=len(self._uses))
-        stream = generator(seed=self._seed, epoch=self._pass, purpose=f"mixture {self._name}")
+        stream = generator(seed=self._seed, epoch=self._pass, purpose=self._purpose)
         order = stream.permutation(len(self._uses))
         run = order[self._uses[order] <= self._pass]
         self._pass += 1
@@ -183,39 +186,31 @@ def draw(elements: Elements, mixture: Mixture, *, seed: int, epoch: int, num_tok
     >>> draw(elements, Mixture(weights={"a": 2, "b": 1}), seed=0, epoch=0).sources.tolist()
     [0, 1, 0, 0, 1, 0]
     """
-    names, begins, counts = elements.names, elements.bounds[:-1].tolist(), np.diff(elements.bounds).tolist()
-    for name, count in zip(names, counts, strict=True):
+    names = elements.names
+    # The end of the epoch: draws that each source has to give, and draws and tokens in all; -1 for no such end.
+    required = np.full(len(names), -1, dtype=np.int64)
+    limits = np.array([-1, -1], dtype=np.int64)
+    stop = None
+    if num_tokens is not None:
+        limits[1] = num_tokens
+    elif mixture.has_target:
+        limits[:] = [-1 if limit is None else limit for limit in (mixture.num_samples, mixture.num_tokens)]
+    else:
+        stop = mixture.stop
+    queues = []
+    for number, (name, (begin, end)) in enumerate(zip(names, pairwise(elements.bounds.tolist()), strict=True)):
+        count = end - begin
         if count == 0 and mixture.weights[name]:
             raise InvalidLengthsError(
                 f"source {name} of the mixture has no sample that can be packed: leave it out of "
                 f"{setting('mixture')}, or raise {setting('capacity')}"
             )
-    allowances = [mixture.allowance(name, count) for name, count in zip(names, counts, strict=True)]
-    # The end of the epoch: draws that each source has to give, and draws and tokens in all; -1 for no such end.
-    required = np.full(len(names), -1, dtype=np.int64)
-    limits = np.array([-1, -1], dtype=np.int64)
-    ends_with_first = False
-    if num_tokens is not None:
-        limits[1] = num_tokens
-    elif mixture.has_target:
-        limits[:] = [-1 if limit is None else limit for limit in (mixture.num_samples, mixture.num_tokens)]
-    elif mixture.stop is MixStop.FIRST_EXHAUSTED:
-        ends_with_first = True
-        allowances = [count if limit is None else limit for count, limit in zip(counts, allowances, strict=True)]
-    else:
-        for number, (name, count, limit) in enumerate(zip(names, counts, allowances, strict=True)):
-            required[number] = min(count, count if limit is None else limit) if mixture.weights[name] else 0
-    queues = [
-        Queue(
-            name,
-            elements.uses[begin : begin + count],
-            seed=seed,
-            epoch=epoch,
-            replacement=mixture.replacement,
-            allowance=allowance,
-        )
-        for name, begin, count, allowance in zip(names, begins, counts, allowances, strict=True)
-    ]
+        allowance = mixture.allowance(name, count)
+        if stop is MixStop.FIRST_EXHAUSTED:
+            allowance = count if allowance is None else allowance
+        elif stop is MixStop.ALL_EXHAUSTED:
+            required[number] = min(count, count if allowance is None else allowance) if mixture.weights[name] else 0
+        queues.append(Queue(elements, number, mixture, seed=seed, epoch=epoch, allowance=allowance))
     shares = np.array([mixture.shares[name] for name in names])
     sizes = elements.tokens if mixture.unit is MixUnit.TOKENS else np.ones_like(elements.tokens)
     largest_size = int(sizes.max(initial=1))
@@ -232,10 +227,7 @@ def draw(elements: Elements, mixture: Mixture, *, seed: int, epoch: int, num_tok
             for share, count, queue in zip(shares, num_drawn.tolist(), queues, strict=True):
                 if share and len(queue.elements) == count and not queue.is_finished:
                     queue.grow(count)
-            queued = [
-                begin + queue.elements[count:]
-                for begin, queue, count in zip(begins, queues, num_drawn.tolist(), strict=True)
-            ]
+            queued = [queue.elements[count:] for queue, count in zip(queues, num_drawn.tolist(), strict=True)]
             offsets, flat = offsets_of([len(part) for part in queued]), np.concatenate(queued)
             heads, amounts = offsets[:-1].copy(), np.stack([sizes[flat], elements.tokens[flat]])
         chunk, empty_source = take_turns(
@@ -247,7 +239,7 @@ def draw(elements: Elements, mixture: Mixture, *, seed: int, epoch: int, num_tok
             break
         must_grow = not queues[empty_source].is_finished
         if not must_grow:
-            if ends_with_first:
+            if stop is MixStop.FIRST_EXHAUSTED:
                 break
             # From here on the others share by their own weights: earlier deficits are not made up.
             exhausted_names.append(names[empty_source])
@@ -258,6 +250,6 @@ def draw(elements: Elements, mixture: Mixture, *, seed: int, epoch: int, num_tok
     drawn: Int64Array = np.empty(len(sources), dtype=np.int64)
     # Draws of a source keep their order in its queue.
     drawn[np.argsort(sources, kind="stable")] = np.concatenate(
-        [begin + queue.elements[:count] for begin, queue, count in zip(begins, queues, num_drawn.tolist(), strict=True)]
+        [queue.elements[:count] for queue, count in zip(queues, num_drawn.tolist(), strict=True)]
     )
     return MixtureDraw(sources, drawn, tuple(exhausted_names), is_short=bool(limits.max() > 0))
