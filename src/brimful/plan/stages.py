@@ -182,12 +182,10 @@ def consumed_samples(plan: Plan, packs: IntArrayLike, before: AnyIntArray | None
     rows = ranges(plan.offsets[:-1][pack_ids], np.diff(plan.offsets)[pack_ids])
     num_samples = plan.ledger.samples_in
     total = as_uses(before, num_samples)
-    if not len(rows):
-        return total
     sample_ids, starts = plan.sample_ids[rows], plan.starts[rows]
     order = np.lexsort((starts, sample_ids))
     ids, begins = sample_ids[order], starts[order]
-    edges = np.flatnonzero(np.r_[True, (ids[1:] != ids[:-1]) | (begins[1:] != begins[:-1])])
+    edges = np.flatnonzero((np.diff(ids, prepend=-1) != 0) | (np.diff(begins, prepend=-1) != 0))
     counts = np.zeros(num_samples, dtype=np.int64)
     # If a sample has several segments, its count is the count of its most frequent segment.
     np.maximum.at(counts, ids[edges], np.diff(np.r_[edges, len(ids)]))

@@ -70,7 +70,7 @@ class MixedSamples(Elements):
             uses: ``int64[num_samples]``, for all samples.
         """
         segment_ids = segments.ids()
-        edges = np.flatnonzero(np.r_[True, segment_ids[1:] != segment_ids[:-1]]) if len(segment_ids) else segment_ids
+        edges = np.flatnonzero(np.diff(segment_ids, prepend=-1))
         offsets = np.r_[edges, len(segment_ids)].astype(np.int64)
         ids = segment_ids[edges]
         tokens = sums_of(segments.lengths, offsets)

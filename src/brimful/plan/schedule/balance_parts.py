@@ -69,14 +69,10 @@ def balance_steps_of_parts(
             words = stream.words(micro_batches * len(window)).reshape(micro_batches, len(window))
             strata = np.take_along_axis(strata, np.argsort(words, axis=1, kind="stable")[..., None], axis=1)
             totals = loads.sum(axis=1)
-            slices = _heaviest_first(strata.transpose(1, 0, 2), totals)
+            slices = strata.transpose(1, 0, 2)
+            slices = np.take_along_axis(slices, np.argsort(-totals[slices], axis=2, kind="stable"), axis=2)
             schedules.append(bundles[assign_to_ranks(slices, totals, (ranks, micro_batches, 1))[..., 0]])
     return in_random_order(np.concatenate(schedules), stream)
-
-
-def _heaviest_first(slices: Int64Array, totals: Int64Array) -> Int64Array:
-    """Sort the last axis of ``[steps, slots, ranks]`` by weight."""
-    return np.take_along_axis(slices, np.argsort(-totals[slices], axis=2, kind="stable"), axis=2)
 
 
 def _bundles(packs: Int64Array, weights: Int64Array, size: int) -> Int64Array:
