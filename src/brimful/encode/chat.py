@@ -251,8 +251,7 @@ class ChatEncoder(RenderingEncoder):
                     f"the chat template writes today's date, so that tomorrow's tokens would differ: name the day "
                     f"with {setting('date', datetime.date.today().isoformat())}"
                 ) from None
-            message = (str(error).strip() or repr(error)).splitlines()[0]
-            raise BadSampleError(f"the chat template refuses it: {message}", sample_id=sample.sample_id) from error
+            raise _refused(sample, "it", error) from error
         text = rendered_text.text
         self.tokenizer.check(sample, text)
         # A filled skeleton proves that every message is in the text.
@@ -289,10 +288,7 @@ class ChatEncoder(RenderingEncoder):
                 "" if other is None else self._chat_template.render(other, sample.tools),
             )
         except Exception as error:  # as in ``_render_sample``
-            message = (str(error).strip() or repr(error)).splitlines()[0]
-            raise BadSampleError(
-                f"the chat template refuses its prompt or its other conversation: {message}", sample_id=sample.sample_id
-            ) from error
+            raise _refused(sample, "its prompt or its other conversation", error) from error
 
     def _check_completion(self, sample: Sample) -> None:
         super()._check_completion(sample)
@@ -414,6 +410,12 @@ class ChatEncoder(RenderingEncoder):
         if all(map(_is_empty, trained_answers)):
             return "its answers are empty"
         return "the chat template marks none of its tokens as an answer"
+
+
+def _refused(sample: Sample, part: str, error: Exception) -> BadSampleError:
+    """Return the error of a sample that the chat template refuses."""
+    message = (str(error).strip() or repr(error)).splitlines()[0]
+    return BadSampleError(f"the chat template refuses {part}: {message}", sample_id=sample.sample_id)
 
 
 def _as_date(date: datetime.date | str | None) -> datetime.date | None:

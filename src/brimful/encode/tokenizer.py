@@ -140,16 +140,14 @@ class Tokenizer:
         # Use the object of Transformers if it was loaded only for this tokenizer: making another takes half a second.
         if self._loaded is None and "hf" in self.__dict__:
             backend = self.hf.backend_tokenizer
-            backend.no_truncation()
-            backend.no_padding()
         elif self._read_backend is not None:
             backend = self._read_backend
-            backend.no_truncation()
-            backend.no_padding()
         else:
             from tokenizers import Tokenizer as Backend
 
             backend = Backend.from_str(self.facts.state)
+        backend.no_truncation()
+        backend.no_padding()
         backend.encode_special_tokens = self.facts.splits_special_tokens
         return backend
 

@@ -286,10 +286,9 @@ class DirectoryFeed(Feed):
             self._current = cursor["current"]
             self._files.update({name: _Progress(**values) for name, values in cursor["files"].items()})
         for name, progress in self._files.items():
-            if progress.rows and not progress.is_done and not (self._directory / name).exists():
-                kind = "lines" if arrival_of(name) == "lines" else "rows"
-                if kind == "rows":
-                    raise SourceError(f"{self._directory / name} was removed after its first {progress.rows:,} rows")
+            is_begun = progress.rows and not progress.is_done and arrival_of(name) == "whole"
+            if is_begun and not (self._directory / name).exists():
+                raise SourceError(f"{self._directory / name} was removed after its first {progress.rows:,} rows")
 
 
 def open_feed(

@@ -5,18 +5,22 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Literal, TypeAlias
 
 from brimful.base.arguments import option
 from brimful.base.checks import check_type
 from brimful.base.wording import setting
-from brimful.errors import SettingsError
-from brimful.sources.formats import FORMATS, RowFormat, format_named
-from brimful.sources.formats.row_format import detect_rows
+from brimful.errors import SettingsError, UnknownFormatError
+from brimful.sources.formats import FORMATS, RowFormat, detect, format_named
 from brimful.sources.media_places import MediaPlace
 from brimful.sources.reading import Reading
+from brimful.sources.sample import MalformedRowError
 
 TextUnit: TypeAlias = Literal["file", "line"]
+
+_ROWS_FOR_DETECTION = 16
+"""Number of rows at the beginning of each file from which its format is detected."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,11 +59,23 @@ class RowSettings:
         """Return the format of rows by the first of them; None if none of them can be read.
 
         Raises:
-            UnknownFormatError: they have no format that brimful knows.
+            UnknownFormatError: they have no format that brimful knows; names the file.
         """
         if self.format is not None:
             return format_named(self.format, self.fields, self.prompt)
-        return detect_rows(rows, title, fields=self.fields, ignore=self.ignore, prompt=self.prompt)
+        first_rows = [row for row in islice(rows, _ROWS_FOR_DETECTION) if not isinstance(row, MalformedRowError)]
+        if self.ignore:
+            # Without media, text with audio is not a transcript.
+            first_rows = [
+                {name: value for name, value in row.items() if name not in self.ignore}
+                if isinstance(row, Mapping)
+                else row
+                for row in first_rows
+            ]
+        try:
+            return detect(first_rows, self.fields, self.prompt) if first_rows else None
+        except UnknownFormatError as error:
+            raise UnknownFormatError(f"{title}: {error.message}") from error
 
     def reading(self, row_format: RowFormat, directory: str) -> Reading:
         """Return the reading of the rows of a file in a directory, which has their media unless another is named."""

@@ -1,8 +1,7 @@
 """The contract of a row format, the table of formats, and the choice of one by a name or by the keys of rows."""
 
 import abc
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from brimful.base.wording import setting
@@ -174,10 +173,6 @@ REFUSED_COLUMNS: dict[str, type[RowFormat]] = {}
 """Columns that change what a sample means, each with the format that says why others refuse it."""
 
 
-_ROWS_FOR_DETECTION = 16
-"""Number of rows at the beginning of each file from which its format is detected."""
-
-
 def register(*formats: type[RowFormat]) -> None:
     """Add formats, which are tried after those that are registered already."""
     for format_class in formats:
@@ -225,27 +220,6 @@ def detect(rows: Sequence[Any], fields: Mapping[str, str] | None = None, prompt:
         f"the rows have no format that brimful knows; the first {summary}. {'' if suggestion else _hint(row)}Name the format and its fields, for example "
         f"{example} (formats: {', '.join(FORMATS)})"
     )
-
-
-def detect_rows(
-    rows: Iterable[Any], title: str, *, fields: Mapping[str, str] | None, ignore: Collection[str], prompt: str | None
-) -> RowFormat | None:
-    """Return the format of the first rows of a file; None if none of them can be read.
-
-    Raises:
-        UnknownFormatError: no row matches any format; names the file.
-    """
-    readable = [row for row in islice(rows, _ROWS_FOR_DETECTION) if not isinstance(row, MalformedRowError)]
-    if ignore:
-        # Without media, text with audio is not a transcript.
-        readable = [
-            {name: value for name, value in row.items() if name not in ignore} if isinstance(row, Mapping) else row
-            for row in readable
-        ]
-    try:
-        return detect(readable, fields, prompt) if readable else None
-    except UnknownFormatError as error:
-        raise UnknownFormatError(f"{title}: {error.message}") from error
 
 
 def suggested(row: Any) -> str:
