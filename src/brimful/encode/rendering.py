@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from brimful.base.preloading import STATE
 from brimful.base.ragged import mask_of_ranges
 from brimful.base.tables import Ragged
 from brimful.base.typing import LossMask
@@ -17,11 +18,14 @@ from brimful.base.wording import setting
 from brimful.encode.chat_template import ChatTemplate
 from brimful.encode.completions import PromptAndOther, encode_borrowed, has_borrowed, mark_completions
 from brimful.encode.encoded import EncodedBatch, EncodedSample, MeasuredLengths, joined_rows
-from brimful.encode.encoder import Encoder, Engine, FastEngine, PendingBatch, PendingLengths, TokenEncoder
+from brimful.encode.encoder import Encoder, Engine, PendingBatch, PendingLengths, TokenEncoder
 from brimful.encode.token_places import Span, TextSpans
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import BadSampleError
 from brimful.sources.sample import Sample
+
+TOKENIZER = "BRIMFUL_PRELOAD_TOKENIZER"
+"""Environment variable: directory or hub id of the tokenizer that ``encode.fast.preload_tokenizer`` loads."""
 
 _NO_MEDIA = f"holds media, which takes the processor of a model: name it with {setting('processor')}"
 
@@ -102,7 +106,7 @@ class RenderingEncoder(Encoder):
 
     @cached_property
     def engine(self) -> Engine:
-        return FastEngine(self._by_reference, self.tokenizer, lambda: self._chat_template)
+        return FastEngine(self)
 
     def _by_reference(self) -> RenderingEncoder:
         """Return the same encoder with the libraries that define its tokens; itself if it uses no faster ones."""
@@ -252,3 +256,63 @@ class RenderingEncoder(Encoder):
     def _may_hide(self, context: Any) -> bool:
         """Return true if ``_target_spans`` may refuse a sample, which then has no length either."""
         return False
+
+
+class FastEngine(Engine):
+    """The libraries that tokenize, and those that render chats.
+
+    Args:
+        encoder: has a tokenizer, and a chat template if it encodes chats, which is made when needed.
+    """
+
+    def __init__(self, encoder: RenderingEncoder) -> None:
+        super().__init__(encoder._by_reference)
+        self._encoder = encoder
+
+    @property
+    def _libraries(self) -> list[Tokenizer | ChatTemplate]:
+        tokenizer, template = self._encoder.tokenizer, self._encoder._chat_template
+        return [tokenizer] if template is None else [tokenizer, template]
+
+    @property
+    def name(self) -> str:
+        return ", templates by ".join(library.engine for library in self._libraries)
+
+    @property
+    def id(self) -> str:
+        return "; ".join(filter(None, [library.engine_id for library in self._libraries]))
+
+    @property
+    def uses_threads(self) -> bool:
+        template = self._encoder._chat_template
+        return self._encoder.tokenizer.is_fast and (template is None or template.fills_plain_chats)
+
+    def trusts(self, engine_id: str) -> bool:
+        return not engine_id or all(self._owner(name).trusts(name) for name in engine_id.split("; "))
+
+    def distrust(self, engine_id: str, reason: str) -> None:
+        # Any of them may be to blame.
+        for name in engine_id.split("; "):
+            self._owner(name).distrust(name, reason)
+
+    def _owner(self, name: str) -> Tokenizer | ChatTemplate:
+        """Return the part of the encoder that encodes with a library."""
+        return self._libraries[-1 if name.startswith("templates") else 0]
+
+    def load(self) -> None:
+        for library in self._libraries:
+            library.load()
+
+    @property
+    def preload(self) -> Mapping[str, Mapping[str, str]]:
+        tokenizer, template = self._encoder.tokenizer, self._encoder._chat_template
+        if tokenizer.place is None:
+            return {}
+        # In this order: a thread loads the fast library while the server imports the rest, and is joined at the end.
+        modules = {
+            "brimful.base.preloading": {STATE: tokenizer.state_path},
+            "brimful.encode.fast.preload_tokenizer": {TOKENIZER: tokenizer.place},
+        }
+        if template is not None and template.needs_transformers:
+            modules["transformers.models.auto.tokenization_auto"] = {}
+        return modules

@@ -285,6 +285,10 @@ class Tokenizer:
         """Return the tokens of each text, ``int32``, with no special tokens added; ``check`` refuses none of them."""
         return self._fast.ids(texts) if self.is_fast else self._reference_ids(texts)
 
+    def load(self) -> None:
+        """Load the library that tokenizes."""
+        self.tokenize(["a"])
+
     def align(self, texts: Sequence[str]) -> AlignedTexts:
         """Return the tokens of each text with their places in it; the reference takes a fifth more time for these."""
         if not self._counts_bytes:

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from brimful.encode.encoder import TOKENIZER
 from brimful.encode.fast.proofs import remember
+from brimful.encode.rendering import TOKENIZER
 
 SERVER = """
 import os, sys
