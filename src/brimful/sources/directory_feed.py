@@ -111,12 +111,16 @@ class DirectoryFeed(Feed):
                 self._queue, is_listed = deque(self._unread_names(is_last=is_last)), True
                 continue
             name = self._queue[0]
-            take = self._take_pair if self._is_pair(name) else self._take_rows
-            if arrival_of(name) == "lines":
-                take = self._take_lines
             progress = self._files.setdefault(name, _Progress())
             place = progress.rows, progress.bytes, progress.is_done
-            samples += take(name, progress, most - len(samples), first_id + len(samples), is_last)
+            next_id, room = first_id + len(samples), most - len(samples)
+            if arrival_of(name) == "lines":
+                taken = self._take_lines(name, progress, room, is_last)
+            else:
+                taken = (
+                    self._take_pair(name, progress) if self._is_pair(name) else self._take_rows(name, progress, room)
+                )
+            samples += [numbered(sample, next_id + index) for index, sample in enumerate(taken)]
             is_moved = (progress.rows, progress.bytes, progress.is_done) != place
             if is_moved:
                 has_moved = True
@@ -181,9 +185,7 @@ class DirectoryFeed(Feed):
         # If media are not taken, it is still a pair, and is refused: words without their audio are a different sample.
         return name.endswith(TRANSCRIPT) or not begins_like_array(str(self._directory / name))
 
-    def _take_pair(
-        self, name: str, progress: _Progress, most: int, first_id: int, is_last: bool
-    ) -> list[Sample | BadSampleError]:
+    def _take_pair(self, name: str, progress: _Progress) -> list[Sample | BadSampleError]:
         """Take the one row of a file next to a medium."""
         path = self._directory / name
         data = path.read_bytes()
@@ -197,22 +199,10 @@ class DirectoryFeed(Feed):
         )
         progress.rows, progress.bytes, progress.is_done = 1, len(data), True
         progress.format = None if reading is None else reading.format.name
-        return [sample_of(row, first_id, reading, str(path))]
+        return [sample_of(row, reading, str(path))]
 
-    def _take_rows(
-        self, name: str, progress: _Progress, most: int, first_id: int, is_last: bool
-    ) -> list[Sample | BadSampleError]:
-        """Take rows of a file that is complete."""
-        source = self._opened(name, progress)
-        stop = min(progress.rows + most, len(source))
-        samples = [numbered(sample, first_id + index) for index, sample in enumerate(source.read(progress.rows, stop))]
-        progress.rows, progress.is_done = stop, stop == len(source)
-        if progress.is_done:
-            self._source = None
-        return samples
-
-    def _opened(self, name: str, progress: _Progress) -> Source:
-        """Return the source of a whole file; a file that was begun must be unchanged."""
+    def _take_rows(self, name: str, progress: _Progress, most: int) -> list[Sample | BadSampleError]:
+        """Take rows of a file that is complete; a file that was begun must be unchanged."""
         if self._source is None or self._source[0] != name:
             path = self._directory / name
             with open(path, "rb") as file:
@@ -224,11 +214,15 @@ class DirectoryFeed(Feed):
             source = source_of_file(str(path), self._settings, self._cache)
             progress.bytes, progress.check, progress.format = size, check, source.format_name
             self._source = (name, source)
-        return self._source[1]
+        source = self._source[1]
+        stop = min(progress.rows + most, len(source))
+        samples = list(source.read(progress.rows, stop))
+        progress.rows, progress.is_done = stop, stop == len(source)
+        if progress.is_done:
+            self._source = None
+        return samples
 
-    def _take_lines(
-        self, name: str, progress: _Progress, most: int, first_id: int, is_last: bool
-    ) -> list[Sample | BadSampleError]:
+    def _take_lines(self, name: str, progress: _Progress, most: int, is_last: bool) -> list[Sample | BadSampleError]:
         """Take lines of a file that may grow; take a last line without a line end only if nothing more will come."""
         path = self._directory / name
         with open(path, "rb") as file:
@@ -265,10 +259,7 @@ class DirectoryFeed(Feed):
             if reading is not None:
                 self._readings[name] = reading
                 progress.format = reading.format.name
-        samples = [
-            sample_of(row, first_id + index, reading, f"{path}: row {progress.rows + index}")
-            for index, row in enumerate(rows)
-        ]
+        samples = [sample_of(row, reading, f"{path}: row {number}") for number, row in enumerate(rows, progress.rows)]
         progress.check = fingerprint_bytes((tail + data[:num_bytes])[-_CHECKED_BYTES:])
         progress.rows += len(rows)
         progress.bytes += num_bytes

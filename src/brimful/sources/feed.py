@@ -86,14 +86,14 @@ def reading_of_arrivals(settings: RowSettings, rows: Iterable[Any], title: str, 
     return settings.reading(row_format, directory)
 
 
-def sample_of(row: Any, sample_id: int, reading: Reading | None, where: str) -> Sample | BadSampleError:
-    """Return the sample of a row, or the error that names its place."""
+def sample_of(row: Any, reading: Reading | None, where: str) -> Sample | BadSampleError:
+    """Return the sample of a row, or the error that names its place; neither has its number yet."""
     if isinstance(row, Sample):
-        return replace(row, sample_id=sample_id)
+        return row
     if reading is None:
         # Only if no row could be read is the format unknown; then this row is malformed.
-        return BadSampleError(str(row), sample_id=sample_id, where=where)
-    return reading.convert(sample_id, row, lambda _: where)
+        return BadSampleError(str(row), sample_id=0, where=where)
+    return reading.convert(0, row, lambda _: where)
 
 
 def numbered(sample: Sample | BadSampleError, sample_id: int) -> Sample | BadSampleError:
@@ -137,9 +137,10 @@ class RowFeed(Feed):
         if self._reading is None and not all(isinstance(row, Sample) for row in rows):
             self._set_reading(rows)
             self._format = None if self._reading is None else self._reading.format.name
+        first = self._position
         self._position += len(rows)
         return [
-            sample_of(row, first_id + index, self._reading, f"{self.title}: row {self._first + begin + index}")
+            numbered(sample_of(row, self._reading, f"{self.title}: row {first + index}"), first_id + index)
             for index, row in enumerate(rows)
         ]
 
