@@ -257,11 +257,11 @@ _TURNS = ("messages", "conversations", "prompt", "completion")
 """Columns of turns, whose contents may hold parts that are media."""
 
 
-def media_values(row: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield the values of a row that name or hold media, from columns and from parts of its messages."""
+def media_values(row: Mapping[str, Any]) -> list[Any]:
+    """Return the values of a row that name or hold media, from columns and from parts of its messages."""
     values: list[Any] = []
     map_media(row, values.append)
-    yield from values
+    return values
 
 
 def has_media_of_its_own(row: Mapping[str, Any]) -> bool:
@@ -271,7 +271,7 @@ def has_media_of_its_own(row: Mapping[str, Any]) -> bool:
     (True, False)
     """
     columns = (value for name, value in row.items() if name in MEDIA_COLUMNS)
-    return any(value is not None and value != "" for value in columns) or any(True for _ in media_values(row))
+    return any(value is not None and value != "" for value in columns) or bool(media_values(row))
 
 
 def map_media(row: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ import xxhash
 from brimful.base.tables import open_table, write_table
 from brimful.base.wording import setting
 from brimful.errors import BrimfulError, SourceNotFoundError
-from brimful.sources.copies import CatalogueRows, kept_copy, line_of, shown
+from brimful.sources.copies import CatalogueRows, begins_like_array, kept_copy, line_of, shown
 from brimful.sources.directory import ALL_SPLITS, DESCRIPTIONS, refuse_several_splits, split_of_file, walk_data
 from brimful.sources.json_rows import object_of, text_of
 from brimful.sources.media_places import COLUMN_OF_KIND, has_media_of_its_own, media_kind, media_values
@@ -65,7 +65,9 @@ def pair_folders(directory: str) -> list[str]:
         folders.append(folder)
         pair = next((name for name in rows if name[: -len(_ENDING)] in media_stems), None)
         if pair is not None and not is_layout:
-            is_layout = not _begins_like_array(os.path.join(folder, pair))
+            path = os.path.join(folder, pair)
+            require_file(path)
+            is_layout = not begins_like_array(path)
         is_layout = is_layout or all(map(_TEXT_ONLY.fullmatch, rows))
     return sorted(folders) if is_layout else []
 
@@ -197,12 +199,6 @@ def _is_row(name: str, media_stems: Mapping[str, Any] | set[str]) -> bool:
     if not name.lower().endswith(_ENDING) or name.startswith("."):
         return False
     return name not in DESCRIPTIONS or name[: -len(_ENDING)] in media_stems
-
-
-def _begins_like_array(path: str) -> bool:
-    require_file(path)
-    with open(path, "rb") as file:
-        return file.read(4096).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
 
 
 def _lines(listing: _Listing, earlier: Path | None) -> Iterator[bytes]:
