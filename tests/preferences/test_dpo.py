@@ -20,7 +20,7 @@ from brimful.preferences.dpo import (  # noqa: E402
     packed_preference_loss,
     train_on_preferences,
 )
-from brimful.preferences.pair_loss import PAIR_LOSSES  # noqa: E402
+from brimful.preferences.losses import PAIR_LOSSES  # noqa: E402
 from brimful.preferences.references import ReferenceLogps, compute_references  # noqa: E402
 from tests.preferences import preference_pairs as tiny  # noqa: E402
 

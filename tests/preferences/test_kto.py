@@ -34,10 +34,10 @@ from brimful.preferences.kto import (  # noqa: E402
     KtoCollator,
     kl_sums,
     packed_kto_loss,
+    split_kl_completions,
     train_on_kto,
     with_mismatch_targets,
 )
-from brimful.preferences.kto_loss import split_kl_completions  # noqa: E402
 from brimful.preferences.references import ReferenceLogps, compute_references  # noqa: E402
 from brimful.report.analysis.plan_facts import PlanFacts  # noqa: E402
 from brimful.report.html.page import ledger_section  # noqa: E402

@@ -11,11 +11,8 @@ torch = pytest.importorskip("torch")
 
 from brimful.collate.loss_torch import SegmentLosses  # noqa: E402
 from brimful.errors import CollateError, SettingsError  # noqa: E402
-from brimful.preferences.kto_loss import (  # noqa: E402
-    kto_loss,
-    split_kl_completions,
-    with_kl_targets,
-)
+from brimful.preferences.kto import split_kl_completions, with_kl_targets  # noqa: E402
+from brimful.preferences.losses import kto_loss  # noqa: E402
 from brimful.store.shards import assemble_pack  # noqa: E402
 
 

@@ -42,8 +42,14 @@ if TYPE_CHECKING:
         train_on_preferences,
     )
     from brimful.preferences.kto import KtoCollator, kl_sums, packed_kto_loss, train_on_kto, with_mismatch_targets
-    from brimful.preferences.kto_loss import UNPAIRED_LOSSES, KtoLosses, kto_loss
-    from brimful.preferences.pair_loss import PAIR_LOSSES, PreferenceLosses, preference_loss
+    from brimful.preferences.losses import (
+        PAIR_LOSSES,
+        UNPAIRED_LOSSES,
+        KtoLosses,
+        PreferenceLosses,
+        kto_loss,
+        preference_loss,
+    )
     from brimful.preferences.references import ReferenceLogps, compute_references, model_fingerprint
 
 __getattr__ = at_first_use(
@@ -51,8 +57,7 @@ __getattr__ = at_first_use(
     {
         "dpo": ("pair_segments", "PreferenceCollator", "packed_preference_loss", "train_on_preferences"),
         "kto": ("KtoCollator", "kl_sums", "packed_kto_loss", "train_on_kto", "with_mismatch_targets"),
-        "kto_loss": ("KtoLosses", "UNPAIRED_LOSSES", "kto_loss"),
-        "pair_loss": ("PAIR_LOSSES", "PreferenceLosses", "preference_loss"),
+        "losses": ("PAIR_LOSSES", "UNPAIRED_LOSSES", "KtoLosses", "PreferenceLosses", "kto_loss", "preference_loss"),
         "references": ("ReferenceLogps", "compute_references", "model_fingerprint"),
     },
 )

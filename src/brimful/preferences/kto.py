@@ -3,30 +3,118 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from brimful.base.fingerprint import fingerprint_of
-from brimful.base.typing import Fingerprint
+from brimful.base.typing import BoolArray, Fingerprint, Int64Array, LossMask
 from brimful.collate.torch import PackCollator
-from brimful.errors import SettingsError
-from brimful.preferences.kto_loss import (
-    AnswersAndKlCompletions,
-    KtoLosses,
-    kto_loss,
-    split_kl_completions,
-    with_kl_targets,
+from brimful.errors import CollateError, SettingsError
+from brimful.preferences.dpo import (
+    RowsCollator,
+    collator_of,
+    cu_seqlens_of,
+    pair_segments,
+    policy_and_reference,
+    train_with,
 )
+from brimful.preferences.losses import KtoLosses, kto_loss
 from brimful.preferences.references import ReferenceLogps
-from brimful.preferences.training import RowsCollator, collator_of, cu_seqlens_of, policy_and_reference, train_with
 from brimful.serve.pack_store import IndexedPacks
 from brimful.store.shards import Pack, PackSequence
 
 __all__ = ["KtoCollator", "kl_sums", "packed_kto_loss", "train_on_kto", "with_mismatch_targets"]
 
 _KTO = "kto"
+"""Key of a batch with its rows."""
+
+
+@dataclass(frozen=True)
+class AnswersAndKlCompletions:
+    """Two packs made from one pack; segment ``i`` of both belongs to the same row.
+
+    Attributes:
+        answers, kl_completions: the two packs, each with its targets.
+        is_desirable: ``bool[num_rows]``, label of each row.
+        is_row: ``bool[num_rows]``, false for a row without targets, which only completes a step.
+    """
+
+    answers: Pack
+    kl_completions: Pack
+    is_desirable: BoolArray
+    is_row: BoolArray
+
+
+def split_kl_completions(pack: Pack) -> AnswersAndKlCompletions:
+    """Split a pack of KTO into answers and KL completions.
+
+    Of samples ``2n`` and ``2n + 1`` one has targets: the answer of row ``n``, desirable if its number is even. The
+    other has a completion of another row, for the KL term; it begins at the same token as the answer::
+
+        sample    4          5             row 2 is desirable
+        tokens    Q : 4      Q : 5 6
+        targets       4                    of the KL completion: 5 6
+
+    Raises:
+        CollateError: a sample without its mate, a pair with targets on both, or a sample without its beginning.
+
+    >>> from brimful.testing.toys import toy_pack
+    >>> pack = toy_pack([4, 3])
+    >>> pack.loss_mask[4:] = False
+    >>> split_kl_completions(pack).is_desirable.tolist(), split_kl_completions(pack).kl_completions.loss_mask.tolist()
+    ([True], [False, True, True])
+    """
+    answers, others, targets = _roles(pack)
+    marked = _marked(pack, answers, others)
+    return AnswersAndKlCompletions(
+        pack.take(answers.tolist()),
+        replace(pack, loss_mask=marked).take(others.tolist()),
+        pack.sample_ids[answers] % 2 == 0,
+        targets[answers] > 0,
+    )
+
+
+def with_kl_targets(pack: Pack) -> Pack:
+    """Return a pack of KTO with the targets of its KL completions set."""
+    answers, others, _ = _roles(pack)
+    return replace(pack, loss_mask=_marked(pack, answers, others))
+
+
+def _roles(pack: Pack) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """Return the segments of the answers and of the KL completions, and the number of targets of all segments."""
+    pairs = pair_segments(pack.sample_ids)
+    targets = np.add.reduceat(pack.loss_mask.astype(np.int64), pack.cu_seqlens[:-1])
+    both = (targets[pairs] > 0).all(axis=1)
+    if both.any():
+        raise CollateError(
+            f"sample {int(pack.sample_ids[pairs[both][0, 0]])} and its mate both have targets, and a mismatch of KTO has none: "
+            f"pack rows of a format of KTO, or use PreferenceCollator"
+        )
+    cut = np.flatnonzero(pack.starts)
+    if len(cut):
+        raise CollateError(
+            f"sample {int(pack.sample_ids[cut[0]])} lost its beginning, so the answer of its mismatch begins at an "
+            f"unknown token: pack rows of KTO with overflow drop or truncate"
+        )
+    rows = np.arange(len(pairs))
+    slots = (targets[pairs[:, 1]] > 0).astype(np.int64)
+    return pairs[rows, slots], pairs[rows, 1 - slots], targets
+
+
+def _marked(pack: Pack, answers: Int64Array, others: Int64Array) -> LossMask:
+    """Return the targets of a pack, including the targets of its KL completions."""
+    mask = pack.loss_mask.copy()
+    for answer, other in zip(answers.tolist(), others.tolist(), strict=True):
+        start, stop = pack.cu_seqlens[answer : answer + 2].tolist()
+        own = pack.loss_mask[start:stop]
+        if own.any():
+            first, last = pack.cu_seqlens[other : other + 2].tolist()
+            # No token predicts the first token of a segment, so it is not a target.
+            mask[min(first + max(int(own.argmax()), 1), last) : last] = True
+    return mask
 
 
 def with_mismatch_targets(packs: PackSequence) -> _KlTargetPacks:

@@ -148,7 +148,6 @@ def compute_references(
     packs_per_batch: int = 1,
     dp_rank: int = 0,
     dp_world_size: int = 1,
-    device: Any = None,
     progress: Progress | None = None,
 ) -> Fingerprint:
     """Compute the log probability of every segment of packs in one pass without gradients, and write them to files.
@@ -158,7 +157,7 @@ def compute_references(
     takes 44 bytes of memory per segment. It uses no collective.
 
     Args:
-        model, packs, collator, packs_per_batch, device: see ``evaluate_samples``.
+        model, packs, collator, packs_per_batch: see ``evaluate_samples``; batches go to the model's device.
         directory: directory of the files, which all ranks must see.
         model_id: name of the reference model that changes with its weights, such as a revision; the fingerprint of all
             weights if None.
@@ -182,7 +181,7 @@ def compute_references(
                 some = [
                     packs[i] for i in range(number * _PACKS_PER_FILE, min((number + 1) * _PACKS_PER_FILE, len(packs)))
                 ]
-                losses = evaluate_samples(model, some, collator, packs_per_batch=packs_per_batch, device=device)
+                losses = evaluate_samples(model, some, collator, packs_per_batch=packs_per_batch)
                 columns: dict[str, Any] = {
                     "sample_ids": losses.sample_ids.astype(np.int64),
                     "logps": (-losses.nll_sum).astype(np.float32),

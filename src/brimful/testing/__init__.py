@@ -1,5 +1,44 @@
-"""For your tests: toys, strategies, contracts, and one line that checks packing."""
+"""For your tests: toys, strategies, contracts, the kit of resuming, and one line that checks packing."""
 
-from brimful.testing.assertions import assert_packing_is_right
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import brimful
+from brimful.store.shards import Pack
 
 __all__ = ["assert_packing_is_right"]
+
+
+def assert_packing_is_right(
+    model: Any,
+    collator: Callable[[list[Any]], Mapping[str, Any]],
+    samples: Sequence[Pack | Mapping[str, Any]],
+    *,
+    attention: str | Iterable[str] | None = None,
+    tolerance: float | None = None,
+    gradients: bool = True,
+) -> brimful.verify.VerifyReport:
+    """Fail unless ``verify_packing`` finds nothing wrong and shows isolation at least once.
+
+    Needs no fixture and no plugin::
+
+        def test_packing():
+            assert_packing_is_right(tiny_model("qwen2"), MyCollator(), samples, attention="sdpa")
+
+    Args:
+        model, collator, samples, attention, tolerance, gradients: as for ``verify_packing``.
+
+    Returns:
+        The report, for further assertions.
+
+    Raises:
+        AssertionError: a check failed, or nothing could be shown; the message is the table.
+    """
+    report = brimful.verify_packing(
+        model, collator, samples, attention=attention, tolerance=tolerance, gradients=gradients
+    )
+    if not report.ok:
+        raise AssertionError(f"{report.verdict}\n{report}")
+    return report

@@ -1,8 +1,8 @@
-"""Preference losses of packed pairs in PyTorch: DPO and related losses, one number for each pair."""
+"""Losses of preferences in PyTorch: DPO and related losses of each pair, and KTO of each answer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 import torch
@@ -13,7 +13,7 @@ from brimful.base.wording import setting
 from brimful.collate.loss_torch import SegmentLosses
 from brimful.errors import CollateError, SettingsError
 
-__all__ = ["PAIR_LOSSES", "PreferenceLosses", "preference_loss"]
+__all__ = ["PAIR_LOSSES", "UNPAIRED_LOSSES", "KtoLosses", "PreferenceLosses", "kto_loss", "preference_loss"]
 
 
 class PreferenceLosses(NamedTuple):
@@ -81,6 +81,13 @@ _OF_BATCHES = {
 """Losses of TRL that depend on which pairs share a micro-batch, with the reason."""
 
 
+def _check(loss_type: str, beta: Any, known: Collection[str]) -> None:
+    if loss_type not in known:
+        raise SettingsError(f"{setting('loss_type', loss_type)} is unknown: use one of {', '.join(known)}")
+    if not is_number(beta) or not beta > 0:
+        raise SettingsError(f"{setting('beta')} must be above 0 and is {beta!r}")
+
+
 def preference_loss(
     losses: SegmentLosses,
     pairs: Any,
@@ -121,10 +128,7 @@ def preference_loss(
             f"{setting('loss_type', loss_type)} {_OF_BATCHES[loss_type]}, so that packing would change it: use one of "
             f"{', '.join(PAIR_LOSSES)}"
         )
-    if loss_type not in PAIR_LOSSES:
-        raise SettingsError(f"{setting('loss_type', loss_type)} is unknown: use one of {', '.join(PAIR_LOSSES)}")
-    if not is_number(beta) or not beta > 0:
-        raise SettingsError(f"{setting('beta')} must be above 0 and is {beta!r}")
+    _check(loss_type, beta, PAIR_LOSSES)
     if label_smoothing and loss_type != "robust":
         raise SettingsError(
             f"{setting('label_smoothing')} is for {setting('loss_type', 'robust')}, and the loss is {loss_type}"
@@ -145,3 +149,79 @@ def preference_loss(
     )
     rewards = beta * ratios.detach()
     return PreferenceLosses(result, rewards[:, 0], rewards[:, 1])
+
+
+UNPAIRED_LOSSES = ("kto", "apo_zero_unpaired")
+"""Losses of TRL's ``KTOConfig.loss_type``; the second one needs no KL term."""
+
+
+class KtoLosses(NamedTuple):
+    """Losses and rewards of the rows of a micro-batch."""
+
+    losses: torch.Tensor
+    """``float32[num_rows]``, weighted. Differentiable. Divide their sum only by the number of rows of the step."""
+    rewards: torch.Tensor
+    """``float32[num_rows]``: β·(log π - log π_ref) of the answers. Detached."""
+
+
+def kto_loss(
+    losses: SegmentLosses,
+    segments: Any,
+    is_desirable: Any,
+    reference_logps: Any,
+    *,
+    kl: Any = None,
+    beta: float = 0.1,
+    loss_type: str = "kto",
+    desirable_weight: float = 1.0,
+    undesirable_weight: float = 1.0,
+) -> KtoLosses:
+    """Return the loss of each row of a packed micro-batch, equal to TRL's ``KTOTrainer`` on the same rows.
+
+    Args:
+        losses: losses of the segments, from ``per_sample_loss``; ``-nll_sum`` is the log probability of an answer.
+        segments: ``int64[num_rows]``, segment of each row's answer.
+        is_desirable: ``bool[num_rows]``, labels of the rows.
+        reference_logps: ``float[num_rows]``, log probabilities of the answers under the reference model.
+        kl: the mean of log π - log π_ref over the mismatches of the step; a value below 0 counts as 0. Needed for
+            ``kto``.
+        beta: strength of the pull to the reference.
+        loss_type: a name in ``UNPAIRED_LOSSES``; as in TRL 1.16.
+        desirable_weight, undesirable_weight: factors of the losses by label.
+
+    Raises:
+        SettingsError: no such loss, a number out of range, or a missing or unexpected KL term.
+        CollateError: labels or reference log probabilities for another number of rows.
+
+    Source: KTO (2402.01306, eq. 7), APO (2408.06266).
+
+    >>> logps = SegmentLosses(torch.tensor([2.0, 4.0]), torch.tensor([3, 3]), torch.tensor([0, 0]))
+    >>> result = kto_loss(logps, [0, 1], [True, False], [-3.0, -3.0], kl=0.0, beta=1.0, undesirable_weight=2.0)
+    >>> [round(loss, 4) for loss in result.losses.tolist()], result.rewards.tolist()
+    ([0.2689, 0.5379], [1.0, -1.0])
+    """
+    _check(loss_type, beta, UNPAIRED_LOSSES)
+    for name, weight in (("desirable_weight", desirable_weight), ("undesirable_weight", undesirable_weight)):
+        if not is_number(weight) or not weight >= 0:
+            raise SettingsError(f"{setting(name)} must be 0 or more and is {weight!r}")
+    if (kl is None) == (loss_type == "kto"):
+        reason = "needs the KL term of the step" if kl is None else "has no KL term"
+        raise SettingsError(f"{setting('loss_type', loss_type)} {reason}: {'give' if kl is None else 'leave out'} kl")
+    device = losses.nll_sum.device
+    rows = torch.as_tensor(segments, dtype=torch.int64, device=device)
+    labels = torch.as_tensor(is_desirable, dtype=torch.bool, device=device)
+    reference = torch.as_tensor(reference_logps, dtype=torch.float32, device=device)
+    if labels.shape != rows.shape or reference.shape != rows.shape:
+        raise CollateError(
+            f"is_desirable and reference_logps must be one value for each of {len(rows)} rows; their shapes are "
+            f"{tuple(labels.shape)} and {tuple(reference.shape)}"
+        )
+    ratios = -losses.nll_sum[rows] - reference
+    point = torch.zeros((), device=device)
+    if kl is not None:
+        point = torch.as_tensor(kl, dtype=torch.float32, device=device).detach().clamp(min=0)
+    signs = torch.where(labels, 1.0, -1.0)
+    weights = torch.where(labels, float(desirable_weight), float(undesirable_weight))
+    # σ(-x) is 1 - σ(x): an undesirable answer of apo_zero_unpaired loses σ(β·ratio).
+    result = weights * torch.sigmoid(-signs * beta * (ratios - point))
+    return KtoLosses(result, beta * ratios.detach())

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from brimful.collate.loss_torch import SegmentLosses, per_sample_loss  # noqa: E402
 from brimful.errors import CollateError, SettingsError  # noqa: E402
-from brimful.preferences.pair_loss import PAIR_LOSSES, preference_loss  # noqa: E402
+from brimful.preferences.losses import PAIR_LOSSES, preference_loss  # noqa: E402
 
 SEGMENTS = SegmentLosses(torch.tensor([2.0, 4.0]), torch.tensor([2, 4]), torch.tensor([0, 0]))
 
