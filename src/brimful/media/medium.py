@@ -311,7 +311,7 @@ class PlacedMedium:
         # Media of a shard have their own class, and are equal to others with the same fields.
         if not isinstance(other, PlacedMedium):
             return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in _COMPARED)
+        return all(getattr(self, name) == getattr(other, name) for name in COMPARED_FIELDS)
 
     @property
     def title(self) -> str:
@@ -347,5 +347,5 @@ class PlacedMedium:
         return content
 
 
-_COMPARED = tuple(one.name for one in fields(PlacedMedium) if one.compare)
-"""Fields of two equal media."""
+COMPARED_FIELDS = tuple(one.name for one in fields(PlacedMedium) if one.compare)
+"""Fields of two equal media: all that a shard holds of one, in the order of ``PlacedMedium``."""

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.media import MediaKind, Medium, PlacedMedium
-from brimful.media.store import KindCount, KindCounter, LargestMedium, MediaCensus
+from brimful.media.store import KindCount, LargestMedium, MediaCensus
 from brimful.store.shards import ShardRecord
 
 
@@ -19,10 +19,10 @@ def placed(name: str, tokens: int, kind: MediaKind = MediaKind.IMAGE) -> PlacedM
 
 def counted(*tokens: int) -> KindCount:
     """A shard with media of so many tokens, of sample 100 and the next; every other one is new."""
-    counter = KindCounter()
+    counter = KindCount()
     for number, size in enumerate(tokens):
         counter.add(placed(f"p{number}", size), 100 + number, 10 * size, is_first=number % 2 == 0)
-    return counter.total()
+    return counter
 
 
 def record(**items: dict[str, Any]) -> ShardRecord:
@@ -38,10 +38,10 @@ def test_a_shard_counts_its_media() -> None:
 def test_shards_sum_to_their_store(tokens: list[int], cut: int) -> None:
     """Law: a shard that is cut in two counts what both of them count; records are JSON between."""
     cut -= cut % 2  # every other medium is new, in both parts
-    counter = KindCounter()
+    counter = KindCount()
     for number, size in enumerate(tokens[cut:], cut):
         counter.add(placed(f"p{number}", size), 100 + number, 10 * size, is_first=number % 2 == 0)
-    parts = [counted(*tokens[:cut]), counter.total()]
+    parts = [counted(*tokens[:cut]), counter]
     records = [record(image=json.loads(json.dumps(part.as_dict()))) for part in parts]
     assert MediaCensus.of(records).kinds == {"image": counted(*tokens)}
 
@@ -67,9 +67,9 @@ def test_packs_of_text_have_no_line() -> None:
 
 def test_a_name_that_is_no_unicode_can_be_written() -> None:
     """Without it a file name in Latin-1 ends the job at its summary; nor does a data URL fill the log."""
-    counter = KindCounter()
+    counter = KindCount()
     counter.add(placed("\udce9" + 500 * "x", 3), 0, 30, is_first=True)
-    census = MediaCensus.of([record(image=counter.total().as_dict())])
+    census = MediaCensus.of([record(image=counter.as_dict())])
     text = "\n".join(census.lines())
     assert "\\udce9" in text
     assert len(text.encode()) < 500

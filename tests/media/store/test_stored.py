@@ -16,7 +16,7 @@ from brimful.errors import CorruptFileError
 from brimful.media import BadMediumError, MediaKind, Medium, PlacedMedium
 from brimful.media.store import MediaFiles
 from brimful.media.store.media_columns import MediaCells, cells_of
-from brimful.media.store.stored import StoredFacts, StoredMedia
+from brimful.media.store.stored import StoredFacts, stored
 from brimful.store.shards import MEDIA_VERSION, PackRows, ShardReader, ShardWriter
 from tests.media.store.test_files import written
 
@@ -37,21 +37,21 @@ def media_of(files, places):
         (MediaKind.IMAGE, "a.png", {"start": 1, "length": 4, "num_tokens": 4, "num_patches": 16, "grid": (1, 4, 4)}),
         (MediaKind.VIDEO, "ä \udcff.mp4", {"start": 9, "length": 12, "num_tokens": 8, "num_patches": 32, **video}),
     ]
-    items, stored = [], []
+    items, rows = [], []
     for (kind, name, facts), place, content in zip(in_container, places, CONTENTS, strict=False):
         medium = files.container(0).medium(kind, name, *place[1:])
         items.append(PlacedMedium(medium, fingerprint=fingerprint_bytes(content), **facts))
-        stored.append(items[-1].in_container(*place))
+        rows.append(items[-1].in_container(*place))
     sound = Medium(MediaKind.AUDIO, "c.wav", "/data/b/c.wav", offset=7, size=9)
     items.append(PlacedMedium(sound, start=30, length=2, num_tokens=2, num_mel_frames=8, segment=1))
-    stored.append(items[-1])
-    return tuple(items), stored
+    rows.append(items[-1])
+    return tuple(items), rows
 
 
-def shard(path, stored, files):
+def shard(path, rows, files):
     rows = PackRows(
         np.arange(40, dtype=np.int32), np.ones(40, dtype=bool), np.array([8, 32], dtype=np.int32), np.array([4, 2]),
-        np.zeros(2, dtype=np.int32), offsets_of([1, 1]), [stored, []],
+        np.zeros(2, dtype=np.int32), offsets_of([1, 1]), [rows, []],
     )  # fmt: skip
     with open(path, "wb") as file:
         writer = ShardWriter(file, version=MEDIA_VERSION, media_root="/data")
@@ -63,8 +63,8 @@ def shard(path, stored, files):
 def test_media_come_back_as_they_were(tmp_path):
     """All fields of all kinds: names that are no Unicode, runs and seconds of videos, files below the root."""
     files, places = files_of(tmp_path)
-    items, stored = media_of(files, places)
-    reader = shard(tmp_path / "s.arrow", stored, files)
+    items, rows = media_of(files, places)
+    reader = shard(tmp_path / "s.arrow", rows, files)
     pack = reader.pack(0)
     assert (len(pack.media), pack.media, reader.pack(1).media) == (3, items, ())
     names = [field.name for field in dataclasses.fields(PlacedMedium)]
@@ -80,17 +80,17 @@ def test_objects_are_made_when_they_are_asked_for(tmp_path, monkeypatch):
     files, places = files_of(tmp_path)
     cells = cells_of(media_of(files, places)[1], "/data")
     monkeypatch.setattr(StoredFacts, "fields", None)
-    media = StoredMedia(cells, files)
+    media = stored(cells, files)
     assert [item.read() for item in media[:2]] == [*CONTENTS[:2]]
     with pytest.raises(TypeError):
         _ = media[0].start
 
 
-def test_media_of_a_shard_are_placed_media_like_any_other(tmp_path):
+def test_media_of_a_shard_are_rows_like_any_other(tmp_path):
     """They are compared, changed, sent to other processes, and keys of dictionaries."""
     files, places = files_of(tmp_path)
-    items, stored = media_of(files, places)
-    media = StoredMedia(cells_of(stored, "/data"), files)
+    items, rows = media_of(files, places)
+    media = stored(cells_of(rows, "/data"), files)
     for item, own in zip(items, media, strict=True):
         assert isinstance(own, PlacedMedium)
         assert (own, hash(own), repr(own)[-80:]) == (item, hash(item), repr(item)[-80:])
@@ -130,7 +130,7 @@ def test_a_pack_whose_container_is_not_whole_is_not_served(tmp_path, fault, mess
 def test_flipped_bytes_are_found_before_they_are_used(tmp_path):
     """Each byte of a medium in its container; the neighbours are read as before."""
     files, places = files_of(tmp_path)
-    media = StoredMedia(cells_of(media_of(files, places)[1], "/data"), files)
+    media = stored(cells_of(media_of(files, places)[1], "/data"), files)
     container = tmp_path / "media" / "0.tar"
     whole = container.read_bytes()
     for position in range(places[1][1], places[1][1] + places[1][2]):
@@ -143,9 +143,9 @@ def test_flipped_bytes_are_found_before_they_are_used(tmp_path):
 def test_flipped_bytes_of_a_shard_are_noticed_or_harmless(tmp_path):
     """Places and digests too: another picture at a sample's tokens would train silently."""
     files, places = files_of(tmp_path)
-    items, stored = media_of(files, places)
+    items, rows = media_of(files, places)
     path = tmp_path / "s.arrow"
-    shard(path, stored, files)
+    shard(path, rows, files)
     data, raised = path.read_bytes(), 0
     # Every third byte is in each of the columns many times over.
     for position in range(0, len(data), 3):
@@ -164,7 +164,7 @@ def test_values_that_no_writer_writes(tmp_path):
     files, places = files_of(tmp_path)
     cells = cells_of(media_of(files, places)[1], "/data")
     other = MediaCells(np.full(17, 9, dtype=np.int64).tobytes()[:64] + cells.numbers[64:], *cells[1:])
-    media = StoredMedia(other, files)
+    media = stored(other, files)
     with pytest.raises(CorruptFileError, match="the media of a pack cannot be read"):
         _ = media[0].segment
 
@@ -188,15 +188,15 @@ placed = st.builds(
 def test_round_trip(tmp_path_factory, items):
     """Any media of a pack, in any order."""
     files = MediaFiles(open_blob_store(tmp_path_factory.getbasetemp()), [], "/data")
-    assert StoredMedia(cells_of(items, "/data"), files) == tuple(items)
+    assert stored(cells_of(items, "/data"), files) == tuple(items)
 
 
 def test_lists_of_media_compare_as_tuples_do(tmp_path):
     files, places = files_of(tmp_path)
-    items, stored = media_of(files, places)
-    media = StoredMedia(cells_of(stored, "/data"), files)
+    items, rows = media_of(files, places)
+    media = stored(cells_of(rows, "/data"), files)
     assert media == items
-    assert media == StoredMedia(cells_of(stored, "/data"), files)
+    assert media == stored(cells_of(rows, "/data"), files)
     assert media != items[:2]
     assert media != list(items)
     assert (media[1], media[-1], media[1:], list(reversed(media))) == (
@@ -211,11 +211,11 @@ def test_media_of_one_pack_lie_in_any_containers(tmp_path):
     """A later sample may have a picture that an earlier shard brought: containers come in no order."""
     store, (record,), offsets = written(tmp_path, *CONTENTS)
     files = MediaFiles(store, [record] * 3, "")
-    stored = []
+    rows = []
     for number, shard in enumerate((2, 0, 1, 1)):
         medium = Medium(MediaKind.IMAGE, "a", data=CONTENTS[0])
         item = PlacedMedium(medium, start=number, length=1, num_tokens=1, fingerprint=fingerprint_bytes(CONTENTS[0]))
-        stored.append(item.in_container(shard, offsets[0], len(CONTENTS[0])))
-    media = StoredMedia(cells_of(stored), files)
+        rows.append(item.in_container(shard, offsets[0], len(CONTENTS[0])))
+    media = stored(cells_of(rows), files)
     assert [item.read() for item in media] == [CONTENTS[0]] * 4
-    assert sorted(media._facts.containers) == [0, 1, 2]
+    assert sorted(media[0]._source[0].containers) == [0, 1, 2]

@@ -3,7 +3,7 @@
 The package is the ``attachment_store`` of ``brimful.base.attachment``.
 """
 
-from brimful.media.store.census import KindCount, KindCounter, LargestMedium, MediaCensus
+from brimful.media.store.census import KindCount, LargestMedium, MediaCensus
 from brimful.media.store.files import (
     ContainerWriter,
     CountedContainer,
@@ -24,7 +24,6 @@ __all__ = [
     "ContainerWriter",
     "CountedContainer",
     "KindCount",
-    "KindCounter",
     "LargestMedium",
     "MediaCensus",
     "MediaFiles",

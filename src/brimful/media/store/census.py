@@ -35,9 +35,9 @@ class LargestMedium:
     patches: int
 
 
-@dataclass(frozen=True)
+@dataclass
 class KindCount:
-    """Counts of the media of one kind in a shard, or in a store.
+    """Counts of the media of one kind in a shard, or in a store; a writer of a shard adds to them.
 
     Attributes:
         count, bytes: of media; repeated media count each time.
@@ -55,6 +55,26 @@ class KindCount:
     mel_frames: int = 0
     largest: LargestMedium | None = None
 
+    def add(self, item: PlacedMedium, sample_id: int, num_bytes: int, *, is_first: bool) -> None:
+        """Count a medium.
+
+        Args:
+            item: the medium.
+            sample_id: its sample.
+            num_bytes: its bytes, in its file or row.
+            is_first: true if no earlier pack of the store has the same content, as the same kind.
+        """
+        self.count += 1
+        self.bytes += num_bytes
+        self.distinct += is_first
+        self.tokens += item.num_tokens
+        self.patches += item.num_patches
+        self.frames += item.num_frames
+        self.mel_frames += item.num_mel_frames
+        if self.largest is None or item.num_tokens > self.largest.tokens:
+            name = item.medium.name[:_NAME_CHARACTERS].encode("utf-8", "backslashreplace").decode()
+            self.largest = LargestMedium(name, sample_id, item.num_tokens, item.num_patches)
+
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> KindCount:
         """Return the counts of the record of a shard."""
@@ -68,44 +88,8 @@ class KindCount:
     def __add__(self, later: KindCount) -> KindCount:
         """Return the counts of two parts of a store."""
         sums = {name: getattr(self, name) + getattr(later, name) for name in _SUMS}
-        return KindCount(**sums, largest=self._larger(later))
-
-    def _larger(self, later: KindCount) -> LargestMedium | None:
-        if self.largest is None or later.largest is None:
-            return self.largest or later.largest
-        return max(self.largest, later.largest, key=lambda medium: medium.tokens)
-
-
-class KindCounter:
-    """Counter of the media of one kind while a shard is written."""
-
-    def __init__(self) -> None:
-        self._sums = [0] * len(_SUMS)
-        self._largest: tuple[PlacedMedium, int] | None = None
-
-    def add(self, item: PlacedMedium, sample_id: int, num_bytes: int, *, is_first: bool) -> None:
-        """Count a medium.
-
-        Args:
-            item: the medium.
-            sample_id: its sample.
-            num_bytes: its bytes, in its file or row.
-            is_first: true if no earlier pack of the store has the same content, as the same kind.
-        """
-        sizes = item.num_tokens, item.num_patches, item.num_frames, item.num_mel_frames
-        own = (1, num_bytes, is_first, *sizes)
-        self._sums = [total + size for total, size in zip(self._sums, own, strict=True)]
-        if self._largest is None or item.num_tokens > self._largest[0].num_tokens:
-            self._largest = item, sample_id
-
-    def total(self) -> KindCount:
-        """Return the counts so far."""
-        largest = None
-        if self._largest is not None:
-            item, sample_id = self._largest
-            name = item.medium.name[:_NAME_CHARACTERS].encode("utf-8", "backslashreplace").decode()
-            largest = LargestMedium(name, sample_id, item.num_tokens, item.num_patches)
-        return KindCount(**dict(zip(_SUMS, self._sums, strict=True)), largest=largest)
+        largest = max(self.largest, later.largest, key=lambda medium: -1 if medium is None else medium.tokens)
+        return KindCount(**sums, largest=largest)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from brimful.base.typing import Fingerprint, Int64Array
 from brimful.errors import CorruptFileError
 from brimful.media import MediaKind, Medium, PlacedMedium
 from brimful.media.medium import CHANGED, BadMediumError, MediaContainer
-from brimful.media.store.census import KindCounter, MediaCensus
+from brimful.media.store.census import KindCount, MediaCensus
 from brimful.store.shards.pack import Pack
 from brimful.store.shards.shard_record import ShardRecord
 
@@ -101,12 +101,12 @@ class CountedContainer:
     def __init__(self, shard: int, open_blob: Callable[[str], Blob]) -> None:
         self._shard, self._open_blob = shard, open_blob
         self._opened: tuple[Blob, ContainerWriter] | None = None
-        self._counts: dict[str, KindCounter] = {}
+        self._counts: dict[str, KindCount] = {}
 
     def count(self, item: PlacedMedium, sample_id: int, num_bytes: int, *, is_first: bool) -> None:
-        """Count a medium of a pack (``KindCounter.add``)."""
-        counter = self._counts.setdefault(item.medium.kind.value, KindCounter())
-        counter.add(item, sample_id, num_bytes, is_first=is_first)
+        """Count a medium of a pack (``KindCount.add``)."""
+        count = self._counts.setdefault(item.medium.kind.value, KindCount())
+        count.add(item, sample_id, num_bytes, is_first=is_first)
 
     def add(self, name: str, fingerprint: Fingerprint, content: bytes, *, ending: str | None = None) -> int:
         """Append a medium and return the place of its first byte (``ContainerWriter.add``)."""
@@ -124,7 +124,7 @@ class CountedContainer:
         """
         if not self._counts:
             return None
-        items = {kind: counter.total().as_dict() for kind, counter in sorted(self._counts.items())}
+        items = {kind: count.as_dict() for kind, count in sorted(self._counts.items())}
         if self._opened is None:
             return {"items": items}
         blob, container = self._opened

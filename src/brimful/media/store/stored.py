@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import accumulate, repeat
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
 from brimful.base.fingerprint import digest_bytes
 from brimful.errors import CorruptFileError
-from brimful.media.medium import MediaContainer, MediaKind, Medium, PlacedMedium
+from brimful.media.medium import COMPARED_FIELDS, MediaContainer, MediaKind, Medium, PlacedMedium
 from brimful.media.store.files import MediaFiles
 from brimful.media.store.media_columns import (
     DIGEST_BYTES,
@@ -31,8 +31,8 @@ _NUM_RUNS = NUMBERS.index("num_runs")
 _NAME_BYTES = NUMBERS.index("name_bytes")
 
 
-class StoredMedia(Sequence[PlacedMedium]):
-    """Media of a pack of a shard. Equal to a tuple of the same media.
+def stored(cells: Sequence[bytes], files: MediaFiles) -> Sequence[PlacedMedium]:
+    """Return the media of a pack of a shard; facts other than places are read at the first use of a medium.
 
     Args:
         cells: of the pack.
@@ -42,62 +42,21 @@ class StoredMedia(Sequence[PlacedMedium]):
         CorruptFileError: a container is missing or has another size than was committed; on any access, values
             that a writer never writes.
     """
-
-    def __init__(self, cells: MediaCells, files: MediaFiles) -> None:
-        self._facts = StoredFacts(cells, files)
-        self._made: tuple[PlacedMedium, ...] | None = None
-
-    def __len__(self) -> int:
-        return len(self._facts.places)
-
-    @overload
-    def __getitem__(self, index: int) -> PlacedMedium: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> tuple[PlacedMedium, ...]: ...
-
-    def __getitem__(self, index: int | slice) -> PlacedMedium | tuple[PlacedMedium, ...]:
-        return self._items[index]
-
-    def __iter__(self) -> Iterator[PlacedMedium]:
-        return iter(self._items)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, (tuple, StoredMedia)):
-            return NotImplemented
-        return self._items == tuple(other)
-
-    def __hash__(self) -> int:
-        return hash(self._items)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return tuple, (self._items,)
-
-    def __repr__(self) -> str:
-        return repr(self._items)
-
-    @property
-    def _items(self) -> tuple[PlacedMedium, ...]:
-        if self._made is None:  # not a cached property, whose lock costs as much as a medium
-            facts = self._facts
-            # All at once: a call for each would take longer than making it.
-            items = tuple(map(_new, repeat(_OfShard, len(facts.places))))
-            for index, item in enumerate(items):
-                _set_source(item, (facts, index))
-            self._made = items
-        return self._made
-
-
-def stored(cells: Sequence[bytes], files: MediaFiles) -> Sequence[PlacedMedium]:
-    """Return the media of a pack, stored or referenced."""
-    return StoredMedia(MediaCells._make(cells), files) if cells[0] else ()
+    if not cells[0]:
+        return ()
+    facts = StoredFacts(MediaCells._make(cells), files)
+    # All at once: a call for each would take longer than making it.
+    items = tuple(map(_new, repeat(_OfShard, len(facts.places))))
+    for index, item in enumerate(items):
+        _set_source(item, (facts, index))
+    return items
 
 
 class StoredFacts:
-    """Facts of the media of one pack, as stored in a shard. Media refer to these, not to their list: no cycles.
+    """Facts of the media of one pack, as stored in a shard.
 
     Args:
-        cells, files: as in ``StoredMedia``.
+        cells, files: as in ``stored``.
 
     Attributes:
         places: container, offset and size of each medium; container -1 for a reference.
@@ -146,11 +105,12 @@ class StoredFacts:
             CorruptFileError: values that a writer never writes.
         """
         try:
-            return self._fields(index)
+            return dict(zip(COMPARED_FIELDS, self._values(index), strict=True))
         except (ValueError, IndexError) as error:
             raise CorruptFileError(f"the media of a pack cannot be read: {error}") from error
 
-    def _fields(self, index: int) -> dict[str, Any]:
+    def _values(self, index: int) -> tuple[Any, ...]:
+        """Return the values of ``COMPARED_FIELDS``."""
         (kind, segment, start, length, num_tokens, num_patches, time, height, width, num_frames) = self._rows[index][
             :10
         ]
@@ -168,26 +128,26 @@ class StoredFacts:
         runs = np.frombuffer(self._cells.runs, dtype=np.int32)[self._first_runs[index] :][:num_runs]
         seconds = self._seconds[index]
         digest = self.digests[DIGEST_BYTES * index : DIGEST_BYTES * (index + 1)]
-        return {
-            "medium": medium,
-            "start": start,
-            "length": length,
-            "num_tokens": num_tokens,
-            "num_patches": num_patches,
-            "grid": (time, height, width) if time else None,
-            "num_frames": num_frames,
-            "num_mel_frames": num_mel_frames,
-            "runs": tuple(runs.tolist()) or ONE_RUN,
-            "seconds_per_grid": None if math.isnan(seconds) else seconds,
-            "segment": segment,
-            "fingerprint": "" if digest == NO_DIGEST else digest.hex(),
-        }
+        return (
+            medium,
+            start,
+            length,
+            num_tokens,
+            num_patches,
+            (time, height, width) if time else None,
+            num_frames,
+            num_mel_frames,
+            tuple(runs.tolist()) or ONE_RUN,
+            None if math.isnan(seconds) else seconds,
+            segment,
+            "" if digest == NO_DIGEST else digest.hex(),
+        )
 
 
 class _Fact:
     """Field of ``PlacedMedium`` that is read from the shard at its first use, with all others of the medium."""
 
-    def __set_name__(self, owner: type, name: str) -> None:
+    def __init__(self, name: str) -> None:
         self._name = name
 
     def __get__(self, item: Any, owner: type) -> Any:
@@ -202,19 +162,6 @@ class _OfShard(PlacedMedium):
 
     __slots__ = ("_source",)
     _source: tuple[StoredFacts, int]
-
-    medium = _Fact()
-    start = _Fact()
-    length = _Fact()
-    num_tokens = _Fact()
-    num_patches = _Fact()
-    grid = _Fact()
-    num_frames = _Fact()
-    num_mel_frames = _Fact()
-    runs = _Fact()
-    seconds_per_grid = _Fact()
-    segment = _Fact()
-    fingerprint = _Fact()
 
     def __new__(cls, *values: Any, **named: Any) -> PlacedMedium:  # type: ignore[misc]
         return PlacedMedium(*values, **named)
@@ -233,6 +180,9 @@ class _OfShard(PlacedMedium):
     def __reduce__(self) -> tuple[object, ...]:
         return PlacedMedium, tuple(getattr(self, name) for name in PlacedMedium.__dataclass_fields__)
 
+
+for _name in COMPARED_FIELDS:
+    setattr(_OfShard, _name, _Fact(_name))
 
 _new = object.__new__
 
