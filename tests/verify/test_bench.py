@@ -12,7 +12,7 @@ from brimful import PackCollator  # noqa: E402
 from brimful.errors import CollateError, SettingsError  # noqa: E402
 from brimful.verify import Status, verify_packing  # noqa: E402
 from brimful.verify.checks import check_batch  # noqa: E402
-from brimful.verify.checks.gradients import check_backward  # noqa: E402
+from brimful.verify.checks.parity import check_backward  # noqa: E402
 from brimful.verify.models import tiny_model  # noqa: E402
 from brimful.verify.reference_samples import ReferenceSamples  # noqa: E402
 from brimful.verify.setup import PackingSetup  # noqa: E402

@@ -10,8 +10,8 @@ from brimful import PackCollator  # noqa: E402
 from brimful.errors import SettingsError  # noqa: E402
 from brimful.verify import verify_packing  # noqa: E402
 from brimful.verify.drawn_samples import (  # noqa: E402
-    RememberedFeatures,
     few_with_media,
+    remembered,
     renumbered,
 )
 from brimful.verify.models import tiny_media_model  # noqa: E402
@@ -27,7 +27,7 @@ def setup_of(store, features):
     small = renumbered(few_with_media(store, max_tokens=600))
     model = tiny_media_model(store.media_settings, small.token_ids, small.vocab)
     size = sum(len(pack) for pack in small.packs) + 9
-    return small.packs, model, PackCollator(pad_to=size, media=RememberedFeatures(features))
+    return small.packs, model, PackCollator(pad_to=size, media=remembered(features))
 
 
 @pytest.fixture(scope="module")

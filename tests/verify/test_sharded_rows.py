@@ -253,9 +253,9 @@ FAULTS_OF_SPLITS = [
     (places_by(lambda rank, size: (0, 2 * size - 1)), "tokens are on no rank", True),
     (changed(columns_whole), "not split: every rank has the whole row's", False),
     (changed(first_part_of_columns), "first part of the row", False),
-    (changed(shifted_after_the_split), "targets are shifted after the split", True),
-    (changed(columns_shifted_after_the_split), "the column the target is shifted after the split", False),
-    (changed(not_shifted), "targets lie at the predicted tokens", True),
+    (changed(shifted_after_the_split), "targets: shifted after the split", True),
+    (changed(columns_shifted_after_the_split), "old_log_probs: shifted after the split", False),
+    (changed(not_shifted), "targets: at the predicted tokens", True),
     (changed(positions_counted_anew), "start again on each rank", True),
     (changed(weights_per_row), "weights are per row and not per token", False),
 ]

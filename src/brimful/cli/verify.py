@@ -110,7 +110,7 @@ def _media_case(
 ) -> tuple[Any, list[Any], Any]:
     """Return a model, a tiny one of the packs' family if none is given, samples, and the maker of their features."""
     from brimful.media.collate import MediaFeatures
-    from brimful.verify.drawn_samples import RememberedFeatures, few_with_media, renumbered
+    from brimful.verify.drawn_samples import few_with_media, remembered, renumbered
     from brimful.verify.models import tiny_media_model
 
     if packs.media_features is not None:
@@ -125,12 +125,12 @@ def _media_case(
         rate = features.tokens_per_second
         more: dict[str, Any] = {} if rate is None else {"tokens_per_second": rate}
         model = tiny_media_model(packs.media_settings or {}, token_ids, vocab, **place, **more)
-    return model, samples, RememberedFeatures(features)
+    return model, samples, remembered(features)
 
 
 def _attention(text: str | None) -> list[str] | None:
     """Parse the implementations to try; return None for the defaults."""
-    from brimful.verify.attention_backends import IMPLEMENTATIONS
+    from brimful.verify.modes import IMPLEMENTATIONS
 
     if text is None:
         return None

@@ -10,22 +10,23 @@ import torch
 from brimful.base.checks import check_type
 from brimful.errors import BrimfulError, SettingsError
 from brimful.store.shards import Pack
-from brimful.verify.attention_backends import (
-    IMPLEMENTATIONS,
-    NotSupported,
-    current_implementation,
-    first_sentence,
-    using,
-)
 from brimful.verify.checks import check_batch
-from brimful.verify.checks.gradients import check_backward
 from brimful.verify.checks.isolation import check_isolation
 from brimful.verify.checks.labels import check_inputs_unmodified
 from brimful.verify.checks.pads import check_padding_moves_nothing
-from brimful.verify.checks.parity import check_parity, check_weights
+from brimful.verify.checks.parity import check_backward, check_parity, check_weights
 from brimful.verify.diagnosis import diagnose_leak, way_out_of_refusal
 from brimful.verify.drawn_samples import long_samples
-from brimful.verify.modes import evaluating, preserved, training
+from brimful.verify.modes import (
+    IMPLEMENTATIONS,
+    NotSupported,
+    current_implementation,
+    evaluating,
+    first_sentence,
+    preserved,
+    training,
+    using,
+)
 from brimful.verify.parity_diagnosis import explain_parity, is_random
 from brimful.verify.reference_samples import MediaMaker, ReferenceSamples
 from brimful.verify.setup import PackingSetup

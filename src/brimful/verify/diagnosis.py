@@ -19,10 +19,9 @@ import torch
 
 from brimful.base.typing import Int64Array
 from brimful.errors import BrimfulError
-from brimful.verify.attention_backends import first_sentence
 from brimful.verify.checks.isolation import Leak, measure_leaks
 from brimful.verify.checks.positions import check_positions, position_rows
-from brimful.verify.modes import in_float32
+from brimful.verify.modes import first_sentence, in_float32
 from brimful.verify.reference_samples import Change
 from brimful.verify.setup import PackingSetup
 from brimful.verify.verified_batch import CollatedBatch

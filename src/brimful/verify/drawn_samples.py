@@ -1,11 +1,9 @@
 """Small samples to verify with: random ones, or the first segments of packs."""
 
 import io
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
 from itertools import islice, zip_longest
 from typing import Any, NamedTuple
 
@@ -138,7 +136,7 @@ class _Part:
     segment: int
     length: int
 
-    @cached_property
+    @property
     def media(self) -> list[PlacedMedium]:
         """Media of the segment, placed in it."""
         pack, segment = self.pack, self.segment
@@ -202,10 +200,6 @@ def renumbered(packs: Sequence[Pack]) -> SmallPacks:
     return SmallPacks(small, -(-vocab // 64) * 64, token_ids)
 
 
-_MAX_PACKS = 64
-"""Maximum number of packs whose features are kept: some samples, with the changes made to them."""
-
-
 def other_medium(item: PlacedMedium) -> PlacedMedium | None:
     """Return another image, video or audio clip of the same size as this one; None if none can be made.
 
@@ -261,29 +255,24 @@ _MAKERS: dict[MediaKind, Callable[[Medium], bytes]] = {
 }
 
 
-class RememberedFeatures:
-    """A maker of features that keeps them, for a few small packs; training would fill its memory with it.
+def remembered(maker: Callable[[Pack], PackExtras]) -> Callable[[Pack], PackExtras]:
+    """Return a maker of features that keeps them, for a few small packs; training would fill its memory with it.
 
     Args:
-        maker: such as ``MediaFeatures``.
+        maker: such as ``MediaFeatures``: its features depend on the media and the lengths of segments alone.
 
     >>> from brimful.testing.toys import toy_pack
     >>> calls = []
-    >>> remembered = RememberedFeatures(lambda pack: calls.append(pack) or PackExtras())
-    >>> [remembered(toy_pack([2, 1])) == PackExtras() for _ in range(3)], len(calls)
+    >>> features = remembered(lambda pack: calls.append(pack) or PackExtras())
+    >>> [features(toy_pack([2, 1])) == PackExtras() for _ in range(3)], len(calls)
     ([True, True, True], 1)
     """
+    extras: dict[Any, PackExtras] = {}
 
-    def __init__(self, maker: Callable[[Pack], PackExtras]) -> None:
-        self._maker = maker
-        self._extras: OrderedDict[Any, PackExtras] = OrderedDict()
-
-    def __call__(self, pack: Pack) -> PackExtras:
-        """Return the features of a pack, which depend on its media and the lengths of its segments alone."""
+    def features(pack: Pack) -> PackExtras:
         key = (pack.media, tuple(pack.cu_seqlens.tolist()))
-        if key not in self._extras:
-            self._extras[key] = self._maker(pack)
-            if len(self._extras) > _MAX_PACKS:
-                self._extras.popitem(last=False)
-        self._extras.move_to_end(key)
-        return self._extras[key]
+        if key not in extras:
+            extras[key] = maker(pack)
+        return extras[key]
+
+    return features

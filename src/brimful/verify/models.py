@@ -12,6 +12,7 @@ from brimful.base.optional import optional
 from brimful.base.wording import setting
 from brimful.errors import SettingsError
 from brimful.media import MediaKind
+from brimful.verify.modes import first_sentence
 
 WITHOUT_SMALL_FORM = {
     "gemma4_assistant": "a draft model: it reads keys and values of the model that it drafts for",
@@ -122,7 +123,7 @@ def tiny_model(model_type: str, *, dtype: str = "float32", device: str = "cpu", 
     torch_device = device_named(device)
     try:
         config = _tiny_config(transformers, model_type)
-        auto_class = _auto_class(transformers, config, model_type)
+        auto_class = _auto_class(transformers, config.model_type)
         # On the meta device a model takes no memory, so one that does not shrink is found before it is allocated.
         with torch.device("meta"):
             size = auto_class.from_config(config).num_parameters()
@@ -136,7 +137,8 @@ def tiny_model(model_type: str, *, dtype: str = "float32", device: str = "cpu", 
         raise
     except Exception as error:  # configurations check themselves in any way they like
         raise SettingsError(
-            f"{setting('model_type', model_type)}: no small model of it can be built ({type(error).__name__}: {error}); make one "
+            f"{setting('model_type', model_type)}: no causal language model of it can be made small "
+            f"({type(error).__name__}: {first_sentence(error)}); give the type of its text model, or make one "
             f"yourself and give its directory as {setting('model')}"
         ) from error
     return model.to(torch_device).eval()
@@ -165,10 +167,7 @@ def load_model(path: str, *, dtype: str = "float32", device: str = "cpu") -> Any
     torch_device = device_named(device)
     try:
         config = transformers.AutoConfig.from_pretrained(path)
-        auto_class = transformers.AutoModelForCausalLM
-        # Models with towers are in a mapping of their own.
-        if config.model_type in _auto_names("MULTIMODAL_LM") and config.model_type not in _auto_names("CAUSAL_LM"):
-            auto_class = transformers.AutoModelForMultimodalLM
+        auto_class = _auto_class(transformers, config.model_type)
         model = auto_class.from_pretrained(path, dtype=dtype_named(dtype))
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:300]
@@ -271,19 +270,11 @@ def _auto_names(task: str) -> Any:
     return getattr(modeling_auto, f"MODEL_FOR_{task}_MAPPING_NAMES")
 
 
-def _auto_class(transformers: Any, config: Any, model_type: str) -> Any:
-    """Return the class that makes a causal language model of a configuration.
-
-    Raises:
-        SettingsError: Transformers has none.
-    """
-    if config.model_type in _auto_names("CAUSAL_LM"):
-        return transformers.AutoModelForCausalLM
-    if config.model_type in _auto_names("IMAGE_TEXT_TO_TEXT"):
-        return transformers.AutoModelForImageTextToText
-    raise SettingsError(
-        f"{setting('model_type', model_type)}: Transformers has no causal language model of it; give the type of its text model"
-    )
+def _auto_class(transformers: Any, model_type: str) -> Any:
+    """Return the class that makes causal language models of a type; models with towers have one of their own."""
+    if model_type in _auto_names("MULTIMODAL_LM") and model_type not in _auto_names("CAUSAL_LM"):
+        return transformers.AutoModelForMultimodalLM
+    return transformers.AutoModelForCausalLM
 
 
 _MODEL_TYPES = {

@@ -183,6 +183,10 @@ class VerifyReport:
             num_unnamed = len(names) - _MAX_NAMED_FAILURES
             text = ", ".join(names[:_MAX_NAMED_FAILURES]) + (f" and {num_unnamed} more" if num_unnamed > 0 else "")
             return f"FAIL: {text}"
+        return self.success()
+
+    def success(self) -> str:
+        """Return the verdict if nothing failed."""
         attentions = self._passed("isolation")
         if not attentions:
             refusals = [finding.detail for finding in self.findings if finding.status is Status.NOT_SUPPORTED]

@@ -2,14 +2,17 @@
 
 from dataclasses import replace
 from operator import itemgetter
+from typing import Any
 
+import numpy as np
 import torch
 
-from brimful.verify.checks.gradients import check_gradients
+from brimful.base.typing import IGNORE_INDEX
 from brimful.verify.checks.loss_sums import AuxiliaryLoss, check_loss, language_loss, loss_difference, other_labels
-from brimful.verify.setup import PackingSetup, PerSampleReference, difference, targets_loss
+from brimful.verify.noise import measure_movement
+from brimful.verify.setup import PackingSetup, PerSampleReference, at_least_float32, difference, targets_loss
 from brimful.verify.verified_batch import CollatedBatch
-from brimful.verify.verify_report import Diagnosis, Finding, compared, not_supported
+from brimful.verify.verify_report import Diagnosis, Finding, Status, compared, joined, not_supported
 
 
 def check_parity(
@@ -120,3 +123,107 @@ def _micro_batch_loss(setup: PackingSetup, kwargs: dict[str, object], count: int
     if loss is None:
         return None
     return float(loss) if torch.isfinite(loss) else 0.0
+
+
+_LEAK_IN_BACKWARD = Diagnosis(
+    "leak in the backward: the forward keeps samples apart, and the gradients do not (the mask of a kernel's "
+    "backward, or a custom autograd function)",
+    "another attention implementation or kernel; one sample per row if no kernel is right",
+)
+
+
+def check_gradients(setup: PackingSetup, reference: PerSampleReference, loss: torch.Tensor) -> list[Finding]:
+    """Compare the gradients of a loss by parameter; no finding if the model has no parameter that is trained."""
+    setup.model.zero_grad(set_to_none=True)
+    if loss.requires_grad:
+        loss.backward()
+    gradients = setup.take_gradients()
+    if not gradients and not reference.gradients:
+        return []
+    differences = []
+    for name in sorted({*gradients, *reference.gradients}):
+        # A parameter without a gradient on one side has zeros there, such as experts that got no token of a sample.
+        reference_gradient, gradient = reference.gradients.get(name), gradients.get(name)
+        reference_gradient = torch.zeros_like(gradients[name]) if reference_gradient is None else reference_gradient
+        gradient = torch.zeros_like(reference_gradient) if gradient is None else gradient
+        differences.append((difference(at_least_float32(reference_gradient), at_least_float32(gradient)), name))
+    worst, name = max(differences, key=itemgetter(0))
+    return [compared("gradients", worst, setup.parity_limit, failed=f"largest in {name}")]
+
+
+def check_backward(setup: PackingSetup) -> Finding | None:
+    """Take gradients of every second sample's loss at the embeddings of the others: exactly zero.
+
+    ::
+
+        targets of    a a a · · c c        gradients at    . . . b b . .      zero
+                      · · · b b · ·                        a a a . . c c      zero
+
+    A mask that holds in the forward and not in the backward moves no logit. Returns a failure, and None if nothing
+    leaks or if the model does not let its embeddings be seen.
+    """
+    if setup.batch.targets is None or not setup.with_gradients:
+        return None
+    try:
+        movement = measure_movement(
+            setup, lambda: _leaking_share(setup, setup.batch), lambda: _leaking_share(setup, setup.in_rows())
+        )
+    except _NoEmbeddingGradients:
+        return None
+    if movement.passed:
+        return None
+    detail = joined("the loss of one sample has gradients at the tokens of another", movement.remark)
+    return Finding("gradients", Status.FAIL, "", movement.size, movement.limit, detail, *_LEAK_IN_BACKWARD)
+
+
+class _NoEmbeddingGradients(Exception):
+    """A model whose embeddings give no gradients."""
+
+
+def _leaking_share(setup: PackingSetup, batch: CollatedBatch) -> float:
+    """Return the largest gradient at tokens of samples without a loss, relative to samples with a loss."""
+    assert batch.targets is not None
+    places = [place for _, place in batch.located]
+    logits, leaves = _forward_from_embeddings(setup, batch)
+    # Embeddings may run more than once, and for media; only the row's tokens count.
+    leaf = next((leaf for leaf in leaves if leaf.numel() // leaf.shape[-1] == batch.ids.size), None)
+    if leaf is None:
+        raise _NoEmbeddingGradients
+    largest = 0.0
+    for parity in (0, 1):
+        # The loss of every second sample alone: of two neighbors, exactly one has a loss.
+        targets = np.full_like(batch.targets, IGNORE_INDEX)
+        for place in places[parity::2]:
+            index = (place.row, slice(place.start, place.stop - 1))
+            targets[index] = batch.targets[index]
+        if not (targets != IGNORE_INDEX).any():
+            continue
+        (gradient,) = torch.autograd.grad(targets_loss(logits, targets), leaf, retain_graph=True, allow_unused=True)
+        if gradient is None:
+            raise _NoEmbeddingGradients
+        token_sizes = gradient.detach().abs().amax(dim=-1).reshape(batch.ids.shape).cpu()
+        sizes = [float(token_sizes[place.index].max()) for place in places]
+        own_size, foreign_size = max(sizes[parity::2], default=0.0), max(sizes[1 - parity :: 2], default=0.0)
+        largest = max(largest, foreign_size / own_size if own_size > 0 else 0.0)
+    return largest
+
+
+def _forward_from_embeddings(setup: PackingSetup, batch: CollatedBatch) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """Return the logits of a batch, and the outputs of its token embeddings as leaves that have gradients."""
+    module = next((part for part in setup.model.modules() if hasattr(part, "get_input_embeddings")), None)
+    if module is None or not isinstance(embeddings := module.get_input_embeddings(), torch.nn.Module):
+        raise _NoEmbeddingGradients
+    leaves: list[torch.Tensor] = []
+
+    def as_leaf(_: Any, __: Any, output: torch.Tensor) -> torch.Tensor:
+        leaves.append(output.detach().requires_grad_())
+        return leaves[-1]
+
+    handle = embeddings.register_forward_hook(as_leaf)
+    try:
+        with torch.enable_grad():
+            return setup.forward(batch.kwargs), leaves
+    except Exception as error:  # a model may refuse such embeddings in any way it likes
+        raise _NoEmbeddingGradients from error
+    finally:
+        handle.remove()

@@ -12,10 +12,10 @@ import torch
 
 from brimful.base.typing import IGNORE_INDEX, AnyArray, CuSeqlens, Int64Array
 from brimful.collate.batch import PackedBatch
-from brimful.collate.columns import Column, ColumnPlace
+from brimful.collate.columns import ColumnPlace
 from brimful.rl.context_parallel_split import ContextParallelLayout, ContextParallelShard
-from brimful.verify.attention_backends import first_sentence
 from brimful.verify.checks.sample_columns import same
+from brimful.verify.modes import first_sentence
 from brimful.verify.setup import difference, targets_loss
 from brimful.verify.verify_report import Diagnosis, Finding, compared, failed, not_supported, passed
 
@@ -81,21 +81,10 @@ _WAY_OUT = "split with split_for_context_parallel, in the layout of the trainer'
 
 
 def marked(batch: PackedBatch) -> PackedBatch:
-    """Return the row with tokens, targets, weights and columns of unique values, which show their origin."""
+    """Return the row with tokens, targets and weights of unique values, which show their origin."""
     places = np.arange(len(batch.input_ids), dtype=np.int64)
-    is_target = batch.labels != IGNORE_INDEX
-    numbers = places.astype(np.float32)
-    columns = (
-        Column("of_the_token", np.stack([numbers, -numbers], axis=1), fill=-1, place=ColumnPlace.TOKEN),
-        Column("of_the_target", np.where(is_target, numbers, np.float32(-1)), fill=-1, place=ColumnPlace.TARGET),
-    )
-    return replace(
-        batch,
-        input_ids=places,
-        labels=np.where(is_target, places, IGNORE_INDEX),
-        loss_weights=np.where(is_target, numbers + 1, 0).astype(np.float32),
-        columns=columns,
-    )
+    labels = np.where(batch.labels != IGNORE_INDEX, places, IGNORE_INDEX)
+    return replace(batch, input_ids=places, labels=labels, loss_weights=(places + 1).astype(np.float32))
 
 
 def check_split(batch: PackedBatch, cp_size: int, layout: ContextParallelLayout, split: Split) -> Finding:
@@ -247,7 +236,7 @@ def _fields(row: PackedBatch) -> dict[str, AnyArray]:
     fields["target_weights"] = _shifted(row.target_weights, 0, row)
     for column in row.columns:
         is_target = column.place is ColumnPlace.TARGET
-        fields[column.name] = _shifted(column.values, -1, row) if is_target else column.values
+        fields[column.name] = _shifted(column.values, column.fill, row) if is_target else column.values
     return fields
 
 
@@ -264,14 +253,13 @@ def _diagnose_field(
     name: str, field: AnyArray | None, whole: AnyArray, places: Int64Array, row: PackedBatch
 ) -> Diagnosis:
     """Name the mistake in one array of a rank."""
-    title = f"the column {name[3:].replace('_', ' ')}" if name.startswith("of_the") else name
     as_tokens = "split columns as tokens are split"
     if field is None:
-        return Diagnosis(f"{title} is lost by the split", as_tokens)
+        return Diagnosis(f"{name}: lost by the split", as_tokens)
     result = np.asarray(field)
     if len(result) == len(whole) != len(places):
-        return Diagnosis(f"{title} is not split: every rank has the whole row's", as_tokens)
-    for mistake, diagnosis in _mistakes(name, title, result, whole, places, row):
+        return Diagnosis(f"{name}: not split: every rank has the whole row's", as_tokens)
+    for mistake, diagnosis in _mistakes(name, result, whole, places, row):
         if same(result, mistake):
             return diagnosis
     if name == "target_weights" and len(set(result[result != 0].tolist())) <= 1:
@@ -279,35 +267,33 @@ def _diagnose_field(
             "one weight for the whole row: weights are per row and not per token",
             "split weights as tokens are split",
         )
-    return Diagnosis(f"{title} has other values than its tokens", as_tokens)
+    return Diagnosis(f"{name}: other values than its tokens have", as_tokens)
 
 
 def _mistakes(
-    name: str, title: str, result: AnyArray, whole: AnyArray, places: Int64Array, row: PackedBatch
+    name: str, result: AnyArray, whole: AnyArray, places: Int64Array, row: PackedBatch
 ) -> Iterator[tuple[AnyArray, Diagnosis]]:
     """Yield arrays of a rank that are made by mistake."""
     before_split = "shift over the whole row, before the split"
     labels_and_fills: dict[str, tuple[AnyArray, float]] = {
-        "targets": (row.labels, IGNORE_INDEX),
-        "target_weights": (row.target_weights, 0),
-        "of_the_target": (row.columns[1].values, -1),
+        column.name: (column.values, column.fill) for column in row.columns if column.place is ColumnPlace.TARGET
     }
+    labels_and_fills |= {"targets": (row.labels, IGNORE_INDEX), "target_weights": (row.target_weights, 0)}
     segments = row.segment_index[places]
     if name in labels_and_fills:
         labels, fill = labels_and_fills[name]
         part = labels[places]
-        cause = (
-            f"{title} {'are' if name.startswith('target') else 'is'} shifted after the split: the last token of a "
-            f"slice has the first of another slice for its target"
+        after_split = Diagnosis(
+            f"{name}: shifted after the split: the last token of a slice has the first of another slice for its target",
+            before_split,
         )
-        after_split = Diagnosis(cause, before_split)
         # The last token of a rank may have anything, as nothing follows it there.
         for end in (fill, *result[-1:]):
             yield np.append(part[1:], end).astype(result.dtype), after_split
         in_slices = np.append(part[1:], np.asarray(fill, dtype=part.dtype))
         in_slices[np.append(segments[1:] != segments[:-1], True)] = fill
         yield in_slices, after_split
-        yield part, Diagnosis(f"{title} lie at the predicted tokens: nothing was shifted", before_split)
+        yield part, Diagnosis(f"{name}: at the predicted tokens: nothing was shifted", before_split)
     if name == "position_ids":
         way_out = "split the positions of the row"
         local = np.arange(len(places))
@@ -317,10 +303,10 @@ def _mistakes(
         yield places, Diagnosis("position_ids are places in the row, not in the segment", way_out)
     yield (
         whole[: len(places)],
-        Diagnosis(f"{title}: every rank has the first part of the row", "split columns as tokens are split"),
+        Diagnosis(f"{name}: every rank has the first part of the row", "split columns as tokens are split"),
     )
     for by, way in ((1, "right"), (-1, "left")):
-        diagnosis = Diagnosis(f"{title} is shifted by one token to the {way}", "leave values at their tokens")
+        diagnosis = Diagnosis(f"{name}: shifted by one token to the {way}", "leave values at their tokens")
         yield np.roll(whole, by, axis=0)[places], diagnosis
         yield np.roll(whole[places], by, axis=0), diagnosis
 
