@@ -165,7 +165,7 @@ def join_columns(
     for column in first:
         group = [columns_of_pack[column.name] for columns_of_pack in by_name]
         for peer, (_, _, title) in zip(group, parts, strict=True):
-            if _kind(peer) != _kind(column):
+            if _described(peer) != _described(column):
                 raise CollateError(
                     f"{title}: column {column.name!r} is {_described(peer)} and {_described(column)} elsewhere in the batch"
                 )
@@ -178,14 +178,10 @@ def join_columns(
     return tuple(row_columns)
 
 
-def _kind(column: Column) -> tuple[Any, ...]:
-    # The fill as text, because NaN is not equal to itself.
-    return column.values.shape[1:], column.values.dtype, repr(float(column.fill)), column.place
-
-
 def _described(column: Column) -> str:
+    """Describe what columns of one name must have in common; the fill with all digits."""
     shape = "".join(f", {size}" for size in column.values.shape[1:])
-    return f"{column.values.dtype}[tokens{shape}] with fill {column.fill:g} of the {ColumnPlace(column.place).value}"
+    return f"{column.values.dtype}[tokens{shape}] with fill {float(column.fill):.17g} of the {ColumnPlace(column.place).value}"
 
 
 def _title(values: Any) -> str:

@@ -157,23 +157,20 @@ class PackCollator:
         if self._vocab_size is not None:
             check_vocabulary(packs, self._vocab_size)
         fill, start = self.pad_token_id, self._position_start
+        rows, padding = [slice(None)], Padding() if self.dialect.row_per_sample else self.padding
         if self.dialect.row_per_pack:
-            ends = [*accumulate(map(len, groups), initial=0)]
-            rows = [slice(*pair) for pair in pairwise(ends)]
+            rows = [slice(*pair) for pair in pairwise(accumulate(map(len, groups), initial=0))]
             padding = self._row_padding([packs[row] for row in rows])
-            batches = [
-                lay_out(
-                    packs[row],
-                    padding=padding,
-                    extras=None if extras is None else extras[row],
-                    pad_token_id=fill,
-                    position_start=start,
-                )
-                for row in rows
-            ]
-        else:
-            padding = Padding() if self.dialect.row_per_sample else self.padding
-            batches = [lay_out(packs, padding=padding, extras=extras, pad_token_id=fill, position_start=start)]
+        batches = [
+            lay_out(
+                packs[row],
+                padding=padding,
+                extras=None if extras is None else extras[row],
+                pad_token_id=fill,
+                position_start=start,
+            )
+            for row in rows
+        ]
         # Positions before weights: a function for weights sees the rest of the batch in its final form.
         if self._mrope:
             batches = [

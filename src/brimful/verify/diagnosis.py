@@ -21,7 +21,7 @@ from brimful.base.typing import Int64Array
 from brimful.errors import BrimfulError
 from brimful.verify.checks.isolation import Leak, measure_leaks
 from brimful.verify.checks.positions import check_positions, position_rows
-from brimful.verify.modes import first_sentence, in_float32
+from brimful.verify.modes import experiment, first_sentence, in_float32
 from brimful.verify.reference_samples import Change
 from brimful.verify.setup import PackingSetup
 from brimful.verify.verified_batch import CollatedBatch
@@ -151,11 +151,7 @@ def _diagnosis_of_model(setup: PackingSetup, leak: Leak, refusal: str) -> Diagno
             f"{_ONE_PER_ROW}; no batch repairs this here",
         )
     # A mask of all pairs leaves the model nothing to compute: if it stops the leak, the model's own mask is wrong.
-    try:
-        stops = _stops(setup, leak, [lambda batch: {"attention_mask": _block_mask(setup, batch)}])
-    except Exception:  # an experiment: a model that refuses the mask has answered
-        stops = False
-    if stops:
+    if experiment(lambda: _stops(setup, leak, [lambda batch: {"attention_mask": _block_mask(setup, batch)}])):
         return Diagnosis(
             f"{name} builds its attention mask without position_ids, so nothing tells it where samples begin",
             f"flash attention with cu_seq_lens on a GPU; a block-diagonal [B, 1, T, T] attention_mask (which replaces "

@@ -94,9 +94,10 @@ def few_of(packs: Iterable[Pack], *, vocab: int, max_tokens: int) -> list[Pack]:
             parts.append(_Part(pack, segment, length))
             room -= length
         packs_of_parts.append(parts)
-    _refuse_too_few(sum(map(len, packs_of_parts)))
-    small_packs = map(_pack_of, packs_of_parts)
-    return [replace(pack, input_ids=(pack.input_ids % vocab).astype(np.int32), attachments=()) for pack in small_packs]
+    return [
+        replace(pack, input_ids=(pack.input_ids % vocab).astype(np.int32), attachments=())
+        for pack in _assembled(packs_of_parts)
+    ]
 
 
 def few_with_media(packs: Iterable[Pack], *, max_tokens: int) -> list[Pack]:
@@ -112,7 +113,6 @@ def few_with_media(packs: Iterable[Pack], *, max_tokens: int) -> list[Pack]:
         for pack in islice(packs, _PACKS_WITH_MEDIA)
         for segment, length in enumerate(np.diff(pack.cu_seqlens).tolist())
     ]
-    _refuse_too_few(len(parts))
     parts.sort(key=lambda part: part.length)
     with_media = [part for part in parts if part.media]
     without = [part for part in parts if not part.media]
@@ -125,7 +125,7 @@ def few_with_media(packs: Iterable[Pack], *, max_tokens: int) -> list[Pack]:
         if part.length <= room and len(choice) < _MAX_SAMPLES:
             choice.append(part)
             room -= part.length
-    return [_pack_of(choice[first::_NUM_PACKS]) for first in range(_NUM_PACKS)]
+    return _assembled([choice[first::_NUM_PACKS] for first in range(_NUM_PACKS)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,24 +145,24 @@ class _Part:
         return [replace(item, start=item.start - start, segment=0) for item in pack.media if item.segment == segment]
 
 
-def _pack_of(parts: Sequence[_Part]) -> Pack:
-    """Return a pack of parts of other packs, with their media."""
-    ids, masks, sample_ids, starts = [], [], [], []
-    for part in parts:
-        pack, segment = part.pack, part.segment
-        tokens = slice(int(pack.cu_seqlens[segment]), int(pack.cu_seqlens[segment]) + part.length)
-        ids.append(np.array(pack.input_ids[tokens]))
-        masks.append(np.array(pack.loss_mask[tokens]))
-        sample_ids.append(int(pack.sample_ids[segment]))
-        starts.append(int(pack.starts[segment]))
-    return assemble_pack(ids, masks, sample_ids, starts, [part.media for part in parts])
-
-
-def _refuse_too_few(num_segments: int) -> None:
-    if num_segments < 2:
+def _assembled(packs_of_parts: Sequence[Sequence[_Part]]) -> list[Pack]:
+    """Return packs of parts of other packs, with their media."""
+    if sum(map(len, packs_of_parts)) < 2:
         raise SettingsError(
             f"isolation needs at least two samples, and the packs have fewer: give other {setting('packs')}"
         )
+    packs = []
+    for parts in packs_of_parts:
+        ids, masks, sample_ids, starts = [], [], [], []
+        for part in parts:
+            pack, segment = part.pack, part.segment
+            tokens = slice(int(pack.cu_seqlens[segment]), int(pack.cu_seqlens[segment]) + part.length)
+            ids.append(np.array(pack.input_ids[tokens]))
+            masks.append(np.array(pack.loss_mask[tokens]))
+            sample_ids.append(int(pack.sample_ids[segment]))
+            starts.append(int(pack.starts[segment]))
+        packs.append(assemble_pack(ids, masks, sample_ids, starts, [part.media for part in parts]))
+    return packs
 
 
 class SmallPacks(NamedTuple):

@@ -1,11 +1,15 @@
 """Temporary settings of a model, and its own again afterwards: a mode without randomness, float32, an attention."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+
+from brimful.errors import BrimfulError
+
+Result = TypeVar("Result")
 
 IMPLEMENTATIONS = ("eager", "sdpa", "flex_attention", "flash_attention_2")
 """Implementations that are tried if the caller names none."""
@@ -140,6 +144,20 @@ def _rates(holder: Any) -> list[tuple[str, float]]:
         and value > 0
         and (any(word in name for word in _RATE_WORDS) or (is_dropout and name == "p"))
     ]
+
+
+def experiment(run: Callable[[], Result]) -> Result | None:
+    """Return the result of a run of the model; None if the model refuses it, in whichever way it likes.
+
+    Raises:
+        BrimfulError: the samples or the collator are at fault.
+    """
+    try:
+        return run()
+    except BrimfulError:
+        raise
+    except Exception:
+        return None
 
 
 class NotSupported(Exception):

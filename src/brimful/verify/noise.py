@@ -19,21 +19,20 @@ from dataclasses import dataclass
 
 import torch
 
-from brimful.errors import BrimfulError
-from brimful.verify.modes import in_float32
-from brimful.verify.setup import PackingSetup
+from brimful.verify.modes import experiment, in_float32
+from brimful.verify.setup import PackingSetup, parity_limit_of
 
 LOW_PRECISIONS = (torch.bfloat16, torch.float16)
 """Precisions in which rounding is large enough to change a router's choice."""
+
+_PRECISE = (torch.float64, torch.float32)
+"""Precisions in which rounding is far below any leak: the movement that parity allows always passes."""
 
 _NOISE_FACTOR = 8
 """Movement that passes ÷ movement with a row for each sample."""
 
 _MAX_NOISE = 1e-3
 """Largest relative movement in float32 that can be rounding."""
-
-_ALWAYS_ALLOWED = {torch.float64: 1e-9, torch.float32: 1e-5}
-"""Relative movement that always passes, by dtype; nothing in lower precisions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,26 +77,24 @@ def measure_movement(
     size = measure()
     if setup.tolerance is not None:
         return Movement(size, setup.tolerance)
-    always_allowed = _ALWAYS_ALLOWED.get(setup.dtype, 0.0)
+    always_allowed = parity_limit_of(setup.dtype) if setup.dtype in _PRECISE else 0.0
     if size <= always_allowed:
         return Movement(size, always_allowed)
-    try:
-        noise = measure_in_rows()
-    except BrimfulError:
-        raise
-    except Exception:  # a model of packed rows may take one row only
+    noise = experiment(measure_in_rows)
+    if noise is None:  # a model of packed rows may take one row only
         remark = "a row for each sample is refused, so the effect of rounding was not measured"
         return Movement(size, always_allowed, remark=remark)
     # If nothing moves in rows, rounding is ruled out as the reason.
     if noise == 0 or setup.dtype not in LOW_PRECISIONS:
         return Movement(size, _limit(noise, always_allowed), noise)
+
     # In low precision a leak can be smaller than rounding, so no limit would tell the two apart.
-    try:
+    def measure_both() -> tuple[float, float]:
         with in_float32(setup.model):
-            precise_size, precise_noise = measure(), measure_in_rows()
-    except BrimfulError:
-        raise
-    except Exception:  # kernels of low precision only, or no room for the weights
+            return measure(), measure_in_rows()
+
+    precise = experiment(measure_both)
+    if precise is None:  # kernels of low precision only, or no room for the weights
         remark = (
             f"rounding in {setup.dtype_name} moves {noise:.1e} with a row for each sample, and float32 cannot run here"
         )
@@ -105,7 +102,8 @@ def measure_movement(
     remark = (
         f"told in float32; rounding in {setup.dtype_name} moves {size:.1e}, and {noise:.1e} with a row for each sample"
     )
-    limit = _limit(precise_noise, _ALWAYS_ALLOWED[torch.float32])
+    precise_size, precise_noise = precise
+    limit = _limit(precise_noise, parity_limit_of(torch.float32))
     return Movement(precise_size, limit, precise_noise, precise=True, remark=remark)
 
 

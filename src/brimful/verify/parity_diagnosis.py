@@ -12,10 +12,9 @@ from dataclasses import replace
 
 import torch
 
-from brimful.errors import BrimfulError
 from brimful.verify.checks.isolation import movement_in_rows
 from brimful.verify.checks.parity import check_parity, check_weights
-from brimful.verify.modes import in_float32
+from brimful.verify.modes import experiment, in_float32
 from brimful.verify.noise import LOW_PRECISIONS
 from brimful.verify.setup import PackingSetup
 from brimful.verify.verify_report import Diagnosis, Finding, joined
@@ -62,12 +61,10 @@ def explain_parity(setup: PackingSetup, findings: list[Finding]) -> list[Finding
             "switch the randomness off where the model is not in training mode (training=self.training)",
         )
         return _with_diagnosis(findings, diagnosis)
-    try:
-        in_rows, _ = check_parity(setup, setup.per_sample_reference(), setup.in_rows())
-    except BrimfulError:
-        raise
-    except Exception:  # a model of packed rows may take one row only
+    parity = experiment(lambda: check_parity(setup, setup.per_sample_reference(), setup.in_rows()))
+    if parity is None:  # a model of packed rows may take one row only
         return _with_diagnosis(findings, _NO_ROWS)
+    in_rows, _ = parity
     # Packing is the place of the fault, or the model, if a row for each sample differs as well.
     diagnosis = _IN_ROWS_TOO if any(finding.failed for finding in in_rows) else _IN_PACKS_ONLY
     if may_round:
@@ -86,15 +83,17 @@ def _explain_in_float32(
         in_rows: with a row for each sample.
         diagnosis: of a fault.
     """
-    try:
+
+    def check_precisely() -> list[Finding]:
         with in_float32(setup.model):
             reference = setup.per_sample_reference()
             precise, auxiliary = check_parity(setup, reference, setup.batch)
             if any(finding.check == "weights" for finding in findings):
                 precise.append(check_weights(setup, reference, auxiliary))
-    except BrimfulError:
-        raise
-    except Exception:  # kernels of low precision only, or no room for the weights
+        return precise
+
+    precise = experiment(check_precisely)
+    if precise is None:  # kernels of low precision only, or no room for the weights
         return _with_diagnosis(findings, _NO_FLOAT32)
     if any(_is_unexplained(finding, may_round=True) for finding in precise):
         return _with_diagnosis(findings, diagnosis)

@@ -15,6 +15,7 @@ from brimful.collate.dialects.tensors import (
     row,
     shifted_labels,
     thd_boundaries,
+    token_row,
 )
 from brimful.errors import CollateError
 
@@ -102,14 +103,9 @@ def to_ms_swift(batch: PackedBatch) -> dict[str, Any]:
 
     ms-swift itself reads every position 0 as the beginning of a segment, so each token of its own padding is a segment.
     """
-    tensors = {
-        "input_ids": row(batch.input_ids),
-        "labels": row(batch.labels),
-        "position_ids": row(batch.position_ids),
-        **flash_boundaries(batch),
-    }
+    tensors = {**token_row(batch), **flash_boundaries(batch)}
     if batch.rope_positions is not None:
-        tensors["text_position_ids"] = tensors["position_ids"]
+        tensors["text_position_ids"] = row(batch.position_ids)
         tensors["position_ids"] = torch.from_numpy(batch.rope_positions[:, None])
     return {**tensors, **other_tensors(batch, weights="loss_scale")}
 

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 
 from brimful.base.typing import IGNORE_INDEX, Float64Array, Int64Array
+from brimful.verify.modes import experiment
 from brimful.verify.setup import ModelOutput, PackingSetup, PerSampleReference, difference, targets_loss
 from brimful.verify.verified_batch import CollatedBatch, as_rows
 from brimful.verify.verify_report import Diagnosis, Finding, Status, not_supported
@@ -202,11 +203,8 @@ def _mean_of_means(sums: Float64Array, counts: Int64Array, groups: npt.ArrayLike
 
 def _model_loss(setup: PackingSetup, kwargs: dict[str, Any]) -> float | None:
     """Return the model's own loss; None if it gives none that way."""
-    try:
-        with torch.no_grad():
-            loss = setup.output(kwargs).loss
-    except Exception:  # an experiment: a loss that needs more than labels cannot be checked
-        return None
+    with torch.no_grad():
+        loss = experiment(lambda: setup.output(kwargs).loss)  # a loss that needs more than labels cannot be checked
     return None if loss is None or not torch.isfinite(loss) else float(loss)
 
 

@@ -27,10 +27,9 @@ def reference_places(cu_seqlens: CuSeqlens, cp_size: int, layout: ContextParalle
     >>> reference_places(np.array([0, 4, 8]), 2, ContextParallelLayout.ZIGZAG_SEGMENTS)
     [[0, 3, 4, 7], [1, 2, 5, 6]]
     """
-    bounds = _bounds(cu_seqlens, layout)
     if layout is ContextParallelLayout.CONTIGUOUS:
-        return _dealt(bounds, cp_size, lambda rank: (2 * rank, 2 * rank + 1))
-    return _dealt(bounds, cp_size, lambda rank: (rank, 2 * cp_size - 1 - rank))
+        return _dealt(cu_seqlens, cp_size, layout, lambda rank: (2 * rank, 2 * rank + 1))
+    return _dealt(cu_seqlens, cp_size, layout, lambda rank: (rank, 2 * cp_size - 1 - rank))
 
 
 def wrong_places(
@@ -43,8 +42,8 @@ def wrong_places(
         ContextParallelLayout.CONTIGUOUS: "equal parts in order (contiguous)",
     }
     right = reference_places(cu_seqlens, cp_size, layout)
-    swapped = _dealt(_bounds(cu_seqlens, layout), cp_size, lambda rank: (2 * cp_size - 1 - rank, rank))
-    without_mirror = _dealt(_bounds(cu_seqlens, layout), cp_size, lambda rank: (rank, cp_size + rank))
+    swapped = _dealt(cu_seqlens, cp_size, layout, lambda rank: (2 * cp_size - 1 - rank, rank))
+    without_mirror = _dealt(cu_seqlens, cp_size, layout, lambda rank: (rank, cp_size + rank))
     wrong = [
         (name, reference_places(cu_seqlens, cp_size, mistake)) for mistake, name in names.items() if mistake != layout
     ]
@@ -57,14 +56,13 @@ def wrong_places(
     return [(name, places) for name, places in wrong if places != right]
 
 
-def _bounds(cu_seqlens: CuSeqlens, layout: ContextParallelLayout) -> list[int]:
-    """Return the bounds of what is cut: every segment, or the whole row."""
-    bounds: list[int] = cu_seqlens.tolist()
-    return bounds if layout is ContextParallelLayout.ZIGZAG_SEGMENTS else [0, bounds[-1]]
-
-
-def _dealt(bounds: list[int], cp_size: int, slices_of: Callable[[int], tuple[int, int]]) -> list[list[int]]:
-    """Cut each part between two bounds into 2·cp slices and give each rank its own."""
+def _dealt(
+    cu_seqlens: CuSeqlens, cp_size: int, layout: ContextParallelLayout, slices_of: Callable[[int], tuple[int, int]]
+) -> list[list[int]]:
+    """Cut every segment, or the whole row, into 2·cp slices and give each rank its own."""
+    bounds = cu_seqlens.tolist()
+    if layout is not ContextParallelLayout.ZIGZAG_SEGMENTS:
+        bounds = [0, bounds[-1]]
     places: list[list[int]] = [[] for _ in range(cp_size)]
     for begin, end in pairwise(bounds):
         size = (end - begin) // (2 * cp_size)
