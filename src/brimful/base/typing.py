@@ -1,9 +1,10 @@
-"""Array aliases: the name says dtype, shape and unit.
+"""Aliases of types: the name of an array says dtype, shape and unit.
 
 >>> import numpy as np
 >>> lengths: Lengths = np.array([3, 5], dtype=np.int32)
 """
 
+import os
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -15,6 +16,9 @@ IGNORE_INDEX = -100
 
 PAIRS_PER_BLOCK = 64 * 64
 """Pairs of patches in one unit of the budget ``patch_blocks``: sums of squared patches exceed 32 bits."""
+
+AnyPath: TypeAlias = str | os.PathLike[str]
+"""Path, or where URLs are allowed, a URL."""
 
 Fingerprint: TypeAlias = str
 """32 hexadecimal digits that identify ordered contents and settings."""

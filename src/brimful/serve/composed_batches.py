@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 from typing import Any, NamedTuple, TypeAlias
 
 from brimful.base.arguments import as_settings, understands
 from brimful.base.checks import check_type, setting_number
 from brimful.base.fingerprint import fingerprint_of
-from brimful.base.typing import AnyIntArray
+from brimful.base.typing import IntArrayLike
 from brimful.base.wording import counted
 from brimful.errors import CollateError, SettingsError, StateError
 from brimful.lengths.table import LengthTable
@@ -293,8 +293,8 @@ class ComposedBatches(RankLoader[ComposedOrder]):
         batching: Batching,
         collate_fn: Callable[[list[Pack]], Any] | None = None,
         *,
-        lengths: AnyIntArray | Sequence[int] | None = None,
-        loss_tokens: AnyIntArray | Sequence[int] | None = None,
+        lengths: IntArrayLike | None = None,
+        loss_tokens: IntArrayLike | None = None,
         agree: Callable[[bool], bool] | None = None,
         **options: Any,
     ) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from brimful.base.arguments import CAPACITY_NAMES, understands
 from brimful.base.checks import check_type
 from brimful.base.fingerprint import short
-from brimful.base.typing import AnyIntArray
+from brimful.base.typing import AnyPath, IntArrayLike
 from brimful.base.wording import counted, setting
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoded_samples import EncodedSamples
@@ -119,10 +119,10 @@ class PackedDataset(IndexedPacks):
     )
     def __init__(
         self,
-        directory: str | os.PathLike[str] | PackStore,
+        directory: AnyPath | PackStore,
         *,
-        media_root: str | os.PathLike[str] | None = None,
-        cache_dir: str | os.PathLike[str] | None = None,
+        media_root: AnyPath | None = None,
+        cache_dir: AnyPath | None = None,
         cache_bytes: int | None = None,
     ) -> None:
         if isinstance(directory, PackStore) and media_root is not None:
@@ -150,7 +150,7 @@ class PackedDataset(IndexedPacks):
     def from_plan(
         cls,
         source: Source | Any,
-        encoder: Encoder | str | os.PathLike[str] | Any,
+        encoder: Encoder | AnyPath | Any,
         plan: Plan,
         *,
         transforms: Sequence[Transform] = (),
@@ -182,8 +182,8 @@ class PackedDataset(IndexedPacks):
         capacity: int,
         *,
         encode: Any = None,
-        lengths: LengthTable | AnyIntArray | Sequence[int] | None = None,
-        path: str | os.PathLike[str] | None = None,
+        lengths: LengthTable | IntArrayLike | None = None,
+        path: AnyPath | None = None,
         num_proc: int | None = None,
         **options: Any,
     ) -> PackedDataset:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import os
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -14,7 +13,7 @@ from brimful.base.attachment import attachment_store
 from brimful.base.blobs import BlobStore, LocalCopies, PromisedBlobs, open_blob_store
 from brimful.base.checks import path_of, position, positions
 from brimful.base.fingerprint import fingerprint_stream, short
-from brimful.base.typing import Fingerprint
+from brimful.base.typing import AnyPath, Fingerprint
 from brimful.base.wording import counted
 from brimful.errors import CorruptFileError, UnfinishedStoreError
 from brimful.plan import Alignment
@@ -54,7 +53,7 @@ class ShardFiles:
         store: BlobStore,
         media: Any,
         *,
-        cache_dir: str | os.PathLike[str] | None = None,
+        cache_dir: AnyPath | None = None,
         cache_bytes: int | None = None,
         are_read_whole: bool = False,
     ) -> None:
@@ -190,10 +189,10 @@ class PackStore(IndexedPacks):
 
     def __init__(
         self,
-        directory: str | os.PathLike[str],
+        directory: AnyPath,
         *,
-        media_root: str | os.PathLike[str] | None = None,
-        cache_dir: str | os.PathLike[str] | None = None,
+        media_root: AnyPath | None = None,
+        cache_dir: AnyPath | None = None,
         cache_bytes: int | None = None,
     ) -> None:
         self.directory = path_of("directory", directory, "the path of a pack store")
@@ -254,10 +253,10 @@ class PackStore(IndexedPacks):
 
 
 def open_packs(
-    directory: str | os.PathLike[str],
+    directory: AnyPath,
     *,
-    media_root: str | os.PathLike[str] | None = None,
-    cache_dir: str | os.PathLike[str] | None = None,
+    media_root: AnyPath | None = None,
+    cache_dir: AnyPath | None = None,
     cache_bytes: int | None = None,
 ) -> PackStore:
     """Open a finished pack store.

@@ -13,7 +13,7 @@ import numpy as np
 from brimful.base.fingerprint import fingerprint_array, fingerprint_bytes
 from brimful.base.rng import generator
 from brimful.base.tokenized import TokenizedSample, read_tokenized
-from brimful.base.typing import AnyIntArray, Int64Array, Lengths
+from brimful.base.typing import Int64Array, IntArrayLike, Lengths
 from brimful.base.wording import counted
 from brimful.encode.encoded import EncodedSample
 from brimful.errors import CollateError, EncodeError, LengthChangedError, SettingsError, StateError
@@ -39,8 +39,8 @@ class IndexedSampleFeed:
     def __init__(
         self,
         source: Any,
-        lengths: AnyIntArray | Sequence[int],
-        loss_tokens: AnyIntArray | Sequence[int] | None,
+        lengths: IntArrayLike,
+        loss_tokens: IntArrayLike | None,
         *,
         by_targets: bool,
         seed: int | None,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from brimful.base.fingerprint import differing_keys
-from brimful.base.typing import Lengths
+from brimful.base.typing import AnyPath, Lengths
 from brimful.base.wording import setting
 from brimful.errors import CacheMismatchError, EncodeError, LengthChangedError, SettingsError
 from brimful.lengths.int_arrays import as_lengths
@@ -74,7 +74,7 @@ class EncodedRows:
                 return as_lengths(lengths)
         return None
 
-    def lengths(self, path: str | os.PathLike[str] | None, num_proc: int | None) -> Lengths:
+    def lengths(self, path: AnyPath | None, num_proc: int | None) -> Lengths:
         """Return the lengths in a file, or measure them by encoding every row once and write them to the file.
 
         With several ranks only the first measures, because rows with random lengths differ between processes.
@@ -91,7 +91,7 @@ class EncodedRows:
         distributed.broadcast(numbers, 0)
         return as_lengths(numbers.cpu().numpy())
 
-    def _own_lengths(self, path: str | os.PathLike[str] | None, num_proc: int | None) -> Lengths:
+    def _own_lengths(self, path: AnyPath | None, num_proc: int | None) -> Lengths:
         """Return the lengths in a file, after comparing the identity of its data set and some rows; or measure them."""
         content = getattr(self.dataset, "fingerprint", getattr(self.dataset, "_fingerprint", None))
         identity = {"data set": self.title, "fingerprint": str(content), "samples": len(self)}

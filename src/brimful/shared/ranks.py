@@ -17,7 +17,7 @@ from brimful.base.cache import cache_dir, exclusive
 from brimful.base.checks import check_type, is_number, setting_number
 from brimful.base.fingerprint import canonical_json, differing_keys, fingerprint_of, short
 from brimful.base.optional import optional
-from brimful.base.typing import Fingerprint
+from brimful.base.typing import AnyPath, Fingerprint
 from brimful.base.wording import setting
 from brimful.encode.encoder import Encoder
 from brimful.errors import CorruptFileError, PlanMismatchError, SettingsError
@@ -110,7 +110,7 @@ _LONGEST_SHOWN = 40
 
 
 def arguments_of(
-    source: Source, encoder: Encoder, settings: PlanSettings | None = None, cache: str | os.PathLike[str] | None = None
+    source: Source, encoder: Encoder, settings: PlanSettings | None = None, cache: AnyPath | None = None
 ) -> Arguments:
     """Return the arguments of this rank.
 
@@ -130,7 +130,7 @@ def arguments_of(
     return arguments
 
 
-def kept_fingerprint(source: Source, cache: str | os.PathLike[str] | None = None) -> Fingerprint:
+def kept_fingerprint(source: Source, cache: AnyPath | None = None) -> Fingerprint:
     """Return the fingerprint of a source; only one of the processes that share a cache reads the bytes of its files.
 
     It is kept until the files change. Rows outside files, such as rows in memory, are read by each process.

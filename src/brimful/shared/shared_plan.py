@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import multiprocessing.context
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,7 +16,7 @@ from brimful.base.cache import cache_dir as default_cache_dir
 from brimful.base.checks import check_type, setting_number
 from brimful.base.fingerprint import short
 from brimful.base.progress import Progress, make_progress
-from brimful.base.typing import AnyIntArray, Fingerprint
+from brimful.base.typing import AnyPath, Fingerprint, IntArrayLike
 from brimful.base.wording import counted, setting
 from brimful.errors import SettingsError
 from brimful.measure import LengthCache, LengthTable
@@ -39,7 +38,7 @@ _MAX_PATH = 4096
 class SharedSettings(SampleSettings):
     """Settings of ``shared_plan``, which documents them."""
 
-    directory: str | os.PathLike[str] | None = None
+    directory: AnyPath | None = None
     name: str = "train"
     job: str | None = None
     rank: int | None = None
@@ -62,7 +61,7 @@ def shared_plan(
     encoder: Any,
     settings: PlanSettings,
     *,
-    groups: AnyIntArray | Sequence[int] | None = None,
+    groups: IntArrayLike | None = None,
     domains: Sequence[str] | None = None,
     lengths: LengthTable | LengthCache | None = None,
     **options: Any,

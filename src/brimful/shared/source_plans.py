@@ -14,7 +14,7 @@ from brimful.base.cache import exclusive
 from brimful.base.fingerprint import fingerprint_array, fingerprint_of
 from brimful.base.progress import Progress
 from brimful.base.tables import Ragged, open_table, write_table
-from brimful.base.typing import AnyIntArray, Fingerprint, Int32Array, Int64Array
+from brimful.base.typing import Fingerprint, Int32Array, Int64Array, IntArrayLike
 from brimful.base.wording import setting
 from brimful.encode.choose import as_encoder
 from brimful.encode.encoder import Encoder
@@ -157,7 +157,7 @@ class SourcePlans:
     encoder: Any
     settings: PlanSettings
     directory: Path
-    groups: AnyIntArray | Sequence[int] | None
+    groups: IntArrayLike | None
     domains: Domains | Sequence[str] | None
     lengths: LengthTable | LengthCache | None
     sample_settings: SampleSettings

@@ -14,13 +14,13 @@ only shards before the oldest checkpoint from which any group of ranks may still
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from brimful.base.blobs import BlobStore, open_blob_store
 from brimful.base.checks import check_type, setting_number
+from brimful.base.typing import AnyPath
 from brimful.base.wording import differences, setting
 from brimful.errors import CorruptFileError, SettingsError, StateError
 from brimful.store.shards import ShardRecord, StreamLog
@@ -124,7 +124,7 @@ def expired_below(store: BlobStore) -> int:
         return 0
 
 
-def remove_acknowledged(directory: str | os.PathLike[str], groups: list[str], *, keep: int = 2) -> int:
+def remove_acknowledged(directory: AnyPath, groups: list[str], *, keep: int = 2) -> int:
     """Remove the shards that no checkpoint of any group needs.
 
     If the process is killed at any point, the same call continues. Records of the log stay: they are small, and
@@ -156,7 +156,7 @@ def remove_acknowledged(directory: str | os.PathLike[str], groups: list[str], *,
     return max(first, first_needed)
 
 
-def mark_completed(directory: str | os.PathLike[str], groups: list[str]) -> int:
+def mark_completed(directory: AnyPath, groups: list[str]) -> int:
     """Put an empty ``.completed`` file next to each shard whose packs every group has acknowledged.
 
     They are for inspection and for programs that wait for such files, and are derived from the acknowledgments: nothing
@@ -180,9 +180,7 @@ def mark_completed(directory: str | os.PathLike[str], groups: list[str]) -> int:
     return first_needed
 
 
-def _first_needed(
-    directory: str | os.PathLike[str], groups: list[str], keep: int
-) -> tuple[BlobStore, list[ShardRecord], int]:
+def _first_needed(directory: AnyPath, groups: list[str], keep: int) -> tuple[BlobStore, list[ShardRecord], int]:
     """Return store, shards, and the first shard that a group needs to resume from its ``keep`` latest positions."""
     if not groups:
         raise SettingsError("name the groups that train on the stream: what they have not acknowledged stays")

@@ -13,7 +13,6 @@ opens all shards.
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from enum import Enum
 from typing import Any, Literal, TypeAlias
 
 from brimful.base.checks import check_rank, choice_of, is_number, setting_number, whole_number
+from brimful.base.typing import AnyPath
 from brimful.base.wording import setting
 from brimful.errors import SettingsError
 from brimful.plan.schedule import Tail
@@ -63,7 +63,7 @@ class StreamSettings:
     on_corrupt: OnCorrupt = "error"
     repeat: bool = False
     group: str | None = None
-    cache_dir: str | os.PathLike[str] | None = None
+    cache_dir: AnyPath | None = None
     cache_bytes: int | None = None
 
     def __post_init__(self) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from brimful.base.fingerprint import fingerprint_of
 from brimful.base.ragged import offsets_of
-from brimful.base.typing import IGNORE_INDEX
+from brimful.base.typing import IGNORE_INDEX, AnyPath
 from brimful.base.wording import counted
 from brimful.errors import BadSampleError, SettingsError, SourceError
 from brimful.integrations.packed_layouts.packed_lines import CHUNK_NAME, rows_of_pack
@@ -37,7 +37,7 @@ _MAX_SAMPLES = 1 << 20
 """Sample numbers reserved for each pack."""
 
 
-def holds_chunks(directory: str | os.PathLike[str]) -> bool:
+def holds_chunks(directory: AnyPath) -> bool:
     """Return true for a directory that has chunks and is not a stream.
 
     >>> holds_chunks(".")
@@ -55,7 +55,7 @@ class FollowedChunks(FollowedLog):
         timeout: maximum seconds of one wait; None waits forever.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], *, timeout: float | None = None) -> None:
+    def __init__(self, directory: AnyPath, *, timeout: float | None = None) -> None:
         self.directory, self._timeout = Path(directory), timeout
         self.shards, self.end = [], None
         self.header = {"identity": {"plan": fingerprint_of(["chunks", os.path.realpath(directory)]), "lanes": 1}}
@@ -122,7 +122,7 @@ class ChunkPacks(FollowedPacks):
 
     def __init__(
         self,
-        directory: str | os.PathLike[str],
+        directory: AnyPath,
         settings: StreamSettings,
         convert: Callable[[Any, int], Any] | None = None,
     ) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from brimful.base.attachment import attachment_store
 from brimful.base.blobs import BlobStore, open_blob_store
 from brimful.base.checks import path_of
+from brimful.base.typing import AnyPath
 from brimful.base.wording import counted, setting
 from brimful.errors import CorruptFileError, ShardExpiredError, StateError, StreamTimeoutError
 from brimful.plan.schedule import Tail
@@ -127,9 +128,7 @@ class FollowedPacks:
         SettingsError, NotAPackStoreError: see ``StreamLoader``.
     """
 
-    def __init__(
-        self, directory: str | os.PathLike[str], settings: StreamSettings, *, are_shards_shared: bool = False
-    ) -> None:
+    def __init__(self, directory: AnyPath, settings: StreamSettings, *, are_shards_shared: bool = False) -> None:
         self.directory = path_of("directory", directory, "the path of a stream")
         self._store, self._are_shards_shared = open_blob_store(directory), are_shards_shared
         self._follow(FollowedLog(self._store, timeout=settings.timeout), settings)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any, Literal, TypeAlias
@@ -11,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 from brimful.base.arguments import understands
 from brimful.base.checks import index_of, setting_number, whole_number
 from brimful.base.fingerprint import short
-from brimful.base.typing import Fingerprint
+from brimful.base.typing import AnyPath, Fingerprint
 from brimful.base.wording import counted, setting
 from brimful.errors import SettingsError, UnfinishedStoreError
 from brimful.plan import Alignment
@@ -76,7 +75,7 @@ class LazyShardedDataset:
     )
     def __init__(
         self,
-        directory: str | os.PathLike[str],
+        directory: AnyPath,
         *,
         num_packs: int | None = None,
         lanes: int | None = None,
@@ -84,7 +83,7 @@ class LazyShardedDataset:
         beyond: Beyond = "error",
         timeout: float | None = None,
         on_corrupt: OnCorrupt = "error",
-        cache_dir: str | os.PathLike[str] | None = None,
+        cache_dir: AnyPath | None = None,
         cache_bytes: int | None = None,
     ) -> None:
         if beyond not in ("error", "pad", "repeat"):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from brimful.base.arguments import as_settings, understands
 from brimful.base.checks import whole_number
+from brimful.base.typing import AnyPath
 from brimful.base.wording import setting
 from brimful.errors import SettingsError, StateError
 from brimful.serve.loader import RankLoader
@@ -140,7 +140,7 @@ class StreamLoader(RankLoader[FollowedOrder]):
     @understands({}, StreamSettings)
     def __init__(
         self,
-        directory: str | os.PathLike[str],
+        directory: AnyPath,
         collate_fn: Callable[[list[Pack]], Any] | None = None,
         **options: Any,
     ) -> None:
