@@ -35,6 +35,15 @@ def test_check_store_finds_a_swapped_shard(tmp_path):
         check_store(tmp_path / "b", plan=plan)
 
 
+def test_a_shard_that_is_gone_is_named(tmp_path):
+    """A store that lost a file is damaged, and the file is in the message."""
+    written(tmp_path, [5] * 9, 5)
+    path = sorted((tmp_path / "shards").iterdir())[1]
+    path.unlink()
+    with pytest.raises(CorruptFileError, match=f"{path.name} is missing: its packs were committed"):
+        check_store(tmp_path)
+
+
 def test_totals_count_a_split_sample_once(tmp_path):
     """Eight samples of 5 tokens and one of 12, which three packs share."""
     progress = Progress()

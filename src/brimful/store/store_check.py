@@ -1,22 +1,18 @@
 """Full check of a pack store against its log and its plan."""
 
-import contextlib
 import os
-import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import xxhash
 
 from brimful.base.attachment import attachment_store
-from brimful.base.blobs import BlobStore, LocalCopies, open_blob_store
+from brimful.base.blobs import open_blob_store
 from brimful.base.progress import Progress
 from brimful.base.typing import SampleIds
 from brimful.base.wording import counted
 from brimful.errors import CorruptFileError, UnfinishedStoreError
 from brimful.plan import Plan
-from brimful.store.shards import Pack, ShardReader, ShardRecord, StreamLog
+from brimful.store.shards import Pack, ShardReader, StreamLog, checked_file
 
 
 @dataclass(frozen=True)
@@ -74,7 +70,9 @@ def check_store(
     with progress.stage("check", total=end.packs, unit="packs"):
         for record in records:
             attached.check_shard(record)
-            with _checked_file(store, record) as path:
+            if store.size(record.file) is None:
+                raise CorruptFileError(f"{store.url}/{record.file} is missing: its packs were committed")
+            with checked_file(store, record.file, record.xxh3_128, in_place=True) as path:
                 reader = ShardReader(path, size=record.bytes, media=files)
                 for row in range(record.packs):
                     pack = reader.pack(row)
@@ -94,23 +92,6 @@ def check_store(
     # A split sample is in several packs and counts once.
     num_samples = len(np.unique(np.concatenate(sample_ids))) if sample_ids else 0
     return StoreCheck(len(records), num_packs, num_tokens, num_samples, attached.num_checked)
-
-
-@contextlib.contextmanager
-def _checked_file(store: BlobStore, record: ShardRecord) -> Iterator[str]:
-    """Yield the local path of a shard whose bytes have the committed hash; a temporary copy if the store is a URL."""
-    path = store.local_path(record.file)
-    if path is None:
-        # A cached copy would not show the bytes in the store.
-        with tempfile.TemporaryDirectory() as folder:
-            copies = LocalCopies(store, folder)
-            with contextlib.closing(copies.open(record.file, size=record.bytes, xxh3_128=record.xxh3_128)) as copy:
-                yield copy.path
-        return
-    # The hash covers the bytes of the file; the reader checks the meaning of each row.
-    if xxhash.xxh3_128_hexdigest(store.get(record.file)) != record.xxh3_128:
-        raise CorruptFileError(f"{store.url}/{record.file} has other bytes than were committed")
-    yield path
 
 
 def _is_planned(plan: Plan, index: int, pack: Pack) -> bool:

@@ -1,12 +1,16 @@
 """Reader of a shard: packs by row, as checked views of the mapped file (``format.py`` has its columns)."""
 
+import contextlib
 import os
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from brimful.base.attachment import attachment_store
+from brimful.base.blobs import BlobStore
+from brimful.base.fingerprint import fingerprint_bytes
 from brimful.base.ragged import offsets_of
 from brimful.base.tables import to_numpy
 from brimful.errors import CorruptFileError
@@ -152,3 +156,28 @@ class ShardReader:
             *(ids, mask, cu_seqlens - cu_seqlens[0], sample_ids, starts),
             () if self._attached is None else self._attached.stored(attached, self._media),
         )
+
+
+@contextlib.contextmanager
+def checked_file(store: BlobStore, key: str, xxh3_128: str, *, in_place: bool = False) -> Iterator[str]:
+    """Yield the path of a shard whose bytes have the committed hash: of a copy that is removed with the block.
+
+    Args:
+        store, key, xxh3_128: of the shard.
+        in_place: yield the file itself if the store is local.
+
+    Raises:
+        FileNotFoundError: no such shard.
+        CorruptFileError: other bytes.
+    """
+    data = store.get(key)
+    if fingerprint_bytes(data) != xxh3_128:
+        raise CorruptFileError(f"{store.url}/{key} has other bytes than were committed")
+    path = store.local_path(key) if in_place else None
+    if path is not None:
+        yield path
+        return
+    with tempfile.NamedTemporaryFile(suffix=".arrow") as file:
+        file.write(data)
+        file.flush()
+        yield file.name

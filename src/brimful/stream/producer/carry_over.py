@@ -7,8 +7,6 @@ it holds places and fingerprints (``media/job/producer.py`` has the bytes of the
 
 from __future__ import annotations
 
-import contextlib
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,12 +14,19 @@ from typing import Any
 import numpy as np
 
 from brimful.base.blobs import Blob, BlobGroup, BlobStore
-from brimful.base.fingerprint import fingerprint_bytes
 from brimful.base.typing import LossMask, TokenIds
 from brimful.base.wording import setting
-from brimful.errors import CollateError, CorruptFileError, OversizedSampleError
+from brimful.errors import CollateError, OversizedSampleError
 from brimful.plan.stream.lookahead import StreamPacks
-from brimful.store.shards import MEDIA_VERSION, SHARD_VERSION, Pack, ShardReader, ShardWriter, assemble_pack
+from brimful.store.shards import (
+    MEDIA_VERSION,
+    SHARD_VERSION,
+    Pack,
+    ShardReader,
+    ShardWriter,
+    assemble_pack,
+    checked_file,
+)
 
 
 @dataclass
@@ -161,7 +166,8 @@ def load_carry_over(
         CorruptFileError: it is damaged.
     """
     files = None if carried_media is None else carried_media.files(facts.get("containers", []))
-    with _opened(store, facts, files) as reader:
+    with checked_file(store, facts["file"], facts["xxh3_128"]) as path:
+        reader = ShardReader(path, size=facts["bytes"], media=files)
         rows = [reader.pack(row) for row in range(facts["ready"] + facts["waiting"])]
     packs = [
         Pack(
@@ -176,15 +182,3 @@ def load_carry_over(
         for row in rows
     ]
     return packs[: facts["ready"]], packs[facts["ready"] :]
-
-
-@contextlib.contextmanager
-def _opened(store: BlobStore, facts: dict[str, Any], media: Any) -> Iterator[ShardReader]:
-    """Open the file from a temporary copy, which is deleted with the block."""
-    data = store.get(facts["file"])
-    if fingerprint_bytes(data) != facts["xxh3_128"]:
-        raise CorruptFileError(f"{store.url}/{facts['file']} has other bytes than were committed")
-    with tempfile.NamedTemporaryFile(suffix=".arrow") as file:
-        file.write(data)
-        file.flush()
-        yield ShardReader(file.name, size=facts["bytes"], media=media)
