@@ -16,7 +16,6 @@ This is a radix sort by place, highest digit first, with two passes; the second 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,54 +55,40 @@ class Records:
     size_bits: int
 
 
-@dataclass(frozen=True)
-class BucketKernels:
-    """Compiled loops of this module: in NumPy, buckets would save no time."""
-
-    count: Callable[..., None]
-    write: Callable[..., None]
-    read: Callable[..., None]
-
-
-def bucket_kernels(num_items: int) -> BucketKernels | None:
-    """Return the loops for this number of items; None if they are not compiled."""
-    count, write, read = (compiled(function, num_items) for function in (_count_words, _write, _read))
-    if count is None or write is None or read is None:
-        return None
-    return BucketKernels(count, write, read)
-
-
 def write_records(
     pieces: Pieces,
     sizes: AnyIntArray,
     places: AnyIntArray,
     order: AnyIntArray,
-    kernels: BucketKernels,
-) -> Records:
-    """Write the record of each pack to its bucket.
+) -> Records | None:
+    """Write the record of each pack to its bucket; None without compiled code, as buckets save no time in NumPy.
 
     Args:
         pieces: from ``PackRuns.in_tiles``, cut at every ``TILE_PACKS`` packs.
         sizes: items of each pack, in the order of opening; at least one pack.
         places, order: see ``PackRuns.assign``.
     """
+    count, write = (compiled(function, len(order)) for function in (_count_words, _write))
+    if count is None or write is None:
+        return None
     num_items, num_packs = len(order), len(sizes)
     size_bits = int(sizes.max()).bit_length()
     packs_of_a_bucket = max(1, BUCKET_WORDS * num_packs // (num_items + num_packs))
     # The head has to fit a signed word.
     shift = min(packs_of_a_bucket.bit_length() - 1, 8 * order.dtype.itemsize - 1 - size_bits)
     num_words = np.zeros(-(-num_packs >> shift), dtype=np.int64)
-    kernels.count(places, sizes, shift, num_words)
+    count(places, sizes, shift, num_words)
     begins = offsets_of(num_words)
     words = np.empty(num_items + num_packs + STEP, dtype=order.dtype)
-    kernels.write(pieces, places, sizes, TILE_PACKS, shift, size_bits, begins[:-1].copy(), order, words)
+    write(pieces, places, sizes, TILE_PACKS, shift, size_bits, begins[:-1].copy(), order, words)
     return Records(words, begins, shift, size_bits)
 
 
-def read_records(records: Records, num_packs: int, items: AnyIntArray, kernels: BucketKernels) -> Offsets:
+def read_records(records: Records, num_packs: int, items: AnyIntArray) -> Offsets:
     """Write the items of all packs in the order of their places, and return the offsets: ``int64[num_packs + 1]``."""
     offsets = np.zeros(num_packs + 1, dtype=np.int64)
-    kernels.read(records.words, records.begins, records.shift, records.size_bits, items, offsets)
+    read = compiled(_read, len(items)) or _read
+    read(records.words, records.begins, records.shift, records.size_bits, items, offsets)
     return offsets
 
 

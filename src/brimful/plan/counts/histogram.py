@@ -59,28 +59,25 @@ class Histogram:
         >>> Histogram.of_counts(np.array([4, 8, 4]), np.array([1, 2, 3]))
         Histogram({4: 4, 8: 2})
         """
-        distinct, entry = np.unique(lengths, return_inverse=True)
-        sums = np.zeros(len(distinct), dtype=np.int64)
-        np.add.at(sums, entry, counts)
-        return cls(distinct.astype(np.int64, copy=False), sums)
+        if int(lengths.max(initial=0)) >= DENSE_LENGTHS:
+            distinct, entry = np.unique(lengths, return_inverse=True)
+            sums = np.zeros(len(distinct), dtype=np.int64)
+            np.add.at(sums, entry, counts)
+            return cls(distinct.astype(np.int64, copy=False), sums)
+        dense = np.bincount(lengths, weights=counts).astype(np.int64)  # sums are exact below 2**53
+        distinct = np.flatnonzero(dense)
+        return cls(distinct, dense[distinct])
 
     @classmethod
     def sum(cls, parts: Sequence[Histogram]) -> Histogram:
-        """Add up histograms.
+        """Add up histograms, at least one.
 
         >>> Histogram.sum([Histogram.of(np.array([3, 1, 3])), Histogram.of(np.array([1]))])
         Histogram({1: 2, 3: 2})
         """
-        longest = max((int(part.lengths[-1]) for part in parts if len(part.lengths)), default=0)
-        if longest >= DENSE_LENGTHS:
-            return cls.of_counts(
-                np.concatenate([part.lengths for part in parts]), np.concatenate([part.counts for part in parts])
-            )
-        dense = np.zeros(longest + 1, dtype=np.int64)
-        for part in parts:
-            dense[part.lengths] += part.counts  # each length occurs once in a part
-        distinct = np.flatnonzero(dense)
-        return cls(distinct, dense[distinct])
+        return cls.of_counts(
+            np.concatenate([part.lengths for part in parts]), np.concatenate([part.counts for part in parts])
+        )
 
     def __add__(self, other: Histogram) -> Histogram:
         return Histogram.sum([self, other])

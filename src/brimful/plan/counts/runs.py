@@ -20,7 +20,7 @@ from brimful.base.ragged import ranges, starts_of
 from brimful.base.typing import AnyIntArray, Int64Array
 from brimful.plan.counts import bucketing
 from brimful.plan.counts.assigning import TILE_PACKS, Pieces, assign_in_numpy, assign_pieces, lay_packs
-from brimful.plan.counts.bucketing import bucket_kernels, read_records, write_records
+from brimful.plan.counts.bucketing import read_records, write_records
 from brimful.plan.packing import Packing
 
 _ITEMS_FOR_BUCKETS = 1 << 22
@@ -82,12 +82,11 @@ class PackRuns:
         """
         sizes = self.pack_sizes()
         if places is not None and len(order) >= _ITEMS_FOR_BUCKETS:
-            kernels = bucket_kernels(len(order))
-            if kernels is not None:
-                records = write_records(self.in_tiles(bucketing.TILE_PACKS), sizes, places, order, kernels)
+            records = write_records(self.in_tiles(bucketing.TILE_PACKS), sizes, places, order)
+            if records is not None:
                 # Only the records are needed from here on: the items reuse the memory of their order.
                 del places
-                return Packing(read_records(records, len(sizes), order, kernels), order)
+                return Packing(read_records(records, len(sizes), order), order)
         offsets, begins = lay_packs(sizes, places, order.dtype)
         # Only the begins are needed from here on: the memory of the places is freed for the items.
         del places

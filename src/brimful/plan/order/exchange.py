@@ -238,13 +238,11 @@ def _exchange(
         The exchanged packs; how far their difference was above the aim before the exchange, and how far it is now, below
         0 if it is below.
     """
-    work = 2 * len(lengths)
+    # Each pass over all segments runs some hundred times.
+    swap = compiled(_swap, 2 * len(lengths), sum_calls=True) or _swap_in_numpy
     offsets, items, lengths = block.offsets, block.items, lengths[block.items]
     loads = np.add.reduceat(lengths, offsets[:-1], dtype=np.int64)
     num_packs, numbers = len(loads), np.arange(len(loads))
-    # Each pass over all segments runs some hundred times.
-    sum_offers = compiled(_sum_offers, work, sum_calls=True) or _sum_offers_in_numpy
-    swap = compiled(_swap, work, sum_calls=True) or _swap_in_numpy
     minimum, aim = measure.minimum_and_aim(int(loads.sum()), len(items), num_packs)
     first_value = last_value = int(measure.values(loads, np.diff(offsets)).sum())
     for number in range(1, _MAX_ROUNDS + 1):
@@ -253,8 +251,7 @@ def _exchange(
         # Bits of each word: 16 break ties, 24 give the begin of the offer, 24 its number of segments.
         first = (words >> np.uint64(16) & np.uint64(0xFFFFFF)).astype(np.int64) % num_segments
         count = 1 + (words >> np.uint64(40)).astype(np.int64) % np.maximum(num_segments - 1, 1)
-        sums = np.empty(num_packs, dtype=np.int64)
-        sum_offers(offsets, lengths, first, count, sums)
+        sums = _sum_offers(offsets, lengths, first, count)
         # Neighbors in the order of sums are partners; all keys differ, so any sort gives the same order.
         ties = (words & np.uint64(0xFFFF)).astype(np.int64)
         order = np.sort(sums << 32 | ties << 16 | numbers) & 0xFFFF
@@ -301,29 +298,13 @@ def _within_allowance(allowance: int, rise: Int64Array, candidates: BoolArray, c
 # In the passes below a pack is a ring: it offers ``count`` segments from ``first`` on, wrapping around at its end.
 
 
-def _sum_offers(offsets: Offsets, lengths: AnyIntArray, first: Int64Array, count: Int64Array, sums: Int64Array) -> None:
-    """Write the tokens that each pack offers; to be compiled."""
-    for pack in range(len(sums)):
-        begin, end = offsets[pack], offsets[pack + 1]
-        place = begin + first[pack]
-        total = 0
-        for _ in range(count[pack]):
-            total += lengths[place]
-            place += 1
-            if place == end:
-                place = begin
-        sums[pack] = total
-
-
-def _sum_offers_in_numpy(
-    offsets: Offsets, lengths: AnyIntArray, first: Int64Array, count: Int64Array, sums: Int64Array
-) -> None:
-    """Do the same with differences of running sums: the part up to the end of the ring, and the part after it."""
+def _sum_offers(offsets: Offsets, lengths: AnyIntArray, first: Int64Array, count: Int64Array) -> Int64Array:
+    """Return the tokens that each pack offers: sums of the part up to the end of the ring, and of the part after it."""
     ends = offsets_of(lengths)
     begin = offsets[:-1]
     last = first + count
     wrapped = np.maximum(last - np.diff(offsets), 0)
-    sums[:] = ends[begin + last - wrapped] - ends[begin + first] + ends[begin + wrapped] - ends[begin]
+    return ends[begin + last - wrapped] - ends[begin + first] + ends[begin + wrapped] - ends[begin]
 
 
 def _swap(
