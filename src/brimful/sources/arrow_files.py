@@ -12,7 +12,7 @@ import bisect
 import itertools
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -43,23 +43,16 @@ class ParquetRows(Rows):
 
     def __init__(self, path: str | os.PathLike[str], stamp: Stamp | None = None) -> None:
         """``stamp``: in a worker process, the file's stamp in the parent; a file that has changed since is refused."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         self._path = os.fspath(path)
         self.title = self._path
         try:
             self._stamp = stamp or Stamp.of(self._path)
         except OSError as error:
             raise SourceNotFoundError(f"{self.title}: no such file") from error
-        # Checked before, for a message that names the change, and after, so that the open file is the stamped one.
-        self._stamp.check(self._path)
-        try:  # not mapped: a file truncated meanwhile would kill the process with a bus error
-            with pq.ParquetFile(self._path) as file:
-                self._metadata, self._schema = file.metadata, file.schema_arrow
-        except (OSError, pa.ArrowException) as error:
-            raise SourceError(f"{self.title} is not a Parquet file: {str(error).splitlines()[0]}") from error
-        self._stamp.check(self._path)
+        self._metadata: Any = None
+        self._metadata, self._schema = self._of_file(
+            lambda file: (file.metadata, file.schema_arrow), f"{self.title} is not a Parquet file"
+        )
         self._groups: dict[int, Any] = {}
         self._group_metadata = [*map(self._metadata.row_group, range(self._metadata.num_row_groups))]
         self._offsets = offsets_of([group.num_rows for group in self._group_metadata])
@@ -70,22 +63,30 @@ class ParquetRows(Rows):
     def __len__(self) -> int:
         return int(self._offsets[-1])
 
+    def _of_file(self, read: Callable[[Any], Any], fault: str) -> Any:
+        """Return what a function reads from the file, which is opened each time: there may be more files than handles.
+
+        It is not mapped: a file truncated meanwhile would kill the process with a bus error.
+        """
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            with pq.ParquetFile(self._path, metadata=self._metadata) as file:
+                result = read(file)
+        except (OSError, pa.ArrowException) as error:
+            # A file that was overwritten also fails to decode: the change is the better message.
+            self._stamp.check(self._path)
+            raise SourceError(f"{fault}: {str(error).splitlines()[0]}") from error
+        self._stamp.check(self._path)
+        return result
+
     def _group(self, group: int) -> Any:
         """Return the Arrow table of a row group, from memory if it was read lately."""
         table = self._groups.get(group)
         if table is None:
-            import pyarrow as pa
-            import pyarrow.parquet as pq
-
-            try:  # opened each time: a data set may have more files than a process may hold open
-                with pq.ParquetFile(self._path, metadata=self._metadata) as file:
-                    table = file.read_row_group(group)
-            except (OSError, pa.ArrowException) as error:
-                # A file that was overwritten also fails to decode: the change is the better message.
-                self._stamp.check(self._path)
-                detail = str(error).splitlines()[0]
-                raise SourceError(f"{self.title}: row group {group} is damaged ({detail})") from error
-            self._stamp.check(self._path)
+            fault = f"{self.title}: row group {group} is damaged"
+            table = self._of_file(lambda file: file.read_row_group(group), fault)
             if len(self._groups) == _GROUPS_IN_MEMORY:
                 del self._groups[next(iter(self._groups))]
             self._groups[group] = table
