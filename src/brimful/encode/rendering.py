@@ -8,16 +8,15 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from brimful.base.preloading import STATE
-from brimful.base.ragged import mask_of_ranges
+from brimful.base.ragged import mask_of_ranges, offsets_of
 from brimful.base.tables import Ragged
 from brimful.base.typing import LossMask
 from brimful.base.wording import setting
 from brimful.encode.chat_template import ChatTemplate
 from brimful.encode.completions import PromptAndOther, encode_borrowed, has_borrowed, mark_completions
-from brimful.encode.encoded import EncodedBatch, EncodedSample, MeasuredLengths, joined_rows
+from brimful.encode.encoded import EncodedBatch, EncodedSample, MeasuredLengths
 from brimful.encode.encoder import Encoder, Engine, PendingBatch, PendingLengths, TokenEncoder
 from brimful.encode.token_places import Span, TextSpans
 from brimful.encode.tokenizer import Tokenizer
@@ -225,18 +224,16 @@ class RenderingEncoder(Encoder):
         prefix, suffix = self.marks
         if not prefix and not suffix:
             return ids, mask
-
-        def marked(rows: Ragged, head: npt.NDArray[Any], tail: npt.NDArray[Any]) -> Ragged:
-            plain_rows = map(rows.row, range(len(rows)))
-            marked_rows = [
-                row if index in errors else np.concatenate([head, row, tail]) for index, row in enumerate(plain_rows)
-            ]
-            return joined_rows(marked_rows, rows.values.dtype)
-
+        is_encoded = np.ones(len(ids), dtype=bool)
+        is_encoded[list(errors)] = False
+        edges = (ids.offsets[:-1][is_encoded], ids.offsets[1:][is_encoded])
+        # Of equal positions the first comes first: the suffix of a text before the prefix of the next.
+        positions = np.repeat(np.stack(edges, axis=1), (len(prefix), len(suffix)), axis=1).ravel()
+        marks = np.tile(np.array([*prefix, *suffix], dtype=np.int32), len(edges[0]))
         # The suffix stays a target: the model should learn to end the text.
-        targets = (np.full(len(prefix), self.all_are_targets), np.ones(len(suffix), dtype=bool))
-        mask = marked(Ragged(mask, ids.offsets), *targets).values
-        return marked(ids, np.array(prefix, dtype=np.int32), np.array(suffix, dtype=np.int32)), mask
+        mask_marks = np.tile([self.all_are_targets] * len(prefix) + [True] * len(suffix), len(edges[0]))
+        offsets = offsets_of(np.diff(ids.offsets) + is_encoded * (len(prefix) + len(suffix)))
+        return Ragged(np.insert(ids.values, positions, marks), offsets), np.insert(mask, positions, mask_marks)
 
     def _begin_rendered_lengths(self, samples: Sequence[Sample]) -> PendingLengths:
         contexts, texts, errors, prompts = self._render_batch(samples)
