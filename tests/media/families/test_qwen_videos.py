@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from brimful.errors import SettingsError
 from brimful.media import BadMediumError, MediaKind, Medium
 from brimful.media.families import Piece, open_family
-from brimful.media.families.qwen_vl import Qwen3VideoSettings, resize_video
+from brimful.media.families.qwen_vl import PatchSettings, Qwen3VideoSettings, Qwen3VL
 from brimful.media.videos import VideoHeader, load_frames, video_header
 from tests.media.clips import transformers_frames
 
@@ -211,11 +211,11 @@ def test_frames_are_resized_together(torchvision, num_frames, width, height, min
     """An odd frame counts in the limit as none or as two, and not in the scale."""
     from transformers.models.qwen3_vl.video_processing_qwen3_vl import smart_resize
 
-    values = Qwen3VideoSettings(min_pixels=min_pixels)
+    family = Qwen3VL(PatchSettings(), Qwen3VideoSettings(min_pixels=min_pixels, max_pixels=max_pixels))
     try:
         due = smart_resize(num_frames, height, width, 2, 32, min_pixels, max_pixels)
     except ValueError:
         with pytest.raises(BadMediumError):
-            resize_video(num_frames, width, height, values, max_pixels)
+            family._video_grid(num_frames, width, height)
     else:
-        assert resize_video(num_frames, width, height, values, max_pixels) == due[::-1]
+        assert family._video_grid(num_frames, width, height)[1:] == (due[0] // 16, due[1] // 16)

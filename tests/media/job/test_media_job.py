@@ -10,7 +10,7 @@ import pytest
 from brimful.base.attachment import AttachmentStorage
 from brimful.base.blobs import LocalBlobStore
 from brimful.errors import StoreFullError
-from brimful.media.job.media_job import _announce_media, _check_space, media_root_of
+from brimful.media.job.media_job import MediaJob, _check_space, media_root_of
 
 Stub: Any = SimpleNamespace
 """An object of which only some attributes are asked."""
@@ -67,7 +67,10 @@ def said(**values):
         "stored_bytes": 2048,
     }
     source = Stub(media_directories=["/data/a", "/data/b"])
-    _announce_media(Stub(**{**facts, **values}), source, Stub(say=lines.append))
+    job = Stub(source=source, resources=Stub(progress=Stub(say=lines.append)), store=Stub())
+    media = MediaJob(job, AttachmentStorage.BYTES, None)
+    media.layout = Stub(**{**facts, **values})
+    media.announce(PLAN, [])
     return lines
 
 

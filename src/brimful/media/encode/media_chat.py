@@ -201,7 +201,21 @@ class MediaChatEncoder(ChatEncoder):
             pieces += [ids[begin:place], tokens]
             masks += [mask[begin:place], np.zeros(len(tokens), dtype=bool)]
             num_tokens += place - begin
-            media.append(_placed(medium, num_tokens, len(tokens), runs, expansion, stamp))
+            media.append(
+                PlacedMedium(
+                    medium,
+                    num_tokens,
+                    len(tokens),
+                    num_tokens=expansion.num_tokens,
+                    num_patches=expansion.num_patches,
+                    grid=expansion.grid,
+                    num_frames=expansion.num_frames,
+                    num_mel_frames=expansion.num_mel_frames,
+                    runs=runs,
+                    seconds_per_grid=expansion.seconds_per_grid,
+                    stamp=stamp,
+                )
+            )
             num_tokens += len(tokens)
             begin = place + 1
         return np.concatenate([*pieces, ids[begin:]]), np.concatenate([*masks, mask[begin:]]), tuple(media)
@@ -284,24 +298,6 @@ def _between_marks(message: Message, marks: list[str]) -> Any:
 
 def _between(text: str, before: str, behind: str) -> str:
     return text.partition(before)[2].partition(behind)[0]
-
-
-def _placed(
-    medium: Medium, start: int, length: int, runs: tuple[int, ...], expansion: Expansion, stamp: int
-) -> PlacedMedium:
-    return PlacedMedium(
-        medium,
-        start,
-        length,
-        num_tokens=expansion.num_tokens,
-        num_patches=expansion.num_patches,
-        grid=expansion.grid,
-        num_frames=expansion.num_frames,
-        num_mel_frames=expansion.num_mel_frames,
-        runs=runs,
-        seconds_per_grid=expansion.seconds_per_grid,
-        stamp=stamp,
-    )
 
 
 def media_sizes(media: Sequence[PlacedMedium], family: Family) -> dict[str, int]:

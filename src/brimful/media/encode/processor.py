@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from brimful.base.fingerprint import fingerprint_bytes, fingerprint_of
-from brimful.base.optional import optional
 from brimful.base.typing import Fingerprint
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.tokenizer import Tokenizer
@@ -26,6 +25,7 @@ from brimful.media import BadMediumError, MediaKind, PlacedMedium
 from brimful.media.audio import load_audio
 from brimful.media.families import Family
 from brimful.media.families.family import read_processor_files
+from brimful.media.features.maker import AudioFeatures, ImageFeatures
 from brimful.media.images import load_image
 from brimful.media.videos import load_frames, video_header
 from brimful.sources.sample import Message, Sample
@@ -218,21 +218,15 @@ class ProcessorReference:
     @cached_property
     def _parts(self) -> dict[str, Any]:
         """Parts of the processor by argument name; None for a part that cannot be made here."""
-        with optional("transformers", "text", "the processor of the model"):
-            from transformers import AutoFeatureExtractor, AutoImageProcessor
-        directory, settings = self._family.directory, self._family.settings
-        kinds = self._family.placeholders
+        family = self._family
+        directory, kinds = str(family.directory), family.placeholders
         parts: dict[str, Any] = {"tokenizer": self._tokenizer.hf}
         if MediaKind.IMAGE in kinds:
-            limits = {
-                name: settings["image"][name] for name in ("min_pixels", "max_pixels") if name in settings["image"]
-            }
-            # Pillow's resampling: torch's needs torchvision, and gives the same grids.
-            parts["image_processor"] = AutoImageProcessor.from_pretrained(directory, backend="pil", **limits)
+            parts["image_processor"] = ImageFeatures(directory, family).processor
         if MediaKind.AUDIO in kinds:
-            parts["feature_extractor"] = AutoFeatureExtractor.from_pretrained(directory, **settings["audio"])
+            parts["feature_extractor"] = AudioFeatures(directory, family).processor
         if MediaKind.VIDEO in kinds:
-            parts["video_processor"] = self._video_processor(settings["video"])
+            parts["video_processor"] = self._video_processor(family.settings["video"])
         return parts
 
     def _video_processor(self, settings: Mapping[str, Any]) -> Any:

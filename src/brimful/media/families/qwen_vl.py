@@ -92,13 +92,23 @@ def expand_image(size: ImageSize, settings: PatchSettings, token: str) -> Expans
     return Expansion((Piece(token, num_tokens),), num_tokens, num_patches=math.prod(grid), grid=grid, num_frames=1)
 
 
-def smart_resize(width: int, height: int, factor: int, min_pixels: int, max_pixels: int) -> tuple[int, int]:
+def smart_resize(
+    width: int, height: int, factor: int, min_pixels: int, max_pixels: int, num_frames: int = 1, pair: int = 1
+) -> tuple[int, int]:
     """Return width and height that are multiples of ``factor``, of about the same shape, within limits of pixels.
+
+    Args:
+        width, height: of an image or of each frame.
+        factor: pixels along one side of a token.
+        min_pixels, max_pixels: limits of the pixels of all frames together.
+        num_frames: frames of a video, if the limits apply to all of them together.
+        pair: frames of a patch.
 
     Raises:
         BadMediumError: one side is more than 200 times as long as the other.
 
-    Source: ``smart_resize`` of Transformers, ``models/qwen2_vl``, to the last bit of its floats.
+    Source: ``smart_resize`` of Transformers, ``models/qwen2_vl`` and, with frames, ``models/qwen3_vl``, to the last bit
+    of their floats.
 
     >>> smart_resize(1000, 500, factor=28, min_pixels=56 * 56, max_pixels=28 * 28 * 100)
     (392, 196)
@@ -106,12 +116,13 @@ def smart_resize(width: int, height: int, factor: int, min_pixels: int, max_pixe
     check_aspect_ratio(width, height)
     # Python's round goes to the even neighbor: 42 is 1.5 times 28 and becomes 56, 70 is 2.5 times 28 and becomes 56.
     new_height, new_width = round(height / factor) * factor, round(width / factor) * factor
-    if new_height * new_width > max_pixels:
-        scale = math.sqrt((height * width) / max_pixels)
+    pixels = round(num_frames / pair) * pair * new_height * new_width
+    if pixels > max_pixels:
+        scale = math.sqrt((num_frames * height * width) / max_pixels)
         new_height = max(factor, math.floor(height / scale / factor) * factor)
         new_width = max(factor, math.floor(width / scale / factor) * factor)
-    elif new_height * new_width < min_pixels:
-        scale = math.sqrt(min_pixels / (height * width))
+    elif pixels < min_pixels:
+        scale = math.sqrt(min_pixels / (num_frames * height * width))
         new_height = math.ceil(height * scale / factor) * factor
         new_width = math.ceil(width * scale / factor) * factor
     return new_width, new_height
@@ -376,34 +387,12 @@ class Qwen3VL(Qwen2VL):
             frame_cap = settings.max_video_tokens * settings.factor * settings.factor
             share = max(min(frame_cap, max_pixels // num_frames), int(settings.min_pixels * 1.05))
             max_pixels = share * num_frames
-        width, height = resize_video(num_frames, width, height, settings, max_pixels)
-        num_groups = -(-num_frames // settings.temporal_patch_size)
+        factor, pair = settings.factor, settings.temporal_patch_size
+        if num_frames < pair:
+            raise BadMediumError(f"has {num_frames} frames, and {pair} are needed")
+        if min(width, height) < factor:
+            scale = max(factor / height, factor / width)
+            width, height = int(width * scale), int(height * scale)
+        width, height = smart_resize(width, height, factor, settings.min_pixels, max_pixels, num_frames, pair)
+        num_groups = -(-num_frames // pair)
         return num_groups, height // settings.patch_size, width // settings.patch_size
-
-
-def resize_video(num_frames: int, width: int, height: int, settings: VideoSettings, max_pixels: int) -> tuple[int, int]:
-    """Return the width and height of frames, whose pixels in all frames together are within limits.
-
-    Raises:
-        BadMediumError: fewer frames than one patch holds, or one side more than 200 times as long as the other.
-
-    Source: ``smart_resize`` of Transformers, ``models/qwen3_vl``, to the last bit of its floats.
-    """
-    factor, pair = settings.factor, settings.temporal_patch_size
-    if num_frames < pair:
-        raise BadMediumError(f"has {num_frames} frames, and {pair} are needed")
-    if min(width, height) < factor:
-        scale = max(factor / height, factor / width)
-        width, height = int(width * scale), int(height * scale)
-    check_aspect_ratio(width, height)
-    new_height, new_width = round(height / factor) * factor, round(width / factor) * factor
-    pixels = round(num_frames / pair) * pair * new_height * new_width
-    if pixels > max_pixels:
-        scale = math.sqrt((num_frames * height * width) / max_pixels)
-        new_height = max(factor, math.floor(height / scale / factor) * factor)
-        new_width = max(factor, math.floor(width / scale / factor) * factor)
-    elif pixels < settings.min_pixels:
-        scale = math.sqrt(settings.min_pixels / (num_frames * height * width))
-        new_height = math.ceil(height * scale / factor) * factor
-        new_width = math.ceil(width * scale / factor) * factor
-    return new_width, new_height

@@ -71,26 +71,13 @@ def with_features(
     progress = resources.progress
     sizes = np.zeros(len(order), dtype=np.int64)
     with progress.stage("features", total=len(order), unit="media"):
-        results = run_tasks(
-            _sizes_of,
-            tasks,
-            context=_SizeContext(maker, samples, encoded),
-            resources=resources,
-        )
+        context = (maker, samples if encoded is None else encoded)
+        results = run_tasks(_sizes_of, tasks, context=context, resources=resources)
         with closing(results) as pairs:
             for task, task_sizes in pairs:
                 sizes[task.places] = task_sizes
                 progress.advance(len(task.places))
     return replace(layout, stored_sizes=sizes, features=feature_facts(maker))
-
-
-@dataclass(frozen=True)
-class _SizeContext:
-    """Everything that a task needs in addition to its media."""
-
-    maker: FeatureMaker
-    samples: EncodedSamples
-    encoded: StoredSamples | None
 
 
 @dataclass(frozen=True)
@@ -105,12 +92,10 @@ class _SizeTask:
         return f"sizes of features of samples {self.sample_ids[0]} … {self.sample_ids[-1]}"
 
 
-def _sizes_of(context: _SizeContext, task: _SizeTask) -> list[int]:
+def _sizes_of(context: tuple[FeatureMaker, EncodedSamples | StoredSamples], task: _SizeTask) -> list[int]:
     """Return the bytes of the blocks of some media, in any process."""
+    maker, samples = context
     ids: Sequence[int] = np.unique(task.sample_ids).tolist()
-    samples = context.samples if context.encoded is None else context.encoded
     media = {sample_id: sample.media for sample_id, sample in zip(ids, samples.read(ids), strict=True)}
-    sizes = []
-    for sample_id, index in zip(task.sample_ids.tolist(), task.indices.tolist(), strict=True):
-        sizes.append(context.maker.block_bytes(media[sample_id][index]))
-    return sizes
+    places = zip(task.sample_ids.tolist(), task.indices.tolist(), strict=True)
+    return [maker.block_bytes(media[sample_id][index]) for sample_id, index in places]

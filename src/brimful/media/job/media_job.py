@@ -6,7 +6,7 @@ import errno
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,6 @@ import numpy as np
 from brimful.base.attachment import AttachmentStorage
 from brimful.base.blobs import BlobStore, LocalBlobStore
 from brimful.base.checks import choice_of
-from brimful.base.progress import Progress
 from brimful.base.typing import BoolArray
 from brimful.base.wording import counted, setting, size_of
 from brimful.encode.encoded import StoredSamples
@@ -39,40 +38,6 @@ from brimful.media.store import MediaCensus, files_of, root_note
 from brimful.plan import Overflow, Plan, PlanSettings
 from brimful.sources.source import Source
 from brimful.store.shards import MEDIA_VERSION, ShardRecord
-
-
-@contextmanager
-def explained_changes_of_media(*, is_measured_now: bool) -> Iterator[None]:
-    """Add the remedy to errors of media that cannot be read any more, or differ from the measured ones.
-
-    Measuring again finds the change: lengths are stored with the sizes and times of their files.
-
-    Args:
-        is_measured_now: true if the packing job also measures, and would again; false for lengths from
-            elsewhere.
-
-    >>> with explained_changes_of_media(is_measured_now=True):
-    ...     raise BadSampleError("image 'a.png': is empty", sample_id=3, where="a.jsonl:4")
-    Traceback (most recent call last):
-    brimful.errors.BadSampleError: a.jsonl:4 (sample 3): image 'a.png': is empty; it could be read when it was measured: \
-bring it back, or run the job again, with another directory if this one holds packs already
-    """
-    directory = setting("directory")
-    way_out = (
-        f"run the job again, with another {directory} if this one holds packs already"
-        if is_measured_now
-        else f"measure again, with another {directory}"
-    )
-    try:
-        yield
-    except BadSampleError as error:
-        reason = f"{error.reason}; it could be read when it was measured: bring it back, or {way_out}"
-        raise BadSampleError(reason, sample_id=error.sample_id, where=error.where) from error
-    except LengthChangedError as error:
-        raise LengthChangedError(
-            f"{error.message}. If an image or audio file was changed: bring it back, or {way_out}"
-        ) from error
-
 
 _REMEDIES = {
     "max_pixels": f"smaller images with {setting('max_pixels')}",
@@ -162,9 +127,38 @@ class MediaJob:
             return None
         return remedy_of(self._job.source, self._job.encoder, sample_id)
 
-    def explained(self, *, is_measured_now: bool) -> AbstractContextManager[None]:
-        """Return a context that adds the remedy to errors of media that changed."""
-        return explained_changes_of_media(is_measured_now=is_measured_now)
+    @staticmethod
+    @contextmanager
+    def explained(*, is_measured_now: bool) -> Iterator[None]:
+        """Add the remedy to errors of media that cannot be read any more, or differ from the measured ones.
+
+        Measuring again finds the change: lengths are stored with the sizes and times of their files.
+
+        Args:
+            is_measured_now: true if the packing job also measures, and would again; false for lengths from
+                elsewhere.
+
+        >>> with MediaJob.explained(is_measured_now=True):
+        ...     raise BadSampleError("image 'a.png': is empty", sample_id=3, where="a.jsonl:4")
+        Traceback (most recent call last):
+        brimful.errors.BadSampleError: a.jsonl:4 (sample 3): image 'a.png': is empty; it could be read when it was measured: \
+bring it back, or run the job again, with another directory if this one holds packs already
+        """
+        directory = setting("directory")
+        way_out = (
+            f"run the job again, with another {directory} if this one holds packs already"
+            if is_measured_now
+            else f"measure again, with another {directory}"
+        )
+        try:
+            yield
+        except BadSampleError as error:
+            reason = f"{error.reason}; it could be read when it was measured: bring it back, or {way_out}"
+            raise BadSampleError(reason, sample_id=error.sample_id, where=error.where) from error
+        except LengthChangedError as error:
+            raise LengthChangedError(
+                f"{error.message}. If an image or audio file was changed: bring it back, or {way_out}"
+            ) from error
 
     def survey(self, is_wanted: BoolArray) -> None:
         """Read the sizes and fingerprints of the media of some samples (``bool[num_samples]``)."""
@@ -239,8 +233,22 @@ class MediaJob:
             StoreFullError: the disk has less.
         """
         assert self.layout is not None
-        _announce_media(self.layout, self._job.source, self._job.resources.progress)
-        _check_space(self._job.store, plan, self.layout, pending)
+        layout = self.layout
+        num_used = int(np.count_nonzero(layout.is_used))
+        if not num_used:
+            return
+        used_bytes = int(layout.survey.sizes[layout.is_used].sum())
+        parts = [f"{num_used:,} in the packs ({size_of(used_bytes)})"]
+        if layout.num_stored:
+            form, factor = "stored", ""
+            if layout.features is not None:
+                source_bytes = int(layout.survey.sizes[layout.first_uses].sum())
+                form, factor = "stored as features", f" ({layout.stored_bytes / source_bytes:.1f} × their bytes)"
+            parts.append(f"{layout.num_stored:,} distinct ones {form}, {size_of(layout.stored_bytes)} on disk{factor}")
+        if layout.num_references:
+            parts.append(f"{layout.num_references:,} referenced" + (f" in {self.root}" if self.root else ""))
+        self._job.resources.progress.say(f"media: {'; '.join(parts)}")
+        _check_space(self._job.store, plan, layout, pending)
 
 
 def job_of(job: Any) -> MediaJob | None:
@@ -261,25 +269,6 @@ def media_root_of(source: Source) -> str:
     except ValueError:  # none, or on several drives
         return ""
     return "" if os.path.dirname(root) == root else root
-
-
-def _announce_media(layout: MediaLayout, source: Source, progress: Progress) -> None:
-    """Report the number of media and their bytes on disk, before anything is written."""
-    num_used = int(np.count_nonzero(layout.is_used))
-    if not num_used:
-        return
-    used_bytes = int(layout.survey.sizes[layout.is_used].sum())
-    parts = [f"{num_used:,} in the packs ({size_of(used_bytes)})"]
-    if layout.num_stored:
-        form, factor = "stored", ""
-        if layout.features is not None:
-            source_bytes = int(layout.survey.sizes[layout.first_uses].sum())
-            form, factor = "stored as features", f" ({layout.stored_bytes / source_bytes:.1f} × their bytes)"
-        parts.append(f"{layout.num_stored:,} distinct ones {form}, {size_of(layout.stored_bytes)} on disk{factor}")
-    if layout.num_references:
-        root = media_root_of(source)
-        parts.append(f"{layout.num_references:,} referenced" + (f" in {root}" if root else ""))
-    progress.say(f"media: {'; '.join(parts)}")
 
 
 def _check_space(store: BlobStore, plan: Plan, layout: MediaLayout, pending: Sequence[int]) -> None:
