@@ -83,11 +83,6 @@ class PackedBatch:
         return offsets_of(self.real_lengths).astype(np.int32)
 
     @property
-    def cu_seqlens_host(self) -> tuple[int, ...]:
-        """``cu_seqlens`` as Python integers, for kernels that read boundaries on the host."""
-        return tuple(self.cu_seqlens.tolist())
-
-    @property
     def has_gaps(self) -> bool:
         """True if padding follows a real segment; padding at the end of the row is not a gap."""
         return int(self.cu_seqlens[self.num_segments]) != self.num_tokens

@@ -11,11 +11,10 @@ from brimful.base.checks import check_type
 from brimful.errors import BrimfulError, SettingsError
 from brimful.store.shards import Pack
 from brimful.verify.checks import check_batch
-from brimful.verify.checks.isolation import check_isolation
+from brimful.verify.checks.isolation import check_isolation, check_padding_moves_nothing
 from brimful.verify.checks.labels import check_inputs_unmodified
-from brimful.verify.checks.pads import check_padding_moves_nothing
 from brimful.verify.checks.parity import check_backward, check_parity, check_weights
-from brimful.verify.diagnosis import diagnose_leak, way_out_of_refusal
+from brimful.verify.diagnosis import diagnose_leak, explain_parity, is_random, way_out_of_refusal
 from brimful.verify.drawn_samples import long_samples
 from brimful.verify.modes import (
     IMPLEMENTATIONS,
@@ -27,7 +26,6 @@ from brimful.verify.modes import (
     training,
     using,
 )
-from brimful.verify.parity_diagnosis import explain_parity, is_random
 from brimful.verify.reference_samples import MediaMaker, ReferenceSamples
 from brimful.verify.setup import PackingSetup
 from brimful.verify.verify_report import CHECKS, Finding, VerifyReport, joined, not_supported

@@ -12,10 +12,17 @@ import torch
 from brimful.base.typing import IGNORE_INDEX, Int64Array
 from brimful.errors import CollateError, SettingsError
 from brimful.media import MediaKind
-from brimful.verify.locate import Place, SampleLayout, lay_out_markers, locate_with_markers
+from brimful.verify.locate import (
+    CollatedBatch,
+    Place,
+    SampleLayout,
+    as_rows,
+    expected_targets,
+    lay_out_markers,
+    locate_with_markers,
+)
 from brimful.verify.modes import seeded
 from brimful.verify.reference_samples import UNCHANGED, Change, ReferenceSamples, Segment
-from brimful.verify.verified_batch import CollatedBatch, as_rows, expected_targets
 
 _PARITY_LIMITS = {torch.float64: 1e-9, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 6e-2}
 """Relative difference that rounding explains, by dtype: kernels sum packed rows in another order. In bf16, of

@@ -74,16 +74,16 @@ DIALECTS: dict[str, Dialect] = {
         Dialect("megatron_bridge", "megatron", labels_shifted=True),
         Dialect("megatron_bridge_legacy", "megatron", labels_shifted=True),
         Dialect("transformer_engine", "one_row", any_start=True),
-        Dialect("nemo_automodel", "row_per_pack", labels_shifted=True, row_per_pack=True),
+        Dialect("nemo_automodel", "several_rows", labels_shifted=True, row_per_pack=True),
         Dialect("torchtitan", "one_row", labels_shifted=True),
         Dialect("veomni", "one_row"),
         Dialect("verl", "one_row"),
-        Dialect("llama_factory", "row_per_pack", row_per_pack=True, spare_tokens=1),
-        Dialect("axolotl", "row_per_pack", row_per_pack=True),
+        Dialect("llama_factory", "several_rows", row_per_pack=True, spare_tokens=1),
+        Dialect("axolotl", "several_rows", row_per_pack=True),
         Dialect("flex_attention", "flex_attention", any_start=True),
         Dialect("dense_mask", "masks", any_start=True),
         Dialect("dense_mask_additive", "masks", any_start=True),
-        Dialect("plain", "plain", row_per_sample=True, any_start=True),
+        Dialect("plain", "several_rows", row_per_sample=True, any_start=True),
     )
 }
 """Dialects by name."""

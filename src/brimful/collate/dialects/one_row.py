@@ -19,6 +19,8 @@ from brimful.collate.dialects.tensors import (
 )
 from brimful.errors import CollateError
 
+_KEYS_OF_THE_TRAINER = ("use_cache", "num_items_in_batch")
+
 
 def to_transformers(batch: PackedBatch) -> dict[str, Any]:
     """Convert a batch to one row of T tokens with the keys of Transformers 5.
@@ -56,9 +58,6 @@ def to_transformers(batch: PackedBatch) -> dict[str, Any]:
         **divisor_if_no_target(batch),
         **other_tensors(batch),
     }
-
-
-_KEYS_OF_THE_TRAINER = ("use_cache", "num_items_in_batch")
 
 
 def to_trl(batch: PackedBatch) -> dict[str, Any]:
@@ -203,7 +202,7 @@ def to_torchtitan(batch: PackedBatch) -> dict[str, Any]:
             "cu_seq_k": boundaries,
             "max_q": batch.max_seqlen,
             "max_k": batch.max_seqlen,
-            "cu_seq_q_host": batch.cu_seqlens_host,
+            "cu_seq_q_host": tuple(batch.cu_seqlens.tolist()),
         },
     }
     # ``positions`` hold text positions even with mRoPE: the masks are made from them.

@@ -3,9 +3,8 @@
 from collections.abc import Callable
 
 from brimful.verify.checks.boundaries import check_boundaries
-from brimful.verify.checks.labels import check_complete, check_labels
+from brimful.verify.checks.labels import check_complete, check_labels, check_padding
 from brimful.verify.checks.media import check_media
-from brimful.verify.checks.pads import check_padding
 from brimful.verify.checks.positions import check_positions
 from brimful.verify.setup import PackingSetup
 from brimful.verify.verify_report import Finding

@@ -6,8 +6,8 @@ import numpy as np
 
 from brimful.base.typing import Int64Array
 from brimful.base.wording import counted
+from brimful.verify.locate import as_integers
 from brimful.verify.setup import PackingSetup
-from brimful.verify.verified_batch import as_integers
 from brimful.verify.verify_report import Finding, failed, passed
 
 _BOUNDARY_KEYS = ("cu_seq_lens_q", "cu_seq_lens_k", "cu_seqlens", "cu_seqlens_q", "cu_seqlens_kv", "cu_seqlens_k")

@@ -1,14 +1,18 @@
-"""Targets of the batch: every position predicts its own sample's next token; each sample is there once, unchanged."""
+"""Targets of the batch: every position predicts its own sample's next token; samples once, padding without labels."""
 
 import numpy as np
 
 from brimful.base.typing import IGNORE_INDEX, BoolArray, Int64Array
+from brimful.verify.checks.positions import position_rows
+from brimful.verify.locate import CollatedBatch, expected_targets
 from brimful.verify.setup import PackingSetup
-from brimful.verify.verified_batch import CollatedBatch, expected_targets
 from brimful.verify.verify_report import Diagnosis, Finding, failed, joined, not_supported, passed
 
 _PATTERN_SHARE = 0.8
 """Share of wrong targets that must follow a pattern for it to be the cause."""
+
+_MAX_NAMED_SAMPLES = 4
+"""Maximum number of lost samples that one message names."""
 
 
 def check_labels(setup: PackingSetup) -> Finding:
@@ -106,10 +110,6 @@ def _mostly_follow(targets: Int64Array, pattern: Int64Array, wrong: BoolArray, i
     return bool(has_label.any()) and float((targets == pattern)[has_label].mean()) > _PATTERN_SHARE
 
 
-_MAX_NAMED_SAMPLES = 4
-"""Maximum number of lost samples that one message names."""
-
-
 def check_inputs_unmodified(setup: PackingSetup) -> Finding:
     """Find fields that the collator writes into: cached samples would be spoiled for the next epoch."""
     features = setup.samples.copies()
@@ -155,3 +155,32 @@ def check_complete(setup: PackingSetup) -> Finding:
     else:
         cause = "the collator adds tokens of its own between samples, or pads with several tokens"
     return failed("complete", joined(*remarks), cause, "count samples and tokens in and out")
+
+
+def check_padding(setup: PackingSetup) -> Finding:
+    """Check that padding has no label and is not cut into samples of one token each."""
+    batch = setup.batch
+    padding = batch.padding
+    count = int(padding.sum())
+    if not count:
+        return passed("padding", "no padding in the batch")
+    if batch.targets is not None:
+        num_targets = int(((batch.targets != IGNORE_INDEX) & is_near_padding(batch)).sum())
+        if num_targets:
+            detail = f"{num_targets} targets are padding, of {count} padding tokens"
+            return failed("padding", detail, "labels are copied from the padded tokens", "label padding with -100")
+    # Boundaries are read from positions only without a mask, and only matter where samples share a row.
+    rows = position_rows(setup)
+    if rows is not None and batch.is_packed and batch.kwargs.get("attention_mask") is None:
+        pairs = padding[:, 1:] & padding[:, :-1]
+        num_resets = int((pairs & (np.diff(rows[0], axis=-1) == 0)).sum())
+        if num_resets:
+            position = int(rows[0][padding][0])
+            return failed(
+                "padding",
+                f"{num_resets + 1} of {count} padding tokens stand at position {position}",
+                f"pad at position {position}: where boundaries are read from positions, every padding token is a "
+                f"sample of its own, and kernels allocate for each or crash",
+                "number the padding 0, 1, 2, … as one last segment",
+            )
+    return passed("padding", f"{count} tokens, no label among them")

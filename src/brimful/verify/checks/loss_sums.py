@@ -18,9 +18,9 @@ import numpy.typing as npt
 import torch
 
 from brimful.base.typing import IGNORE_INDEX, Float64Array, Int64Array
+from brimful.verify.locate import CollatedBatch, as_rows
 from brimful.verify.modes import experiment
 from brimful.verify.setup import ModelOutput, PackingSetup, PerSampleReference, difference, targets_loss
-from brimful.verify.verified_batch import CollatedBatch, as_rows
 from brimful.verify.verify_report import Diagnosis, Finding, Status, not_supported
 
 _SAME_LOSS = 1e-2

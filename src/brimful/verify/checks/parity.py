@@ -8,11 +8,23 @@ import numpy as np
 import torch
 
 from brimful.base.typing import IGNORE_INDEX
+from brimful.verify.checks.isolation import measure_movement
 from brimful.verify.checks.loss_sums import AuxiliaryLoss, check_loss, language_loss, loss_difference, other_labels
-from brimful.verify.noise import measure_movement
+from brimful.verify.locate import CollatedBatch
 from brimful.verify.setup import PackingSetup, PerSampleReference, at_least_float32, difference, targets_loss
-from brimful.verify.verified_batch import CollatedBatch
 from brimful.verify.verify_report import Diagnosis, Finding, Status, compared, joined, not_supported
+
+_PER_PACK_MEAN = Diagnosis(
+    "per-pack mean: the loss ignores num_items_in_batch, so every micro-batch weighs the same with any number of "
+    "targets",
+    "divide the sum over targets by num_items_in_batch",
+)
+
+_LEAK_IN_BACKWARD = Diagnosis(
+    "leak in the backward: the forward keeps samples apart, and the gradients do not (the mask of a kernel's "
+    "backward, or a custom autograd function)",
+    "another attention implementation or kernel; one sample per row if no kernel is right",
+)
 
 
 def check_parity(
@@ -50,13 +62,6 @@ def check_parity(
             loss = language_loss(output.logits, batch) if loss is None else loss
             findings += check_gradients(setup, reference, loss)
     return findings, auxiliary
-
-
-_PER_PACK_MEAN = Diagnosis(
-    "per-pack mean: the loss ignores num_items_in_batch, so every micro-batch weighs the same with any number of "
-    "targets",
-    "divide the sum over targets by num_items_in_batch",
-)
 
 
 def check_weights(setup: PackingSetup, reference: PerSampleReference, auxiliary: AuxiliaryLoss | None) -> Finding:
@@ -123,13 +128,6 @@ def _micro_batch_loss(setup: PackingSetup, kwargs: dict[str, object], count: int
     if loss is None:
         return None
     return float(loss) if torch.isfinite(loss) else 0.0
-
-
-_LEAK_IN_BACKWARD = Diagnosis(
-    "leak in the backward: the forward keeps samples apart, and the gradients do not (the mask of a kernel's "
-    "backward, or a custom autograd function)",
-    "another attention implementation or kernel; one sample per row if no kernel is right",
-)
 
 
 def check_gradients(setup: PackingSetup, reference: PerSampleReference, loss: torch.Tensor) -> list[Finding]:
