@@ -125,18 +125,17 @@ class PackedDataset(IndexedPacks):
         cache_dir: AnyPath | None = None,
         cache_bytes: int | None = None,
     ) -> None:
-        if isinstance(directory, PackStore) and media_root is not None:
-            raise SettingsError(
-                f"{setting('media_root')} belongs to a directory: give it to open_packs for an open store"
-            )
-        if not isinstance(directory, (str, os.PathLike, PackStore)):
+        if not isinstance(directory, PackStore):
             way_out = (
                 "use from_plan for a plan, and PackedDataset.wrap(dataset, packing_length=…) for a data set that encodes "
                 "its rows"
             )
-            check_type("directory", directory, (), "the path of a pack store", way_out)
-        if not isinstance(directory, PackStore):
+            check_type("directory", directory, (str, os.PathLike), "the path of a pack store", way_out)
             directory = open_packs(directory, media_root=media_root, cache_dir=cache_dir, cache_bytes=cache_bytes)
+        elif media_root is not None:
+            raise SettingsError(
+                f"{setting('media_root')} belongs to a directory: give it to open_packs for an open store"
+            )
         self._serve(directory)
 
     def _serve(self, packs: PackStore | _PlannedPacks | WrappedPacks) -> PackedDataset:
