@@ -137,19 +137,16 @@ class _Json(_Lines):
         super().say(json.dumps(event))
 
 
-class _Bar(Progress):
+class _Bar(_Lines):
     """One moving bar on a terminal."""
 
-    def __init__(self, stream: TextIO) -> None:
-        super().__init__()
-        self._stream = stream
-        self._bar: Any = None
+    _bar: Any = None
 
     def say(self, text: str) -> None:
         if self._bar is not None:
             self._bar.write(text, file=self._stream)
         else:
-            print(text, file=self._stream, flush=True)
+            super().say(text)
 
     def _opened(self, record: StageRecord) -> None:
         from tqdm import tqdm

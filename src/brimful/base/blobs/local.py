@@ -181,19 +181,18 @@ class LocalBlobStore(BlobStore):
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    def folders(self, prefix: str) -> list[str]:
+    def _entries(self, prefix: str) -> list[os.DirEntry[str]]:
         folder = self.directory / prefix
         if not folder.is_dir():
             return []
         with os.scandir(folder) as entries:
-            return sorted(entry.name for entry in entries if entry.is_dir())
+            return sorted(entries, key=lambda entry: entry.name)
+
+    def folders(self, prefix: str) -> list[str]:
+        return [entry.name for entry in self._entries(prefix) if entry.is_dir()]
 
     def list(self, prefix: str) -> list[str]:
-        folder = self.directory / prefix
-        if not folder.is_dir():
-            return []
-        with os.scandir(folder) as entries:
-            return sorted(f"{prefix.rstrip('/')}/{entry.name}" for entry in entries if entry.is_file())
+        return [f"{prefix.rstrip('/')}/{entry.name}" for entry in self._entries(prefix) if entry.is_file()]
 
     def delete(self, key: str) -> None:
         with contextlib.suppress(FileNotFoundError):
