@@ -86,7 +86,7 @@ def test_appended_rows_keep_the_targets_of_those_before(put, tmp_path, monkeypat
 def test_documents_are_not_encoded_for_their_targets(small_tokenizer, monkeypatch):
     """Without it a corpus would be measured at a fraction of its speed for something that its lengths say."""
     encoder = TextEncoder(small_tokenizer)
-    monkeypatch.setattr(block, "_encode", lambda *_: pytest.fail("encoded"))
+    monkeypatch.setattr(block._Rows, "encode", lambda *_: pytest.fail("encoded"))
     table = measure_lengths(open_source([{"text": "a b c"}]), encoder)
     assert table.targets.counts.tolist() == [len(table) and int(table.tokens[0]) - 1]
 

@@ -218,4 +218,4 @@ def test_media_of_one_pack_lie_in_any_containers(tmp_path):
         rows.append(item.in_container(shard, offsets[0], len(CONTENTS[0])))
     media = stored(cells_of(rows), files)
     assert [item.read() for item in media] == [CONTENTS[0]] * 4
-    assert sorted(media[0]._source[0].containers) == [0, 1, 2]
+    assert sorted(media[0]._source[0].containers) == [0, 1, 2]  # type: ignore[attr-defined]

@@ -304,7 +304,8 @@ def _sum_offers(offsets: Offsets, lengths: AnyIntArray, first: Int64Array, count
     begin = offsets[:-1]
     last = first + count
     wrapped = np.maximum(last - np.diff(offsets), 0)
-    return ends[begin + last - wrapped] - ends[begin + first] + ends[begin + wrapped] - ends[begin]
+    sums: Int64Array = ends[begin + last - wrapped] - ends[begin + first] + ends[begin + wrapped] - ends[begin]
+    return sums
 
 
 def _swap(
