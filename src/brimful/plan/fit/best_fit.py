@@ -103,10 +103,13 @@ def _best_fit(lengths: Lengths, capacity: int, block_keys: int, pack_of: AnyIntA
     shortest = np.int64(capacity)
     for item in range(len(lengths)):
         shortest = min(shortest, np.int64(lengths[item]))
-    keys = np.empty((16, block_keys), dtype=np.int64)
-    sizes = np.zeros(16, dtype=np.int64)  # keys of each row
-    rows = np.arange(16)  # the rows in use, followed by the free ones
-    last_keys = np.empty(16, dtype=np.int64)
+    # A block needs half of its keys before it is full again. Memory of rows that are never used is not touched.
+    half = block_keys // 2
+    max_blocks = 1 + len(lengths) // half
+    keys = np.empty((max_blocks, block_keys), dtype=np.int64)
+    sizes = np.zeros(max_blocks, dtype=np.int64)  # keys of each row
+    rows = np.arange(max_blocks)  # the rows in use, followed by the free ones
+    last_keys = np.empty(max_blocks, dtype=np.int64)
     num_blocks = 0
     num_packs = 0
     for item in range(len(lengths)):
@@ -154,21 +157,10 @@ def _best_fit(lengths: Lengths, capacity: int, block_keys: int, pack_of: AnyIntA
         last_keys[index] = keys[row, size - 1]
         if size == block_keys:
             # The upper half of a full block moves to a free row, which comes next in the order.
-            if num_blocks == len(rows):
-                more_keys = np.empty((2 * num_blocks, block_keys), dtype=np.int64)
-                more_sizes = np.zeros(2 * num_blocks, dtype=np.int64)
-                more_rows = np.arange(2 * num_blocks)
-                more_last_keys = np.empty(2 * num_blocks, dtype=np.int64)
-                for i in range(num_blocks):
-                    more_sizes[i], more_rows[i], more_last_keys[i] = sizes[i], rows[i], last_keys[i]
-                    for k in range(block_keys):
-                        more_keys[i, k] = keys[i, k]
-                keys, sizes, rows, last_keys = more_keys, more_sizes, more_rows, more_last_keys
             free_row = rows[num_blocks]
             for i in range(num_blocks, index + 1, -1):
                 rows[i], last_keys[i] = rows[i - 1], last_keys[i - 1]
             num_blocks += 1
-            half = block_keys // 2
             for i in range(half, block_keys):
                 keys[free_row, i - half] = keys[row, i]
             sizes[free_row] = block_keys - half

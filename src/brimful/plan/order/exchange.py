@@ -275,9 +275,9 @@ def _exchange(
         partner[low], partner[high] = high, low
         loads[low] += growth
         loads[high] -= growth
-        new_items, new_lengths = np.empty_like(items), np.empty_like(lengths)
-        swap(offsets, items, lengths, first, count, partner, new_items, new_lengths)
-        items, lengths, offsets = new_items, new_lengths, offsets_of(num_segments - count + count[partner])
+        places = swap(offsets, first, count, partner)
+        items, lengths = items[places], lengths[places]
+        offsets = offsets_of(num_segments - count + count[partner])
         if number >= _MIN_ROUNDS and number % _ROUNDS_BETWEEN_CHECKS == 0:
             stalled = last_value - value <= _MIN_GAIN * (value - minimum)
             if value <= aim or (stalled and num_packs >= _FEW_PACKS):
@@ -308,17 +308,9 @@ def _sum_offers(offsets: Offsets, lengths: AnyIntArray, first: Int64Array, count
     return sums
 
 
-def _swap(
-    offsets: Offsets,
-    items: AnyIntArray,
-    lengths: AnyIntArray,
-    first: Int64Array,
-    count: Int64Array,
-    partner: Int64Array,
-    new_items: AnyIntArray,
-    new_lengths: AnyIntArray,
-) -> None:
-    """Write each pack: the segments it keeps, then the offer of its partner; to be compiled."""
+def _swap(offsets: Offsets, first: Int64Array, count: Int64Array, partner: Int64Array) -> Int64Array:
+    """Return the places of the segments that each pack keeps, then of the offer of its partner; to be compiled."""
+    places = np.empty(offsets[-1], dtype=np.int64)
     target = 0
     for pack in range(len(partner)):
         for part in range(2):
@@ -333,24 +325,15 @@ def _swap(
             if place >= end:
                 place -= end - begin
             for _ in range(num_segments):
-                new_items[target] = items[place]
-                new_lengths[target] = lengths[place]
+                places[target] = place
                 target += 1
                 place += 1
                 if place == end:
                     place = begin
+    return places
 
 
-def _swap_in_numpy(
-    offsets: Offsets,
-    items: AnyIntArray,
-    lengths: AnyIntArray,
-    first: Int64Array,
-    count: Int64Array,
-    partner: Int64Array,
-    new_items: AnyIntArray,
-    new_lengths: AnyIntArray,
-) -> None:
+def _swap_in_numpy(offsets: Offsets, first: Int64Array, count: Int64Array, partner: Int64Array) -> Int64Array:
     """Do the same in NumPy: two ranges on a ring for each pack."""
     pack_sizes = np.diff(offsets)
     giver = np.stack([np.arange(len(partner)), partner], axis=1).ravel()
@@ -359,6 +342,4 @@ def _swap_in_numpy(
     place = ranges(begin, num_segments)
     ring_sizes = np.repeat(pack_sizes[giver], num_segments)
     place -= np.where(place >= ring_sizes, ring_sizes, 0)
-    place += np.repeat(offsets[giver], num_segments)
-    new_items[:] = items[place]
-    new_lengths[:] = lengths[place]
+    return place + np.repeat(offsets[giver], num_segments)
