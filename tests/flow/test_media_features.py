@@ -15,7 +15,7 @@ from brimful.media import BadMediumError
 from brimful.media.collate import MediaFeatures
 from brimful.media.encode.media_chat import MediaChatEncoder
 from brimful.media.families import open_family
-from brimful.media.features.feature_block import block_bytes, from_block, to_block
+from brimful.media.feature_block import block_bytes, from_block, to_block
 from brimful.plan import PlanSettings
 from brimful.sources import open_source
 from brimful.store import check_store

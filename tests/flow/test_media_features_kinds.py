@@ -24,8 +24,8 @@ from brimful.media import BadMediumError, MediaKind, Medium  # noqa: E402
 from brimful.media.collate import MediaFeatures  # noqa: E402
 from brimful.media.encode.media_chat import MediaChatEncoder  # noqa: E402
 from brimful.media.families import open_family  # noqa: E402
-from brimful.media.features import FeatureMaker  # noqa: E402
-from brimful.media.features.feature_block import from_block, restored  # noqa: E402
+from brimful.media.feature_block import from_block, restored  # noqa: E402
+from brimful.media.feature_maker import FeatureMaker  # noqa: E402
 from brimful.plan import PlanSettings  # noqa: E402
 from brimful.sources import open_source  # noqa: E402
 from brimful.store import check_store  # noqa: E402

@@ -23,7 +23,8 @@ from brimful.errors import CollateError, SettingsError
 from brimful.media import BadMediumError, MediaKind, PlacedMedium
 from brimful.media.families import Family, family_of_settings, open_family
 from brimful.media.families.qwen_audio import sound_tokens
-from brimful.media.features import FeatureMaker, Features, read_features, shortened
+from brimful.media.feature_block import Features, read_features, shortened
+from brimful.media.feature_maker import FeatureMaker
 from brimful.media.rope_positions import RopeMedium, rope_positions, rope_rule
 from brimful.store.shards import Pack
 

@@ -193,7 +193,7 @@ class MediaContainer:
     Args:
         store: of the packs.
         key: of the blob.
-        holds_features: true if its members are blocks of features (``media/features``), not files.
+        holds_features: true if its members are blocks of features (``media/feature_block.py``), not files.
 
     Attributes:
         path: of the file, or its URL.

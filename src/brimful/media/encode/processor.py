@@ -25,7 +25,7 @@ from brimful.media import BadMediumError, MediaKind, PlacedMedium
 from brimful.media.audio import load_audio
 from brimful.media.families import Family
 from brimful.media.families.family import read_processor_files
-from brimful.media.features.maker import AudioFeatures, ImageFeatures
+from brimful.media.feature_maker import AudioFeatures, ImageFeatures
 from brimful.media.images import load_image
 from brimful.media.videos import load_frames, video_header
 from brimful.sources.sample import Message, Sample

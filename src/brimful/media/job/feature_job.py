@@ -16,7 +16,7 @@ from brimful.encode.encoded_samples import EncodedSamples
 from brimful.encode.encoder import Encoder
 from brimful.errors import SettingsError
 from brimful.media.encode.media_chat import MediaChatEncoder
-from brimful.media.features import FeatureMaker
+from brimful.media.feature_maker import FeatureMaker
 from brimful.media.job.media_layout import MediaLayout
 from brimful.media.rope_positions import rope_rule
 

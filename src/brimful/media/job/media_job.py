@@ -30,7 +30,7 @@ from brimful.errors import (
 from brimful.lengths.table import LengthTable
 from brimful.media import PlacedMedium
 from brimful.media.encode.media_chat import MediaChatEncoder
-from brimful.media.features import FeatureMaker
+from brimful.media.feature_maker import FeatureMaker
 from brimful.media.job.feature_job import feature_facts, feature_maker, with_features
 from brimful.media.job.media_layout import MediaLayout
 from brimful.media.job.survey import MediaSurvey, survey_media

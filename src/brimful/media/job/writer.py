@@ -16,7 +16,7 @@ from brimful.base.wording import setting
 from brimful.encode.encoded_samples import EncodedSamples
 from brimful.errors import BadSampleError, OversizedSampleError, SettingsError, StoreFullError
 from brimful.media import BadMediumError, PlacedMedium
-from brimful.media.features import FeatureMaker
+from brimful.media.feature_maker import FeatureMaker
 from brimful.media.job.media_layout import ShardMedia
 from brimful.media.store import CountedContainer
 

@@ -12,7 +12,7 @@ pytest.importorskip("transformers")
 from brimful.errors import SettingsError
 from brimful.media import MediaKind, Medium, PlacedMedium
 from brimful.media.families import open_family
-from brimful.media.features.maker import VideoFeatures
+from brimful.media.feature_maker import VideoFeatures
 from brimful.media.videos import load_frames, video_header
 from tests.media.clips import clip, transformers_frames
 

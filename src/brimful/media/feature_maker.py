@@ -18,7 +18,7 @@ from brimful.errors import SettingsError
 from brimful.media.audio import load_audio
 from brimful.media.families import Family
 from brimful.media.families.family import read_processor_files
-from brimful.media.features.feature_block import Features, block_bytes, metadata_of, restored, to_block, trimmed
+from brimful.media.feature_block import Features, block_bytes, metadata_of, restored, to_block, trimmed
 from brimful.media.images import load_image
 from brimful.media.medium import MediaKind, Medium, PlacedMedium
 from brimful.media.videos import iterate_frames, video_header
