@@ -16,9 +16,8 @@ from collections.abc import Iterator
 import numpy as np
 from compare import SHARED_DATA, describe_machine
 
-from brimful.plan.counts.histogram import Histogram
+from brimful.plan.counts.histogram import Histogram, lower_bound
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
-from brimful.plan.fit.lower_bound import lower_bound
 from brimful.plan.optimal import pack_optimally
 
 _CAPACITIES = (2048, 4096, 8192, 32768)

@@ -12,9 +12,8 @@ import time
 import numpy as np
 from compare import describe_machine
 
-from brimful.plan.counts.histogram import Histogram
+from brimful.plan.counts.histogram import Histogram, lower_bound
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
-from brimful.plan.fit.lower_bound import lower_bound
 from brimful.plan.phased import Recipe
 
 

@@ -156,7 +156,7 @@ def test_randomness_compiled_code_and_files_are_where_the_page_says():
     }.items():
         assert {token for token in quoted(section(title)) if token.endswith(".py")} == found, title
     writers = files_that_import("brimful.base.tables", "write_table") | files_that_import("brimful.base.atomic_file")
-    notes = {"base/blobs/local.py", "cli/inspect.py", "measure/shares.py", "integrations/export/energon.py"}
+    notes = {"base/blobs/local.py", "cli/inspect.py", "measure/pending.py", "integrations/export/energon.py"}
     assert writers - notes - {"base/tables.py", "sources/copies.py"} <= set(quoted(section("On disk")))
 
 

@@ -21,7 +21,7 @@ SPEAKS_FLAGS = (
         "cli/demo/steps.py",
         "measure/length_cache.py",
         "measure/length_cache.py",
-        "measure/shares.py",
+        "measure/pending.py",
     ),
     "integrations/trainers/ms_swift",
 )

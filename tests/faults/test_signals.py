@@ -86,7 +86,7 @@ def stalling_in(function, stage):
         return function(*arguments, **options)
     return stalled
 
-import brimful.store.shard_task as shard_task
+import brimful.store.writing as shard_task
 shard_task._gather_rows = stalling_in(shard_task._gather_rows, "writing")
 """
 """Module next to the driver, which workers import: they do not run the driver itself."""

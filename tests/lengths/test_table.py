@@ -7,7 +7,7 @@ import pytest
 
 from brimful.base.tables import write_table
 from brimful.errors import CorruptFileError, InvalidLengthsError, SettingsError
-from brimful.lengths.int_arrays import as_lengths
+from brimful.lengths.targets import as_lengths
 from brimful.measure import LengthTable
 
 

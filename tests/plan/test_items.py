@@ -9,8 +9,7 @@ from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsEr
 from brimful.lengths.table import LengthTable
 from brimful.plan.items import prepare_items
 from brimful.plan.plan_settings import PlanSettings
-from brimful.plan.policies.alignment import Alignment
-from brimful.plan.policies.budgets import Budgets
+from brimful.plan.policies.budgets import Alignment, Budgets
 
 TABLE = LengthTable.from_lengths([30, 50, 10, 70], patches=[0, 64, 300, 128])
 

@@ -18,8 +18,7 @@ from brimful.errors import (
     SettingsError,
 )
 from brimful.plan import ALGORITHMS
-from brimful.plan.counts.histogram import Histogram
-from brimful.plan.fit.lower_bound import lower_bound
+from brimful.plan.counts.histogram import Histogram, lower_bound
 from brimful.testing.strategies import capacities_and_lengths
 from tests.plan.contents import ids_of, lengths_of, segments_of
 

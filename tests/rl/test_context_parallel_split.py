@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from brimful.collate import Column, PackExtras, Padding, lay_out, shift_labels
 from brimful.errors import CollateError, SettingsError
-from brimful.plan.policies.alignment import Alignment
+from brimful.plan.policies.budgets import Alignment
 from brimful.rl.context_parallel_split import (
     ContextParallelLayout,
     context_parallel_places,

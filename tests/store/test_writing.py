@@ -16,7 +16,8 @@ from brimful.errors import (
     PlanMismatchError,
     StoreFullError,
 )
-from brimful.store import check_store, shard_task
+from brimful.store import check_store
+from brimful.store import writing as shard_task
 from brimful.store.shards import EndRecord, StreamLog
 from brimful.testing.toys import toy_chat_encoder
 from tests.faults.planted import full_disk

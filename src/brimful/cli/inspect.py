@@ -12,8 +12,8 @@ import click
 
 from brimful.base.atomic_file import atomic_file
 from brimful.base.blobs import open_blob_store
+from brimful.base.blobs.remote import is_remote
 from brimful.base.checks import is_number
-from brimful.base.file_systems import is_remote
 from brimful.base.progress import make_progress
 from brimful.base.wording import counted, setting
 from brimful.cli.artefacts import (

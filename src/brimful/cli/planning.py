@@ -33,7 +33,7 @@ from brimful.cli.options import (
 from brimful.cli.program import show
 from brimful.errors import SettingsError, SourceNotFoundError
 from brimful.measure import LengthTable, join_tables
-from brimful.measure.shares import unfinished_shares
+from brimful.measure.pending import unfinished_shares
 from brimful.plan import PlanSettings, plan_with
 from brimful.report.analysis.advise import advise
 from brimful.report.analysis.training_run import TrainingRun

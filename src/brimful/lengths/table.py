@@ -15,8 +15,7 @@ from brimful.base.fingerprint import fingerprint_array, fingerprint_of, short
 from brimful.base.tables import open_table, write_table
 from brimful.base.typing import AnyArray, AnyIntArray, BoolArray, Fingerprint, Int64Array, IntArrayLike, Lengths
 from brimful.errors import CorruptFileError, InvalidLengthsError, SettingsError
-from brimful.lengths.int_arrays import as_lengths
-from brimful.lengths.targets import Account, Targets
+from brimful.lengths.targets import Account, Targets, as_lengths
 
 REJECTED = -1
 """Length of a sample that could not be read or encoded."""

@@ -29,8 +29,7 @@ from brimful.measure.block_task import BlockContext
 from brimful.measure.filters import Duplicates, as_filters
 from brimful.measure.measure_settings import MeasureSettings, open_earlier, provenance_of
 from brimful.measure.media_states import changed_samples, runs_of_states
-from brimful.measure.pending import measure_share, run_pending, task_for
-from brimful.measure.shares import forget_shares
+from brimful.measure.pending import forget_shares, measure_share, run_pending, task_for
 from brimful.sources.opening import open_source
 from brimful.sources.source import Source
 

@@ -15,7 +15,7 @@ from brimful.lengths.targets import Account, Targets, joined_rows
 from brimful.measure.assembly import MAX_REJECTS
 from brimful.measure.filters import Duplicates
 from brimful.measure.measure_settings import differing_settings
-from brimful.measure.shares import measure_command
+from brimful.measure.pending import measure_command
 
 
 def join_tables(tables: Sequence[LengthTable]) -> LengthTable:

@@ -26,7 +26,7 @@ from brimful.measure.measure_settings import (
     open_earlier,
     provenance_of,
 )
-from brimful.measure.shares import measure_command
+from brimful.measure.pending import measure_command
 from brimful.sources.opening import open_source
 from brimful.sources.source import Source
 

@@ -16,7 +16,7 @@ from brimful.plan.packing import PlanOutcome
 from brimful.plan.plan import Plan
 from brimful.plan.plan_settings import PlanSettings
 from brimful.plan.planner import plan_packs, plan_with
-from brimful.plan.policies.alignment import Alignment
+from brimful.plan.policies.budgets import Alignment
 from brimful.plan.policies.mixture_request import Mixture
 from brimful.plan.policies.overflow import NoTarget, Overflow
 from brimful.plan.saved.planned_packs import Segment

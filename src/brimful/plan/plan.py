@@ -16,8 +16,7 @@ from brimful.lengths.table import LengthsLike
 from brimful.plan.ledger import Ledger
 from brimful.plan.packing import PlanOutcome
 from brimful.plan.plan_settings import PlanSettings
-from brimful.plan.saved.plan_file import load_plan, save_plan
-from brimful.plan.saved.planned_packs import PlannedPacks
+from brimful.plan.saved.planned_packs import PlannedPacks, load_plan, save_plan
 from brimful.plan.saved.validation import validate_plan
 
 

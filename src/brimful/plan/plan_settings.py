@@ -13,8 +13,7 @@ from brimful.base.wording import setting
 from brimful.errors import SettingsError
 from brimful.plan.algorithms import ALGORITHMS, ALGORITHMS_BY_ANY_NAME, Algorithm
 from brimful.plan.phased import Recipe
-from brimful.plan.policies.alignment import UNALIGNED, Alignment
-from brimful.plan.policies.budgets import Budgets
+from brimful.plan.policies.budgets import UNALIGNED, Alignment, Budgets
 from brimful.plan.policies.mixture_request import MixOrder, Mixture, Weighting
 from brimful.plan.policies.overflow import NoTarget, Overflow
 

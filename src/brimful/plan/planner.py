@@ -14,9 +14,8 @@ from brimful.errors import SettingsError
 from brimful.lengths.table import LengthsLike, LengthTable, as_table
 from brimful.plan.algorithms import CountOptions
 from brimful.plan.counts.counting_sort import decreasing_order
-from brimful.plan.counts.histogram import Histogram
+from brimful.plan.counts.histogram import Histogram, lower_bound
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
-from brimful.plan.fit.lower_bound import lower_bound
 from brimful.plan.items import Items, prepare_items
 from brimful.plan.ledger import ledger_of
 from brimful.plan.mixed import MixedPacks, as_uses, members_of, pack_mixture

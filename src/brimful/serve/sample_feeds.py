@@ -17,7 +17,7 @@ from brimful.base.typing import Int64Array, IntArrayLike, Lengths
 from brimful.base.wording import counted
 from brimful.encode.encoded import EncodedSample
 from brimful.errors import CollateError, EncodeError, LengthChangedError, SettingsError, StateError
-from brimful.lengths.int_arrays import as_lengths
+from brimful.lengths.targets import as_lengths
 from brimful.serve.compose import MicroBatchComposer, SampleSegment
 from brimful.store.shards import Pack, assemble_pack
 

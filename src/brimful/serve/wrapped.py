@@ -12,8 +12,8 @@ from brimful.base.fingerprint import differing_keys
 from brimful.base.typing import AnyPath, Lengths
 from brimful.base.wording import setting
 from brimful.errors import CacheMismatchError, EncodeError, LengthChangedError, SettingsError
-from brimful.lengths.int_arrays import as_lengths
 from brimful.lengths.table import LengthTable
+from brimful.lengths.targets import as_lengths
 from brimful.plan import Overflow, Plan
 from brimful.serve.agreement import process_group
 from brimful.store.shards import PlainPack

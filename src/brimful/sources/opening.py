@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from brimful.base.arguments import as_settings, settings_from, understands
+from brimful.base.blobs.remote import is_remote
 from brimful.base.checks import path_of
-from brimful.base.file_systems import is_remote
 from brimful.base.hub import looks_like_hub_id
 from brimful.base.wings import READER_MODULES
 from brimful.base.wording import setting

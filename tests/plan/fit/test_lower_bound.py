@@ -3,8 +3,7 @@
 import numpy as np
 from hypothesis import given
 
-from brimful.plan.counts.histogram import Histogram
-from brimful.plan.fit.lower_bound import lower_bound
+from brimful.plan.counts.histogram import Histogram, lower_bound
 from brimful.testing.strategies import capacities_and_lengths
 
 

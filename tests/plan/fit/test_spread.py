@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from brimful import plan_packs
 from brimful.errors import InvalidLengthsError, SettingsError
 from brimful.plan.counts.counting_sort import decreasing_order
-from brimful.plan.counts.histogram import Histogram
-from brimful.plan.fit.lower_bound import lower_bound
+from brimful.plan.counts.histogram import Histogram, lower_bound
 from brimful.plan.fit.spread import spread
 from brimful.testing.strategies import capacities_and_lengths
 from tests.plan.forms import use

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brimful.plan.counts.histogram import lower_bound
 from brimful.plan.counts.patterns import runs_of
-from brimful.plan.fit.lower_bound import lower_bound
 from brimful.plan.optimal import search as search_module
 from brimful.plan.optimal.knapsack import SearchLimit
 from brimful.plan.optimal.minimum_bin_slack import minimum_bin_slack, reachable_sums

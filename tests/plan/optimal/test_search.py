@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from brimful.base.compiling import compiled_forms
 from brimful.errors import MissingExtraError
 from brimful.plan.counts.counting_sort import decreasing_order
-from brimful.plan.counts.histogram import Histogram
+from brimful.plan.counts.histogram import Histogram, lower_bound
 from brimful.plan.counts.patterns import patterns_of, runs_of
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
-from brimful.plan.fit.lower_bound import lower_bound
 from brimful.plan.optimal import knapsack as search_limit_module
 from brimful.plan.optimal import pack_optimally
 from brimful.plan.optimal import search as search_module

@@ -12,7 +12,7 @@ from brimful.errors import SettingsError
 from brimful.plan.counts.counting_sort import decreasing_order
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
-from brimful.plan.policies.alignment import Alignment
+from brimful.plan.policies.budgets import Alignment
 from brimful.plan.policies.overflow import Overflow, apply_overflow
 from tests.plan.contents import lengths_of
 

@@ -10,7 +10,7 @@ from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsEr
 from brimful.plan.items import prepare_items
 from brimful.plan.packing import Packing
 from brimful.plan.plan_settings import PlanSettings
-from brimful.plan.policies.alignment import Alignment
+from brimful.plan.policies.budgets import Alignment
 from brimful.plan.policies.groups import ALONE, as_groups, group_items
 from brimful.plan.policies.overflow import Overflow
 from brimful.plan.vector.pack_vectors import pack_vectors

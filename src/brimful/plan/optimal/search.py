@@ -7,11 +7,10 @@ from math import ceil
 
 from brimful.base.wording import setting
 from brimful.errors import missing_extra
-from brimful.plan.counts.histogram import Histogram
+from brimful.plan.counts.histogram import Histogram, lower_bound
 from brimful.plan.counts.patterns import Pattern, PatternCounts, load_of, patterns_of, remaining, runs_of
 from brimful.plan.counts.runs import PackRuns
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
-from brimful.plan.fit.lower_bound import lower_bound
 from brimful.plan.optimal.column_generation import SOLVER_TOLERANCE, ColumnGeneration
 from brimful.plan.optimal.knapsack import SearchLimit
 from brimful.plan.optimal.master_problem import installed_solver

@@ -9,8 +9,7 @@ from brimful.base.typing import BoolArray, Int64Array, IntArrayLike, Lengths, Of
 from brimful.base.wording import setting
 from brimful.errors import InvalidLengthsError, SettingsError
 from brimful.plan.packing import Packing
-from brimful.plan.policies.alignment import Alignment
-from brimful.plan.policies.budgets import Budgets, examples_of
+from brimful.plan.policies.budgets import Alignment, Budgets, examples_of
 from brimful.plan.policies.overflow import Overflow
 
 ALONE = -1

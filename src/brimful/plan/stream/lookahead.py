@@ -17,8 +17,8 @@ from brimful.base.ragged import offsets_of
 from brimful.base.typing import AnyIntArray, BoolArray, Int64Array, Lengths, Offsets, SampleIds
 from brimful.base.wording import differences
 from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError, StateError
-from brimful.lengths.int_arrays import as_lengths
 from brimful.lengths.table import REJECTED
+from brimful.lengths.targets import as_lengths
 from brimful.plan.algorithms import ALGORITHMS
 from brimful.plan.counts.counting_sort import decreasing_order
 from brimful.plan.fit.any_fit import next_fit_upper_bound

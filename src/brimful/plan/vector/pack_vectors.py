@@ -7,9 +7,8 @@ import numpy as np
 from brimful.base.rng import generator
 from brimful.base.typing import AnyIntArray, BoolArray, Int64Array
 from brimful.plan.counts.counting_sort import decreasing_order
-from brimful.plan.counts.histogram import Histogram
+from brimful.plan.counts.histogram import Histogram, lower_bound
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
-from brimful.plan.fit.lower_bound import lower_bound
 from brimful.plan.packing import Packing, PackResult, PlanOutcome, loads_of
 from brimful.plan.vector.fill_vectors import fill_packs, total_sizes
 

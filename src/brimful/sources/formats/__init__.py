@@ -11,10 +11,18 @@ data with other keys.
 from importlib import import_module
 
 from brimful.base.wings import FORMAT_MODULES
-from brimful.sources.formats.captions import Caption, Detection, Transcript
 from brimful.sources.formats.messages import Messages, ShareGPT
 from brimful.sources.formats.row_format import FORMATS, RowFormat, detect, format_named, register, suggested
-from brimful.sources.formats.texts import Alpaca, PromptCompletion, QuestionAnswer, Text, Tokens
+from brimful.sources.formats.texts import (
+    Alpaca,
+    Caption,
+    Detection,
+    PromptCompletion,
+    QuestionAnswer,
+    Text,
+    Tokens,
+    Transcript,
+)
 
 __all__ = ["FORMATS", "RowFormat", "detect", "format_named", "register", "suggested"]
 

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from brimful.base.blobs import BlobStore
+from brimful.base.blobs.remote import is_remote
 from brimful.base.checks import choice_of
-from brimful.base.file_systems import is_remote
 from brimful.base.wording import differences, setting
 from brimful.encode.choose import EncoderSettings, Mode
 from brimful.encode.encoder import Encoder
