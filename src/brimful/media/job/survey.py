@@ -143,10 +143,7 @@ def _joined(parts: Sequence[MediaSurvey]) -> MediaSurvey:
     parts = parts or [_no_media(0)]
     return MediaSurvey(
         offsets_of(np.concatenate([np.diff(part.offsets) for part in parts])),
-        np.concatenate([part.digests for part in parts]),
-        np.concatenate([part.sizes for part in parts]),
-        np.concatenate([part.stamps for part in parts]),
-        np.concatenate([part.kinds for part in parts]),
+        *(np.concatenate([getattr(part, name) for part in parts]) for name in ("digests", "sizes", "stamps", "kinds")),
     )
 
 

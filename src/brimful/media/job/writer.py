@@ -90,47 +90,34 @@ class ShardMediaWriter:
                 if not is_repeat:
                     self._is_written[index] = True
                     self._store_new(sample_id, index, media)
-                pack += self._of_segment(
-                    sample_id,
-                    self._media.rows_of(index),
-                    media,
-                    start=int(starts[segment]),
-                    length=int(lengths[segment]),
-                    segment=segment - first,
-                    offset=places[segment] - places[first],
-                    is_repeat=is_repeat,
-                )
+                place = {
+                    "start": int(starts[segment]),
+                    "length": int(lengths[segment]),
+                    "segment": segment - first,
+                    "offset": places[segment] - places[first],
+                }
+                for row, item in zip(self._media.rows_of(index), media, strict=True):
+                    pack += self._placed(sample_id, row, item, place, is_repeat=is_repeat)
             packs.append(pack)
         return packs
 
-    def _of_segment(
-        self,
-        sample_id: int,
-        rows: range,
-        media: Sequence[PlacedMedium],
-        *,
-        start: int,
-        length: int,
-        segment: int,
-        offset: int,
-        is_repeat: bool,
+    def _placed(
+        self, sample_id: int, row: int, whole: PlacedMedium, place: Mapping[str, int], *, is_repeat: bool
     ) -> Iterator[PlacedMedium]:
-        """Yield the media of a segment with their fingerprints, and where their bytes are."""
+        """Yield a medium of a segment with its fingerprint and the place of its bytes; nothing if it is in another."""
         facts = self._media
-        for row, whole in zip(rows, media, strict=True):
-            try:
-                placed = attachments_of_segment([whole], start=start, length=length, segment=segment, offset=offset)
-                for item in placed:
-                    if self._features is not None and self._features.block_bytes(item) != facts.stored_sizes[row]:
-                        raise self._error(sample_id, item, "has features of another shape than equal bytes before it")
-                    is_first = not is_repeat and bool(facts.is_first_use[row])
-                    self._container.count(item, sample_id, int(facts.sizes[row]), is_first=is_first)
-                    yield facts.stored(row, item)
-            except BadAttachmentError as error:
-                raise OversizedSampleError(
-                    f"{self._samples.source.where(sample_id)} (sample {sample_id}): {error}; choose "
-                    f"{setting('overflow', 'drop')}"
-                ) from error
+        try:
+            for item in attachments_of_segment([whole], **place):
+                if self._features is not None and self._features.block_bytes(item) != facts.stored_sizes[row]:
+                    raise self._error(sample_id, item, "has features of another shape than equal bytes before it")
+                is_first = not is_repeat and bool(facts.is_first_use[row])
+                self._container.count(item, sample_id, int(facts.sizes[row]), is_first=is_first)
+                yield facts.stored(row, item)
+        except BadAttachmentError as error:
+            raise OversizedSampleError(
+                f"{self._samples.source.where(sample_id)} (sample {sample_id}): {error}; choose "
+                f"{setting('overflow', 'drop')}"
+            ) from error
 
     def _store_new(self, sample_id: int, index: int, media: Sequence[PlacedMedium]) -> None:
         """Check the files of a sample, and copy the media that no earlier pack brought."""
