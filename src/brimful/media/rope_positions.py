@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from brimful.base.typing import Int64Array
-from brimful.errors import SettingsError
 from brimful.media.families import Family
+from brimful.media.families.family import read_json_object
 from brimful.media.medium import BadMediumError, MediaKind
 
 
@@ -196,15 +195,7 @@ def rope_rule(family: Family, directory: str | None, tokens_per_second: float | 
 
 def _of_configuration(directory: str, published: float) -> float:
     """Return the positions per second from ``config.json`` next to the processor, or else the published number."""
-    path = Path(directory) / "config.json"
-    try:
-        config = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return published
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"{path} cannot be read: {error}") from error
-    if not isinstance(config, dict):
-        return published
+    config = read_json_object(Path(directory) / "config.json") or {}
     vision = config.get("vision_config")
     rate = vision.get("tokens_per_second") if isinstance(vision, dict) else None
     rate = config.get("position_id_per_seconds") if rate is None else rate

@@ -44,9 +44,9 @@ def read_processor_files(directory: str | Path) -> ProcessorFiles:
     if not directory.is_dir():
         what = "is a file: name its directory" if directory.exists() else "is not a directory"
         raise SettingsError(f"{setting('processor', str(directory))}: {directory} {what}")
-    processor = _read_json(directory / "processor_config.json")
-    image = _read_json(directory / "preprocessor_config.json")
-    video = _read_json(directory / "video_preprocessor_config.json")
+    processor = read_json_object(directory / "processor_config.json")
+    image = read_json_object(directory / "preprocessor_config.json")
+    video = read_json_object(directory / "video_preprocessor_config.json")
     if processor is None and image is None and video is None:
         raise SettingsError(
             f"{setting('processor', str(directory))}: {directory} has no preprocessor_config.json and no "
@@ -61,7 +61,8 @@ def read_processor_files(directory: str | Path) -> ProcessorFiles:
     )
 
 
-def _read_json(path: Path) -> dict[str, Any] | None:
+def read_json_object(path: Path) -> dict[str, Any] | None:
+    """Return the JSON object in a file, None if there is no file; ``SettingsError`` for anything else."""
     try:
         value = json.loads(path.read_bytes())
     except FileNotFoundError:
