@@ -76,9 +76,16 @@ def assign_pieces(pieces: Pieces, begins: AnyIntArray, order: AnyIntArray, items
                 next_item += np.uint64(1)
 
 
-def assign_in_numpy(pieces: Pieces, begins: AnyIntArray, order: AnyIntArray, items: AnyIntArray) -> None:
-    """Do the same in NumPy, chunk by chunk; runs longer than a chunk are cut into several."""
-    _, first_pack, packs_in_run, copies_per_pack, items_before = pieces
+def assign_in_numpy(
+    columns: tuple[Int64Array, ...], begins: AnyIntArray, order: AnyIntArray, items: AnyIntArray
+) -> None:
+    """Do the same in NumPy, chunk by chunk; runs longer than a chunk are cut into several.
+
+    Args:
+        columns: of the runs, as of ``Pieces`` without the first: runs are in the order of their items.
+        begins, order, items: as for ``assign_pieces``.
+    """
+    first_pack, packs_in_run, copies_per_pack, items_before = columns
     packs_per_piece = np.maximum(1, CHUNK_ITEMS // copies_per_pack)
     if bool((packs_in_run > packs_per_piece).any()):
         parts = -(-packs_in_run // packs_per_piece)

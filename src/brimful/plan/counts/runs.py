@@ -87,15 +87,16 @@ class PackRuns:
                 # Only the records are needed from here on: the items reuse the memory of their order.
                 del places
                 return Packing(read_records(records, len(sizes), order), order)
+        kernel = compiled(assign_pieces, len(order))
         offsets, begins = lay_packs(sizes, places, order.dtype)
         # Only the begins are needed from here on: the memory of the places is freed for the items.
         del places
         items = np.empty_like(order)
-        kernel = compiled(assign_pieces, len(order))
         if kernel is not None:
             kernel(self.in_tiles(TILE_PACKS), begins, order, items)
         else:
-            assign_in_numpy(self.in_tiles(self.num_packs), begins, order, items)
+            columns = self.first_pack, self.packs_in_run, self.copies_per_pack, self.items_before
+            assign_in_numpy(columns, begins, order, items)
         return Packing(offsets, items)
 
     def in_tiles(self, tile_packs: int) -> Pieces:

@@ -5,6 +5,8 @@ bijection permutes the numbers below a power of two with a few multiplications. 
 the range until the result is inside (cycle walking: Black and Rogaway, "Ciphers with arbitrary finite domains", 2002).
 """
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -54,8 +56,9 @@ def companion_order(lengths: AnyIntArray, items: Histogram, *, seed: int | None,
     """
     order = decreasing_order(lengths, items)
     if seed is not None:
-        stream = generator(seed=seed, epoch=epoch, purpose="companions")
-        shuffle_classes(order, np.ascontiguousarray(items.counts[::-1]), stream)
+        shuffle_classes(
+            order, np.ascontiguousarray(items.counts[::-1]), generator(seed=seed, epoch=epoch, purpose="companions")
+        )
     return order
 
 
@@ -84,9 +87,14 @@ def seeded_orders(
     >>> order.tolist(), places.tolist(), pack_order(4, seed=1, epoch=0).tolist()
     ([2, 1, 0, 4, 3], [3, 1, 0, 2], [2, 1, 3, 0])
     """
-    order = companion_order(lengths, items, seed=seed, epoch=epoch)
-    stream = generator(seed=seed, epoch=epoch, purpose="pack order")
-    return order, random_places(num_packs, stream, dtype=order.dtype)
+    order = decreasing_order(lengths, items)
+    counts = items.counts[::-1]
+    companion_words = generator(seed=seed, epoch=epoch, purpose="companions").words(len(counts) * _WORDS_PER_CLASS)
+    pack_words = generator(seed=seed, epoch=epoch, purpose="pack order").words(_WORDS_PER_CLASS)
+    permute = compiled(_permute_in_blocks, len(order), sum_calls=True)
+    number_in_blocks = compiled(_number_in_blocks, num_packs, sum_calls=True)
+    _shuffle(order, np.ascontiguousarray(counts), companion_words, permute)
+    return order, _numbers(num_packs, pack_words, number_in_blocks, order.dtype, is_inverse=True)
 
 
 def shuffle_classes(order: AnyIntArray, counts: Int64Array, stream: RandomStream) -> None:
@@ -104,10 +112,17 @@ def shuffle_classes(order: AnyIntArray, counts: Int64Array, stream: RandomStream
     >>> items.tolist()
     [2, 1, 3, 0, 4, 6, 7, 5]
     """
-    keys, bits = _keys(counts, stream)
+    words = stream.words(len(counts) * _WORDS_PER_CLASS)
+    _shuffle(order, counts, words, compiled(_permute_in_blocks, len(order), sum_calls=True))
+
+
+def _shuffle(
+    order: AnyIntArray, counts: Int64Array, words: npt.NDArray[np.uint64], permute: Callable[..., None] | None
+) -> None:
+    """Shuffle each class by random words, ``uint64[num_classes · _WORDS_PER_CLASS]``; compiled if possible."""
+    keys, bits = _keys(counts, words)
     scratch = np.empty(int(counts.max(initial=0)), dtype=order.dtype)
-    permute = compiled(_permute_in_blocks, len(order), sum_calls=True) or _permute_in_numpy
-    permute(counts, keys, bits, order, scratch)
+    (permute or _permute_in_numpy)(counts, keys, bits, order, scratch)
 
 
 def random_order(count: int, stream: RandomStream) -> AnyIntArray:
@@ -117,7 +132,8 @@ def random_order(count: int, stream: RandomStream) -> AnyIntArray:
     >>> random_order(6, generator(seed=0, epoch=0, purpose="doc")).tolist()
     [2, 1, 3, 0, 4, 5]
     """
-    return _numbers(count, stream, positions_type(count), is_inverse=False)
+    words, form = stream.words(_WORDS_PER_CLASS), compiled(_number_in_blocks, count, sum_calls=True)
+    return _numbers(count, words, form, positions_type(count), is_inverse=False)
 
 
 def random_places(count: int, stream: RandomStream, *, dtype: npt.DTypeLike) -> AnyIntArray:
@@ -127,17 +143,24 @@ def random_places(count: int, stream: RandomStream, *, dtype: npt.DTypeLike) -> 
     >>> random_places(6, generator(seed=0, epoch=0, purpose="doc"), dtype=np.int32).tolist()
     [3, 1, 0, 2, 4, 5]
     """
-    return _numbers(count, stream, dtype, is_inverse=True)
+    words, form = stream.words(_WORDS_PER_CLASS), compiled(_number_in_blocks, count, sum_calls=True)
+    return _numbers(count, words, form, dtype, is_inverse=True)
 
 
-def _numbers(count: int, stream: RandomStream, dtype: npt.DTypeLike, *, is_inverse: bool) -> AnyIntArray:
+def _numbers(
+    count: int,
+    words: npt.NDArray[np.uint64],
+    number_in_blocks: Callable[..., None] | None,
+    dtype: npt.DTypeLike,
+    *,
+    is_inverse: bool,
+) -> AnyIntArray:
     """Return the numbers 0 to count - 1 in random order, or the place of each in it; compiled if possible."""
     counts = np.array([count], dtype=np.int64)
-    keys, bits = _keys(counts, stream)
+    keys, bits = _keys(counts, words)
     numbers = np.empty(count, dtype=dtype)
-    kernel = compiled(_number_in_blocks, count, sum_calls=True)
-    if kernel is not None:
-        kernel(count, _inverse_key(keys[0]) if is_inverse else keys[0], int(bits[0]), is_inverse, numbers)
+    if number_in_blocks is not None:
+        number_in_blocks(count, _inverse_key(keys[0]) if is_inverse else keys[0], int(bits[0]), is_inverse, numbers)
         return numbers
     order = np.arange(count, dtype=dtype)
     _permute_in_numpy(counts, keys, bits, order, numbers)
@@ -147,14 +170,14 @@ def _numbers(count: int, stream: RandomStream, dtype: npt.DTypeLike, *, is_inver
     return numbers
 
 
-def _keys(counts: Int64Array, stream: RandomStream) -> tuple[_Words, Int64Array]:
-    """Draw the key of each class: an odd factor and a summand for each round.
+def _keys(counts: Int64Array, words: npt.NDArray[np.uint64]) -> tuple[_Words, Int64Array]:
+    """Make the key of each class from random words: an odd factor and a summand for each round.
 
     Returns:
         The keys, ``uint32[num_classes, 2 · rounds]``; and ``int64[num_classes]``, bits of the numbers that the
         bijection of each class permutes.
     """
-    keys = stream.words(len(counts) * _WORDS_PER_CLASS).astype(np.uint32).reshape(len(counts), _WORDS_PER_CLASS)
+    keys = words.astype(np.uint32).reshape(len(counts), _WORDS_PER_CLASS)
     keys[:, ::2] |= np.uint32(1)
     # Bits of the largest number of each class; frexp of a whole number below 2**53 is exact.
     bits = np.maximum(np.frexp((counts - 1).astype(np.float64))[1], _MIN_BITS).astype(np.int64)
