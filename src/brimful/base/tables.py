@@ -21,7 +21,6 @@ were given a pandas object, and import pandas for that: half a second in every p
 """
 
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -33,7 +32,7 @@ import xxhash
 from brimful.base.checks import path_of
 from brimful.base.fingerprint import fingerprint_bytes
 from brimful.base.ragged import offsets_of
-from brimful.base.typing import Fingerprint, Offsets
+from brimful.base.typing import AnyPath, Fingerprint, Offsets
 from brimful.errors import CorruptFileError, SourceNotFoundError
 
 Array = npt.NDArray[Any]
@@ -114,7 +113,7 @@ _Column = TypeVar("_Column", _Array, Ragged)
 
 
 def write_table(
-    path: str | os.PathLike[str],
+    path: AnyPath,
     columns: Mapping[str, _Array | Ragged],
     description: Mapping[str, Any],
     *,
@@ -244,7 +243,7 @@ def _ragged(column: Any) -> Ragged:
     return Ragged(to_numpy(column.values), to_numpy(column.offsets))
 
 
-def open_table(path: str | os.PathLike[str]) -> Table:
+def open_table(path: AnyPath) -> Table:
     """Map a table into memory and check its description.
 
     Raises:

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from brimful.base.checks import check_type, choice_of
+from brimful.base.typing import AnyPath
 from brimful.base.wording import setting
 from brimful.encode.chat_template import ChatTemplate
 from brimful.encode.completions import BORROWED_REASON, PromptAndOther, has_borrowed
@@ -82,9 +83,9 @@ class ChatEncoder(RenderingEncoder):
 
     def __init__(
         self,
-        tokenizer: str | os.PathLike[str] | Any,
+        tokenizer: AnyPath | Any,
         *,
-        chat_template: str | os.PathLike[str] | None = None,
+        chat_template: AnyPath | None = None,
         train_on: TrainOn | str = TrainOn.ASSISTANT,
         template_kwargs: dict[str, Any] | None = None,
         system: str | None = None,

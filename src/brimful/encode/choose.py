@@ -1,7 +1,6 @@
 """Choice of the encoder for a source, from the format of its rows and the settings."""
 
 import datetime
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
@@ -11,6 +10,7 @@ from typing import Any
 
 from brimful.base.arguments import as_settings, option, understands
 from brimful.base.checks import choice_of
+from brimful.base.typing import AnyPath
 from brimful.base.wings import MEDIA_ENCODER
 from brimful.base.wording import setting
 from brimful.encode.chat import ChatEncoder, Reasoning
@@ -111,7 +111,7 @@ class EncoderSettings:
 @understands({}, EncoderSettings)
 def encoder_for(
     source: Source | None,
-    tokenizer: str | os.PathLike[str] | Any | None,
+    tokenizer: AnyPath | Any | None,
     settings: EncoderSettings | None = None,
     **options: Any,
 ) -> Encoder:
@@ -166,7 +166,7 @@ def encoder_for(
     return encoder
 
 
-def as_encoder(source: Source, encoder: Encoder | str | os.PathLike[str] | Any) -> Encoder:
+def as_encoder(source: Source, encoder: Encoder | AnyPath | Any) -> Encoder:
     """Return an encoder as it is; for a tokenizer or its name, the encoder for the source.
 
     Raises:

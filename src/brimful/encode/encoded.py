@@ -10,7 +10,6 @@ Bytes that came with a row are not copied: read them from the row.
 
 from __future__ import annotations
 
-import os
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +22,7 @@ import numpy.typing as npt
 from brimful.base.attachment import BadAttachmentError, attachment_store
 from brimful.base.ragged import offsets_of
 from brimful.base.tables import Ragged, open_table, write_table
-from brimful.base.typing import IGNORE_INDEX, Int64Array, Labels, Lengths, LossMask, TokenIds
+from brimful.base.typing import IGNORE_INDEX, AnyPath, Int64Array, Labels, Lengths, LossMask, TokenIds
 from brimful.base.wording import counted
 from brimful.errors import BadSampleError, BrimfulError, CorruptFileError, EncodeError
 
@@ -180,7 +179,7 @@ _MAX_OPEN_FILES = 512
 
 
 def write_stored(
-    path: str | os.PathLike[str],
+    path: AnyPath,
     ids: Ragged,
     loss_mask: LossMask,
     media: Mapping[int, Sequence[Any]] | None = None,
@@ -208,7 +207,7 @@ class _File(NamedTuple):
     media: Ragged | None
 
 
-def _open(path: str | os.PathLike[str], *, checked: bool = True) -> _File:
+def _open(path: AnyPath, *, checked: bool = True) -> _File:
     """Map a file; its columns are compared with their checksums if ``checked``."""
     table = open_table(path)
     ids, loss_mask = (table.ragged(name, checked=checked) for name in ("ids", "loss_mask"))
@@ -216,7 +215,7 @@ def _open(path: str | os.PathLike[str], *, checked: bool = True) -> _File:
     return _File(ids.offsets.tolist(), ids.values, loss_mask.values.view(np.bool_), media)
 
 
-def is_stored(path: str | os.PathLike[str], count: int) -> bool:
+def is_stored(path: AnyPath, count: int) -> bool:
     """Return true if a file holds ``count`` samples, byte for byte as written, and their media are unchanged."""
     try:
         file = _open(path)

@@ -1,12 +1,12 @@
 """Texts without a chat template: documents with their beginning and end marked, and prompts with completions."""
 
-import os
 from collections.abc import Sequence
 from enum import Enum
 from functools import cached_property
 from typing import Any
 
 from brimful.base.checks import choice_of
+from brimful.base.typing import AnyPath
 from brimful.base.wording import setting
 from brimful.encode.completions import BORROWED_REASON, PromptAndOther, has_borrowed
 from brimful.encode.encoder import wrong_kind
@@ -29,7 +29,7 @@ class TextEncoder(RenderingEncoder):
         TokenizerNotFoundError: nothing at that path or id.
     """
 
-    def __init__(self, tokenizer: str | os.PathLike[str] | Any, *, bos: bool | None = None, eos: bool = True) -> None:
+    def __init__(self, tokenizer: AnyPath | Any, *, bos: bool | None = None, eos: bool = True) -> None:
         self.tokenizer = Tokenizer.of(tokenizer)
         self._bos, self._eos = bos, eos
 
@@ -102,7 +102,7 @@ class CompletionEncoder(RenderingEncoder):
 
     def __init__(
         self,
-        tokenizer: str | os.PathLike[str] | Any,
+        tokenizer: AnyPath | Any,
         *,
         train_on: CompletionTargets | str = CompletionTargets.COMPLETION,
         separator: str = "",

@@ -15,7 +15,7 @@ from brimful.base.hub import looks_like_hub_id, offline_if_unreachable, offline_
 from brimful.base.optional import optional, version_of
 from brimful.base.ragged import offsets_of
 from brimful.base.tables import Ragged
-from brimful.base.typing import Fingerprint, Int64Array
+from brimful.base.typing import AnyPath, Fingerprint, Int64Array
 from brimful.base.wording import setting
 from brimful.encode.fast.fast_tokenizer import FastTokenizer, UnsupportedTokenizerError, hard_texts
 from brimful.encode.fast.proofs import recall, remember
@@ -37,9 +37,7 @@ class Tokenizer:
         ask_hub: if false, look for a hub id only in the hub's cache.
     """
 
-    def __init__(
-        self, name_or_tokenizer: str | os.PathLike[str] | Any, *, fast: bool = True, ask_hub: bool = True
-    ) -> None:
+    def __init__(self, name_or_tokenizer: AnyPath | Any, *, fast: bool = True, ask_hub: bool = True) -> None:
         self.fast = fast
         self._ask_hub = ask_hub
         self._read_backend: Any = None
@@ -56,7 +54,7 @@ class Tokenizer:
             self._loaded = name_or_tokenizer
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer | str | os.PathLike[str] | Any) -> Tokenizer:
+    def of(cls, tokenizer: Tokenizer | AnyPath | Any) -> Tokenizer:
         """Return a ``Tokenizer`` as it is; make one from a name or a ``transformers`` tokenizer."""
         return tokenizer if isinstance(tokenizer, cls) else cls(tokenizer)
 

@@ -13,7 +13,16 @@ import numpy.typing as npt
 from brimful.base.checks import path_of, position
 from brimful.base.fingerprint import fingerprint_array, fingerprint_of, short
 from brimful.base.tables import open_table, write_table
-from brimful.base.typing import AnyArray, AnyIntArray, BoolArray, Fingerprint, Int64Array, IntArrayLike, Lengths
+from brimful.base.typing import (
+    AnyArray,
+    AnyIntArray,
+    AnyPath,
+    BoolArray,
+    Fingerprint,
+    Int64Array,
+    IntArrayLike,
+    Lengths,
+)
 from brimful.errors import CorruptFileError, InvalidLengthsError, SettingsError
 from brimful.lengths.targets import Account, Targets, as_lengths
 
@@ -133,7 +142,7 @@ class LengthTable:
         """Fingerprint of the numbers alone: equal lengths of any origin give equal plans."""
         return fingerprint_of({name: fingerprint_array(column) for name, column in self.budgets.items()})
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: AnyPath) -> None:
         """Write the table to one file, atomically."""
         description = {
             "kind": _KIND,
@@ -153,7 +162,7 @@ class LengthTable:
         self.path = os.fspath(path)
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> LengthTable:
+    def open(cls, path: AnyPath) -> LengthTable:
         """Map a table into memory and check all of its numbers.
 
         Raises:

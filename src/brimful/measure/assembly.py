@@ -12,7 +12,7 @@ import numpy as np
 from brimful.base.atomic_file import atomic_file
 from brimful.base.ragged import offsets_of
 from brimful.base.tables import Ragged, open_table
-from brimful.base.typing import Int64Array
+from brimful.base.typing import AnyPath, Int64Array
 from brimful.lengths.table import REJECTED, LengthTable
 from brimful.lengths.targets import Account, Targets, joined_rows
 from brimful.measure.block import RUNS
@@ -26,14 +26,14 @@ MAX_REJECTS = 1000
 """Number of rejected rows that a table names, from the first; the rest are only counted."""
 
 
-def knows_rejects(table: LengthTable, source: Source, path: str | os.PathLike[str]) -> bool:
+def knows_rejects(table: LengthTable, source: Source, path: AnyPath) -> bool:
     """Return true if the reason of each reject is in the table, or in the file at the path, which lists its rejects."""
     if len(table.rejected_ids) == len(table.rejects):
         return True
     return len(table) == len(source) and lists_rejects(table, path)
 
 
-def lists_rejects(table: LengthTable, path: str | os.PathLike[str]) -> bool:
+def lists_rejects(table: LengthTable, path: AnyPath) -> bool:
     """Return true if a file lists exactly the rejected samples of a table, and they are more than the table names."""
     if len(table.rejected_ids) == len(table.rejects):
         return False
@@ -63,7 +63,7 @@ def rejects_of(
 def write_rejects(
     table: LengthTable,
     source: Source,
-    path: str | os.PathLike[str],
+    path: AnyPath,
     rejects: Iterable[tuple[int, str]] | None = None,
 ) -> None:
     """Write JSON lines of the skipped rows: file and line, reason, and the row if it can be read.

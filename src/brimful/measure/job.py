@@ -1,6 +1,5 @@
 """Measurement of exact lengths: parallel, cached by content, resumable, and only for new rows."""
 
-import os
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from brimful.base.arguments import as_settings, understands
 from brimful.base.cache import cache_dir as default_cache_dir
 from brimful.base.execute import Resources
 from brimful.base.fingerprint import fingerprint_of
+from brimful.base.typing import AnyPath
 from brimful.base.wording import setting
 from brimful.encode.choose import as_encoder
 from brimful.encode.encoded import StoredSamples
@@ -49,7 +49,7 @@ class Measurement:
 @understands({}, MeasureSettings)
 def measure_lengths(
     source: Source | Any,
-    encoder: Encoder | str | os.PathLike[str] | Any,
+    encoder: Encoder | AnyPath | Any,
     **options: Any,
 ) -> LengthTable:
     """Measure the exact lengths of all samples: ``len(encoder.encode(sample).input_ids)``, always.
@@ -105,7 +105,7 @@ def measure_and_keep(
     source: Source,
     encoder: Encoder,
     settings: MeasureSettings,
-    encoded_dir: str | os.PathLike[str] | None = None,
+    encoded_dir: AnyPath | None = None,
     *,
     looks_at_media: bool = True,
 ) -> Measurement:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from brimful.base.checks import check_type
+from brimful.base.typing import AnyPath
 from brimful.base.wording import setting
 from brimful.encode.choose import as_encoder
 from brimful.encode.encoder import Encoder
@@ -64,7 +65,7 @@ class LengthCache:
     [22]
     """
 
-    path: str | os.PathLike[str]
+    path: AnyPath
     augmentation: Mapping[str, Any] = field(default_factory=dict)
     on_mismatch: OnCacheMismatch = "error"
 
@@ -80,7 +81,7 @@ class LengthCache:
     def lengths(
         self,
         source: Source | Any,
-        encoder: Encoder | str | os.PathLike[str] | Any,
+        encoder: Encoder | AnyPath | Any,
         **options: Any,
     ) -> LengthTable:
         """Return the exact lengths of a source, from the file if it matches.

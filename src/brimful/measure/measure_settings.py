@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +13,7 @@ from brimful.base.arguments import option
 from brimful.base.execute import LOCAL, ExecutionLike, Resources, as_execution
 from brimful.base.fingerprint import differing_keys, short
 from brimful.base.progress import Progress
+from brimful.base.typing import AnyPath
 from brimful.base.wording import setting
 from brimful.encode.encoder import Encoder
 from brimful.errors import BrimfulError, SettingsError
@@ -52,7 +52,7 @@ class SampleSettings:
         "Processes (default: all cores, one for small data). Never changes the result.",
         minimum=1,
     )
-    cache_dir: str | os.PathLike[str] | None = option(
+    cache_dir: AnyPath | None = option(
         None,
         "Directory for indexes and measured lengths, but not for notes on tokenizers (default: $BRIMFUL_CACHE or "
         "~/.cache/brimful).",
@@ -76,8 +76,8 @@ class MeasureSettings(SampleSettings):
 
     budgets: Sequence[str] = ("tokens",)
     targets: bool = True
-    path: str | os.PathLike[str] | None = None
-    rejects_path: str | os.PathLike[str] | None = None
+    path: AnyPath | None = None
+    rejects_path: AnyPath | None = None
     augmentation: Mapping[str, Any] | None = None
     transforms: Sequence[Transform] = ()
     on_mismatch: OnMismatch = "error"

@@ -17,6 +17,7 @@ from brimful.base.blobs import LocalBlobStore
 from brimful.base.execute import LOCAL, Execution, Resources, run_tasks
 from brimful.base.execute.workers import start_server
 from brimful.base.tables import open_table
+from brimful.base.typing import AnyPath
 from brimful.base.wording import setting
 from brimful.encode.encoded import is_stored
 from brimful.encode.encoder import Encoder
@@ -55,19 +56,19 @@ def in_words(shares: Sequence[int]) -> str:
     return named if len(shares) <= _MAX_NAMED else f"{named} and {len(shares) - _MAX_NAMED} more"
 
 
-def note_shares(target: str | os.PathLike[str], folder: Path, execution: Execution, source: str) -> None:
+def note_shares(target: AnyPath, folder: Path, execution: Execution, source: str) -> None:
     """Write a note next to a table that waits for other shares, so that its readers can name them."""
     note = {"folder": os.path.abspath(folder), "num_tasks": execution.num_tasks, "source": source}
     with atomic_file(_note_of(target)) as file:
         file.write(json.dumps(note).encode())
 
 
-def forget_shares(target: str | os.PathLike[str]) -> None:
+def forget_shares(target: AnyPath) -> None:
     """Remove the note: the table exists."""
     _note_of(target).unlink(missing_ok=True)
 
 
-def unfinished_shares(target: str | os.PathLike[str]) -> str | None:
+def unfinished_shares(target: AnyPath) -> str | None:
     """Describe the shares that a table waits for, and the commands that measure them; None without a note."""
     try:
         note = json.loads(_note_of(target).read_bytes())
@@ -96,7 +97,7 @@ def measure_command(sources: Sequence[str], output: str, flags: Sequence[str] = 
     return " ".join(word if word == "…" else shlex.quote(word) for word in words)
 
 
-def _note_of(target: str | os.PathLike[str]) -> Path:
+def _note_of(target: AnyPath) -> Path:
     return Path(f"{os.fspath(target)}.shares.json")
 
 
@@ -119,9 +120,7 @@ _USUAL_ROW_BYTES = 1400
 """Assumed bytes of a row if its size is unknown: the size of a dialogue."""
 
 
-def task_for(
-    block: Block, start: int, parts: Path, encoded_dir: str | os.PathLike[str] | None, encoded_key: str
-) -> BlockTask:
+def task_for(block: Block, start: int, parts: Path, encoded_dir: AnyPath | None, encoded_key: str) -> BlockTask:
     """Return the task of a block from row ``start``; its files are named by the content of the rows."""
     name = block.fingerprint if start == block.start else f"{block.fingerprint}-{start - block.start}"
     encoded_path = None if encoded_dir is None else str(Path(encoded_dir) / f"{encoded_key}-{name}.arrow")
@@ -133,7 +132,7 @@ def measure_share(
     tasks: list[BlockTask],
     folder: Path,
     resources: Resources,
-    path: str | os.PathLike[str] | None,
+    path: AnyPath | None,
 ) -> None:
     """Run the tasks of one share; return if all shares are done.
 
@@ -162,7 +161,7 @@ def run_pending(
     *,
     num_earlier: int = 0,
     stage: str = "measure",
-    shared: Sequence[str | os.PathLike[str]] = (),
+    shared: Sequence[AnyPath] = (),
 ) -> None:
     """Run the tasks whose files do not exist yet or are unusable, and compare what was not compared.
 

@@ -16,7 +16,7 @@ import numpy as np
 from brimful.base.checks import check_type
 from brimful.base.tokenized import TokenizedSample
 from brimful.base.tokenized_media import MEDIA_KEYS, TOKEN_TYPES, Media, tokens_of_grids
-from brimful.base.typing import Fingerprint, Int64Array
+from brimful.base.typing import AnyPath, Fingerprint, Int64Array
 from brimful.base.wording import setting
 from brimful.collate.extras import PackExtras
 from brimful.errors import CollateError, SettingsError
@@ -82,11 +82,11 @@ class MediaFeatures:
 
     def __init__(
         self,
-        processor: str | os.PathLike[str] | None,
+        processor: AnyPath | None,
         family: str | Family,
         *,
         on_bad_medium: OnBadMedium = "error",
-        bad_media_log: str | os.PathLike[str] | None = None,
+        bad_media_log: AnyPath | None = None,
         tokens_per_second: float | None = None,
         **overrides: Any,
     ) -> None:
@@ -112,10 +112,10 @@ class MediaFeatures:
     def of_packs(
         cls,
         packs: EncodedPacks,
-        processor: str | os.PathLike[str] | None = None,
+        processor: AnyPath | None = None,
         *,
         on_bad_medium: OnBadMedium = "error",
-        bad_media_log: str | os.PathLike[str] | None = None,
+        bad_media_log: AnyPath | None = None,
         tokens_per_second: float | None = None,
     ) -> MediaFeatures:
         """Return the features of packs that record how their media were encoded.

@@ -10,7 +10,7 @@ from typing import Any
 
 from brimful.base.checks import path_of
 from brimful.base.fingerprint import fingerprint_array, fingerprint_of, short
-from brimful.base.typing import AnyIntArray, Fingerprint
+from brimful.base.typing import AnyIntArray, AnyPath, Fingerprint
 from brimful.errors import CorruptFileError, SettingsError
 from brimful.lengths.table import LengthsLike
 from brimful.plan.ledger import Ledger
@@ -83,7 +83,7 @@ class Plan(PlannedPacks):
         """
         validate_plan(self, lengths, groups=groups)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: AnyPath) -> None:
         """Write the plan to one file, atomically."""
         description = {
             "capacity": self.capacity,
@@ -97,7 +97,7 @@ class Plan(PlannedPacks):
         self.path = os.fspath(path)
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> Plan:
+    def open(cls, path: AnyPath) -> Plan:
         """Map a plan into memory; takes milliseconds at any size.
 
         Raises:

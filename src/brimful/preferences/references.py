@@ -14,7 +14,7 @@ from brimful.base.checks import setting_number
 from brimful.base.fingerprint import fingerprint_array, fingerprint_of, fingerprint_stream, short_digest
 from brimful.base.progress import Progress
 from brimful.base.tables import Table, open_table, write_table
-from brimful.base.typing import AnyIntArray, Fingerprint, Float32Array, Int64Array
+from brimful.base.typing import AnyIntArray, AnyPath, Fingerprint, Float32Array, Int64Array
 from brimful.base.wording import setting
 from brimful.collate.torch import PackCollator
 from brimful.errors import CorruptFileError, PlanMismatchError, SettingsError, SourceNotFoundError
@@ -59,7 +59,7 @@ class ReferenceLogps:
         self.title = title
 
     @classmethod
-    def open(cls, directory: str | os.PathLike[str], model: Fingerprint | None = None) -> ReferenceLogps:
+    def open(cls, directory: AnyPath, model: Fingerprint | None = None) -> ReferenceLogps:
         """Map the output of ``compute_references``; nothing is copied into memory.
 
         Every rank maps the same sorted tables.
@@ -142,7 +142,7 @@ def compute_references(
     model: torch.nn.Module,
     packs: PackSequence,
     collator: PackCollator,
-    directory: str | os.PathLike[str],
+    directory: AnyPath,
     *,
     model_id: str | None = None,
     packs_per_batch: int = 1,

@@ -22,7 +22,7 @@ from brimful.base.fingerprint import fingerprint_bytes, fingerprint_of
 from brimful.base.hub import offline_if_unreachable
 from brimful.base.optional import optional
 from brimful.base.ragged import offsets_of
-from brimful.base.typing import Fingerprint
+from brimful.base.typing import AnyPath, Fingerprint
 from brimful.errors import SourceError, SourceNotFoundError
 from brimful.sources.directory import require_split
 from brimful.sources.memory import rows_of_table, table_fingerprint
@@ -41,7 +41,7 @@ class ParquetRows(Rows):
 
     lies_in_files = True
 
-    def __init__(self, path: str | os.PathLike[str], stamp: Stamp | None = None) -> None:
+    def __init__(self, path: AnyPath, stamp: Stamp | None = None) -> None:
         """``stamp``: in a worker process, the file's stamp in the parent; a file that has changed since is refused."""
         self._path = os.fspath(path)
         self.title = self._path
@@ -166,7 +166,7 @@ class HuggingFaceRows(UniformBlockRows):
         self.title = title or "datasets.Dataset"
 
     @classmethod
-    def from_directory(cls, path: str | os.PathLike[str], *, split: str | None = None) -> HuggingFaceRows:
+    def from_directory(cls, path: AnyPath, *, split: str | None = None) -> HuggingFaceRows:
         """Open a directory that ``save_to_disk`` wrote.
 
         Raises:

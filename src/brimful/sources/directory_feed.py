@@ -16,6 +16,7 @@ from typing import Any
 
 from brimful.base.arguments import as_settings
 from brimful.base.fingerprint import fingerprint_bytes, fingerprint_of
+from brimful.base.typing import AnyPath
 from brimful.base.wings import LINE_MODULES
 from brimful.errors import BadSampleError, SettingsError, SourceError, SourceNotFoundError
 from brimful.sources.copies import begins_like_array
@@ -80,11 +81,11 @@ class DirectoryFeed(Feed):
 
     def __init__(
         self,
-        directory: str | os.PathLike[str],
+        directory: AnyPath,
         settings: RowSettings,
         *,
         only: str | None = None,
-        cache_dir: str | os.PathLike[str] | None = None,
+        cache_dir: AnyPath | None = None,
     ) -> None:
         self._directory, self._settings, self._only, self._cache = Path(directory), settings, only, cache_dir
         self.title = str(self._directory if only is None else self._directory / only)
@@ -287,7 +288,7 @@ def open_feed(
     settings: RowSettings | None = None,
     *,
     media: bool = False,
-    cache_dir: str | os.PathLike[str] | None = None,
+    cache_dir: AnyPath | None = None,
     **options: Any,
 ) -> Feed:
     """Open data that is still arriving.

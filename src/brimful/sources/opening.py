@@ -14,6 +14,7 @@ from brimful.base.arguments import as_settings, settings_from, understands
 from brimful.base.blobs.remote import is_remote
 from brimful.base.checks import path_of
 from brimful.base.hub import looks_like_hub_id
+from brimful.base.typing import AnyPath
 from brimful.base.wings import READER_MODULES
 from brimful.base.wording import setting
 from brimful.errors import SettingsError, SourceError, SourceNotFoundError
@@ -62,7 +63,7 @@ def open_source(
     settings: SourceSettings | None = None,
     *,
     media: bool = False,
-    cache_dir: str | os.PathLike[str] | None = None,
+    cache_dir: AnyPath | None = None,
     **options: Any,
 ) -> Source:
     """Open a data set by index.
@@ -137,7 +138,7 @@ def row_settings(settings: _Settings, *, media: bool) -> _Settings:
     return replace(settings, media_dir="") if media and settings.media_dir is None else settings
 
 
-def source_of_file(path: str, settings: RowSettings, cache: str | os.PathLike[str] | None) -> Source:
+def source_of_file(path: str, settings: RowSettings, cache: AnyPath | None) -> Source:
     """Open one file whose rows are read with these settings."""
     opening = _Opening(settings_from(SourceSettings, vars(settings)), None if cache is None else Path(cache))
     return Source(opening.from_path(path), settings)

@@ -11,6 +11,7 @@ import os
 from dataclasses import dataclass, field
 
 from brimful.base.checks import special_file
+from brimful.base.typing import AnyPath
 from brimful.errors import SourceError
 
 
@@ -37,12 +38,12 @@ class Stamp:
     ctime_ns: int = field(compare=False)
 
     @classmethod
-    def of(cls, path: str | os.PathLike[str]) -> Stamp:
+    def of(cls, path: AnyPath) -> Stamp:
         """Return the current stamp of a file; ``FileNotFoundError`` if it does not exist."""
         status = os.stat(path)
         return cls(status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
 
-    def check(self, path: str | os.PathLike[str], title: str | None = None) -> None:
+    def check(self, path: AnyPath, title: str | None = None) -> None:
         """Refuse a file that no longer has this stamp.
 
         Args:
@@ -61,7 +62,7 @@ class Stamp:
             raise changed(title)
 
 
-def require_file(path: str | os.PathLike[str], status: os.stat_result | None = None) -> None:
+def require_file(path: AnyPath, status: os.stat_result | None = None) -> None:
     """Refuse a pipe, a device or a socket before it is opened: its rows may never come or never end.
 
     Args:

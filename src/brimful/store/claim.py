@@ -16,6 +16,7 @@ from brimful.base.blobs import BlobStore, LocalBlobStore, open_blob_store
 from brimful.base.cache import cache_dir as default_cache_dir
 from brimful.base.execute import Resources
 from brimful.base.fingerprint import fingerprint_of
+from brimful.base.typing import AnyPath
 from brimful.encode.choose import as_encoder
 from brimful.encode.encoded_samples import EncodedSamples
 from brimful.encode.encoder import Encoder
@@ -70,7 +71,7 @@ class JobHome:
         local: the same as a store, which is marked as used while the job runs.
     """
 
-    def __init__(self, store: BlobStore, cache_dir: str | os.PathLike[str] | None = None) -> None:
+    def __init__(self, store: BlobStore, cache_dir: AnyPath | None = None) -> None:
         self._store = store
         if isinstance(store, LocalBlobStore):
             self.directory, self._is_remote = store.directory, False
@@ -125,7 +126,7 @@ class PackJob:
         cls,
         source: Source | Any,
         encoder: Encoder | Any,
-        directory: str | os.PathLike[str],
+        directory: AnyPath,
         settings: JobSettings,
         overflow: Overflow,
     ) -> PackJob:

@@ -1,7 +1,6 @@
 """Whole job in one call: measure, plan, write and summarize."""
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 from brimful.base.arguments import CAPACITY_NAMES, as_settings, settings_from, understands
 from brimful.base.cache import exclusive
 from brimful.base.fingerprint import fingerprint_array
-from brimful.base.typing import AnyIntArray
+from brimful.base.typing import AnyIntArray, AnyPath
 from brimful.base.wording import setting
 from brimful.encode.encoded_samples import check_augmentation
 from brimful.encode.encoder import Encoder
@@ -47,8 +46,8 @@ from brimful.store.writing import write_plan
 @understands({}, PlanSettings, JobSettings, capacity=CAPACITY_NAMES)
 def pack_dataset(
     source: Source | Any,
-    encoder: Encoder | str | os.PathLike[str] | Any,
-    directory: str | os.PathLike[str],
+    encoder: Encoder | AnyPath | Any,
+    directory: AnyPath,
     settings: PlanSettings | None = None,
     *,
     groups: AnyIntArray | Sequence[int] | None = None,
@@ -175,7 +174,7 @@ def pack_dataset(
     return summary
 
 
-def _chained(named: Mapping[str, Any], cache_dir: str | os.PathLike[str] | None) -> tuple[Source, dict[str, int]]:
+def _chained(named: Mapping[str, Any], cache_dir: AnyPath | None) -> tuple[Source, dict[str, int]]:
     """Open the sources of a mixture, and concatenate them."""
     sources_by_name = {name: open_source(data, cache_dir=cache_dir) for name, data in named.items()}
     title = f"a mixture of {', '.join(sources_by_name)}"

@@ -8,7 +8,7 @@ import numpy as np
 from brimful.base.attachment import attachment_store
 from brimful.base.blobs import open_blob_store
 from brimful.base.progress import Progress
-from brimful.base.typing import SampleIds
+from brimful.base.typing import AnyPath, SampleIds
 from brimful.base.wording import counted
 from brimful.errors import CorruptFileError, UnfinishedStoreError
 from brimful.plan import Plan
@@ -27,10 +27,10 @@ class StoreCheck:
 
 
 def check_store(
-    directory: str | os.PathLike[str],
+    directory: AnyPath,
     *,
     plan: Plan | None = None,
-    media_root: str | os.PathLike[str] | None = None,
+    media_root: AnyPath | None = None,
     progress: Progress | None = None,
 ) -> StoreCheck:
     """Read every byte of a store and check it.

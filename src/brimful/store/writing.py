@@ -1,7 +1,6 @@
 """Writer of the packs of a finished plan. Every shard is a task that is safe to run twice."""
 
 import functools
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from brimful.base.blobs import BlobGroup, BlobStore, LocalBlobStore, crash_point
 from brimful.base.checks import check_type
 from brimful.base.execute import run_tasks
 from brimful.base.fingerprint import short
-from brimful.base.typing import Fingerprint
+from brimful.base.typing import AnyPath, Fingerprint
 from brimful.encode.encoded import StoredSamples
 from brimful.encode.encoded_samples import EncodedSamples
 from brimful.encode.encoder import Encoder
@@ -189,8 +188,8 @@ _ENCODING_COST = 10
 def write_packs(
     plan: Plan,
     source: Source | Any,
-    encoder: Encoder | str | os.PathLike[str] | Any,
-    directory: str | os.PathLike[str],
+    encoder: Encoder | AnyPath | Any,
+    directory: AnyPath,
     job: JobSettings | None = None,
     *,
     encoded: StoredSamples | None = None,

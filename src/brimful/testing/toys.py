@@ -10,7 +10,7 @@ import numpy as np
 from brimful.base.blobs import BlobGroup, open_blob_store
 from brimful.base.fingerprint import fingerprint_of
 from brimful.base.optional import optional
-from brimful.base.typing import Fingerprint
+from brimful.base.typing import AnyPath, Fingerprint
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoder import Encoder
 from brimful.errors import BadSampleError
@@ -178,7 +178,7 @@ class ToyProducer:
         lanes: in its header.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], *, lanes: int = 1) -> None:
+    def __init__(self, directory: AnyPath, *, lanes: int = 1) -> None:
         self._store = open_blob_store(directory)
         self._log = StreamLog(self._store)
         toy = {"capacity": 4, "plan": "toy", "source": "toy", "encoder": "toy", "lanes": lanes}
@@ -206,7 +206,7 @@ class ToyProducer:
         self._log.end(EndRecord(len(records), num_packs, 4 * num_packs))
 
 
-def toy_stream(directory: str | os.PathLike[str], packs: Sequence[int], *, lanes: int = 1) -> str:
+def toy_stream(directory: AnyPath, packs: Sequence[int], *, lanes: int = 1) -> str:
     """Write a finished stream with these packs per shard; pack ``i`` holds sample ``i``. Return its directory."""
     producer = ToyProducer(directory, lanes=lanes)
     for num_packs in packs:

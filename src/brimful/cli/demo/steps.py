@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from brimful.base.atomic_file import atomic_file
+from brimful.base.typing import AnyPath
 from brimful.base.wording import setting
 from brimful.cli.demo.docstring_chats import make_chats
 from brimful.cli.demo.drawn_chats import MediaChats, make_media_chats
@@ -73,7 +74,7 @@ sampling_rate: 16000
 """
 
 
-def run_demo(directory: str | os.PathLike[str], say: Say = print, *, limit: int | None = None) -> dict[str, Any]:
+def run_demo(directory: AnyPath, say: Say = print, *, limit: int | None = None) -> dict[str, Any]:
     """Make chats, a tokenizer and a tiny model; pack, report and inspect.
 
     Args:
@@ -130,7 +131,7 @@ def run_demo(directory: str | os.PathLike[str], say: Say = print, *, limit: int 
 
 
 def run_multimodal_demo(
-    directory: str | os.PathLike[str],
+    directory: AnyPath,
     say: Say = print,
     *,
     num_chats: int = 360,
@@ -202,7 +203,7 @@ class _Show:
 
     def __init__(
         self,
-        directory: str | os.PathLike[str],
+        directory: AnyPath,
         say: Say,
         mark: Mapping[str, Any],
         extras: str,

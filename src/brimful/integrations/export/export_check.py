@@ -8,6 +8,7 @@ from typing import Any
 
 from brimful.base.blobs import open_blob_store
 from brimful.base.progress import Progress
+from brimful.base.typing import AnyPath
 from brimful.errors import CorruptFileError, StoreMismatchError
 from brimful.integrations.export.export_job import layout_of
 from brimful.integrations.export.export_layout import read_medium
@@ -39,8 +40,8 @@ class ExportCheck:
 
 
 def check_export(
-    directory: str | os.PathLike[str],
-    packs: FingerprintedPacks | str | os.PathLike[str],
+    directory: AnyPath,
+    packs: FingerprintedPacks | AnyPath,
     *,
     source: Any = None,
     progress: Progress | None = None,

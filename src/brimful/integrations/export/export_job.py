@@ -10,6 +10,7 @@ from brimful.base.blobs import LocalBlobStore, crash_points, open_blob_store
 from brimful.base.execute import LOCAL, ExecutionLike, Resources, as_execution, run_tasks
 from brimful.base.fingerprint import short
 from brimful.base.progress import Progress
+from brimful.base.typing import AnyPath
 from brimful.base.wording import counted, setting
 from brimful.errors import SettingsError
 from brimful.integrations.export.energon import EnergonLayout
@@ -114,10 +115,10 @@ class _Context:
 
 
 def export_packs(
-    packs: FingerprintedPacks | str | os.PathLike[str],
+    packs: FingerprintedPacks | AnyPath,
     *,
     to: str,
-    directory: str | os.PathLike[str],
+    directory: AnyPath,
     source: Any = None,
     packs_per_shard: int | None = None,
     num_proc: int | None = None,

@@ -22,6 +22,7 @@ from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+from brimful.base.typing import AnyPath
 from brimful.errors import SourceNotFoundError
 from brimful.integrations.packed_layouts.packed_lines import PackedRows
 from brimful.sources.media_places import MARK
@@ -60,7 +61,7 @@ class PackedPairs(PackedRows):
 
     block_rows = 256
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: AnyPath) -> None:
         title, files = os.fspath(path), _files(Path(path))
         self._stamps = {str(file): Stamp.of(file) for file in files}
         self._places: list[_Place] = []
@@ -110,7 +111,7 @@ def open_rows(path: str, cache: Path | None) -> PackedPairs | None:
     return PackedPairs(path) if holds_packed_pairs(path) else None
 
 
-def holds_packed_pairs(path: str | os.PathLike[str]) -> bool:
+def holds_packed_pairs(path: AnyPath) -> bool:
     """Return true for a directory of packs or of tars with packs, and for such a tar, judged by the first name in it.
 
     >>> holds_packed_pairs(os.devnull)
@@ -127,7 +128,7 @@ def holds_packed_pairs(path: str | os.PathLike[str]) -> bool:
     return False
 
 
-def _is_tar_of_packs(path: str | os.PathLike[str]) -> bool:
+def _is_tar_of_packs(path: AnyPath) -> bool:
     try:
         with tarfile.open(path, "r:") as tar:
             first = tar.next()  # skips extended headers, with which some writers begin

@@ -13,7 +13,7 @@ import numpy as np
 from brimful.base.checks import position, positions
 from brimful.base.ragged import sums_of
 from brimful.base.tables import Ragged, open_table, write_table
-from brimful.base.typing import AnyIntArray, Float64Array, Int64Array, Lengths, Offsets
+from brimful.base.typing import AnyIntArray, AnyPath, Float64Array, Int64Array, Lengths, Offsets
 from brimful.errors import CorruptFileError, LengthChangedError, PlanMismatchError, SettingsError
 from brimful.lengths.table import LengthTable
 from brimful.plan.ledger import Ledger
@@ -229,7 +229,7 @@ _PLAIN, _WITH_TRUNCATED = 1, 2
 _PACK, _DROPPED, _TRUNCATED = 0, 1, 2
 
 
-def save_plan(path: str | os.PathLike[str], packs: PlannedPacks, description: Mapping[str, Any]) -> None:
+def save_plan(path: AnyPath, packs: PlannedPacks, description: Mapping[str, Any]) -> None:
     """Write packs and their description, atomically."""
     offsets, sample_ids, starts, lengths, dropped_ids = packs.arrays
     truncated = packs.truncated
@@ -257,7 +257,7 @@ def save_plan(path: str | os.PathLike[str], packs: PlannedPacks, description: Ma
     write_table(path, columns, {"kind": _KIND, "version": version, "num_packs": packs.num_packs, **description})
 
 
-def load_plan(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Lengths, Truncated, dict[str, Any]]:
+def load_plan(path: AnyPath) -> tuple[dict[str, Any], Lengths, Truncated, dict[str, Any]]:
     """Return the arrays of a plan as views of its file, lengths, truncated samples and description.
 
     The arrays have their names in ``Plan`` as keys.

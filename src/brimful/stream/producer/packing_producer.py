@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -12,6 +11,7 @@ from brimful.base.arguments import CAPACITY_NAMES, as_settings, settings_from, u
 from brimful.base.attachment import attachment_jobs
 from brimful.base.blobs import BlobGroup, crash_points, open_blob_store
 from brimful.base.checks import path_of
+from brimful.base.typing import AnyPath
 from brimful.base.wording import counted, first_few, setting
 from brimful.encode.choose import EncoderSettings, encoder_for
 from brimful.encode.encoder import Encoder
@@ -77,8 +77,8 @@ class PackingProducer:
     def __init__(
         self,
         source: Any,
-        encoder: Encoder | str | os.PathLike[str] | Any,
-        directory: str | os.PathLike[str],
+        encoder: Encoder | AnyPath | Any,
+        directory: AnyPath,
         settings: ProducerSettings | None = None,
         *,
         encoder_options: EncoderSettings | Mapping[str, Any] | None = None,
